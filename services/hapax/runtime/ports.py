@@ -1,0 +1,343 @@
+"""The five ports through which services touch the world: clock, network, disk, metadata store, randomness.
+
+`main.py` of each service composes the real ones (`runtime/clock.py`, `network.py`, `rpc.py`, `disk.py`,
+`etcd.py`); the simulator (`tests/hapax_sim`) composes seeded ones and runs the same service code on a
+deterministic event loop. Two rules keep that possible:
+
+* Service code takes time from `Clock` or from the running loop (`loop.call_later`, `asyncio.timeout`), which the
+  simulator makes virtual; it never reads `time.*`, never starts a thread, never opens a file or socket itself.
+* Nothing may depend on the order of a set, on `id()` or on hash randomisation.
+
+All types here are protocols: a real port pays nothing for the simulated one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+# --- clock and randomness -----------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall clock, ms since the Unix epoch. For record timestamps only: it may jump."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Monotonic clock of this process, ms. For every time-out."""
+        ...
+
+
+class Randomness(Protocol):
+    """The part of `random.Random` that services use; `random.Random(seed)` satisfies it."""
+
+    def random(self) -> float: ...
+    def randrange(self, start: int, stop: int) -> int: ...
+    def randbytes(self, n: int) -> bytes: ...
+    def uniform(self, a: float, b: float) -> float: ...
+
+
+# --- network: framed connections ----------------------------------------------------------------------------------
+
+
+class FileRange(Protocol):
+    """Bytes of an open file that a connection sends without copying them through Python (`os.sendfile`)."""
+
+    @property
+    def fd(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def read(self) -> bytes:
+        """The same bytes, for a network that cannot send from a file (the simulator; TLS later)."""
+        ...
+    def release(self) -> None:
+        """Called once, when sent or dropped: the segment may be deleted from now on."""
+        ...
+
+
+Chunk = bytes | bytearray | memoryview | FileRange
+
+
+class FrameConnection(Protocol):
+    """One TCP connection that carries frames: a 4-byte big-endian length, then that many bytes."""
+
+    serial: int
+    """Rises with every connection this process accepts or opens: 'newest connection wins' compares it."""
+    peer: str
+    """`host:port`, for logs and for 'fenced by whom'."""
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Queues one frame's payload (the length prefix is added here); in order, never blocks."""
+        ...
+
+    def unsent_bytes(self) -> int: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self, reason: str = "") -> None:
+        """Closes after what is queued has been sent; `abort=True` semantics are `drop()`."""
+        ...
+
+    def drop(self) -> None:
+        """Closes at once; what is queued is lost."""
+        ...
+
+
+class FrameHandler(Protocol):
+    """What the owner of a connection implements; callbacks run on the loop, in order, and must not block."""
+
+    def on_frame(self, frame: memoryview) -> None:
+        """One whole frame without its length prefix. The view is valid during the call only."""
+        ...
+
+    def on_drained(self) -> None:
+        """The send queue fell below its low-water mark."""
+        ...
+
+    def on_closed(self, reason: str) -> None: ...
+
+
+class FrameListener(Protocol):
+    host: str
+    port: int
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """Limits of a listener. A connection that breaks one is closed with one log line."""
+
+    max_frame_bytes: int = 100 * 1024 * 1024
+    max_connections: int = 10_000
+    idle_ms: int = 10 * 60 * 1000
+    """A connection without a whole frame for so long, and nothing in flight, is closed (connections.max.idle.ms)."""
+    frame_timeout_ms: int = 30_000
+    """Half a frame and silence for so long closes the connection."""
+    write_high_water: int = 1 << 20
+
+
+class Network(Protocol):
+    async def listen(
+        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+    ) -> FrameListener:
+        """Port 0 picks a free one."""
+        ...
+
+    async def connect(
+        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+    ) -> FrameConnection:
+        """Raises OSError where nobody listens."""
+        ...
+
+    async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
+        """`handlers`: full method name (`/hapax.internal.v1.PartitionBroker/WriteMarkers`) -> handler."""
+        ...
+
+    def rpc_channel(self, address: str) -> RpcChannel:
+        """`address` is `host:port`. Connects lazily and reconnects by itself; cheap to make, shared per address."""
+        ...
+
+
+# --- network: calls between services ------------------------------------------------------------------------------
+
+RpcHandler = Callable[[bytes], Awaitable[bytes]]
+"""Encoded protobuf request -> encoded protobuf response. Raises `RpcError` to answer with a status."""
+
+
+class RpcError(Exception):
+    """A call failed. UNAVAILABLE and DEADLINE_EXCEEDED say nothing about whether the call took effect."""
+
+    def __init__(
+        self,
+        status: Literal[
+            "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INVALID_ARGUMENT", "FAILED_PRECONDITION",
+            "NOT_FOUND", "ABORTED", "INTERNAL",
+        ],
+        detail: str = "",
+    ) -> None:
+        super().__init__(f"{status}: {detail}")
+        self.status = status
+        self.detail = detail
+
+
+class RpcChannel(Protocol):
+    async def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        """Raises RpcError. `timeout` in seconds."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class RpcServer(Protocol):
+    address: str
+
+    async def close(self, grace: float = 0.0) -> None: ...
+
+
+# --- disk ---------------------------------------------------------------------------------------------------------
+
+
+class File(Protocol):
+    """An open file. Reads and writes go to the page cache at once; only `sync` makes bytes durable.
+
+    ENOSPC and EIO are raised as OSError. A write that raised may have left part of its bytes (a torn tail).
+    """
+
+    path: str
+
+    @property
+    def fd(self) -> int: ...
+    def size(self) -> int: ...
+    def append(self, chunks: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Writes all chunks at the end; returns the position at which they begin."""
+        ...
+
+    def write_at(self, position: int, data: bytes) -> None: ...
+    def read(self, position: int, size: int) -> bytes:
+        """At most `size` bytes; fewer at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+    async def sync(self) -> None:
+        """fdatasync, off the loop. A failure is final for this process (rule 13): the caller exits."""
+        ...
+
+    async def read_ahead(self, position: int, size: int) -> None:
+        """Brings a cold range into the page cache off the loop, so that a following `read` does not block (rule 18)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """The files below one data folder. Paths are relative to it and use `/`."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Raises FileNotFoundError unless `create`."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+    def list(self, path: str) -> list[str]:
+        """Names in a folder, sorted; [] where it is missing."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """With parents; no error where it exists."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """A file; no error where it is missing."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+    async def sync_folder(self, path: str) -> None:
+        """Makes creates, renames and removes in that folder durable (rule 13)."""
+        ...
+
+    async def write_atomically(self, path: str, data: bytes) -> None:
+        """New file, sync, rename, sync of the folder: after a crash either the old or the new content is there."""
+        ...
+
+    def free_bytes(self) -> int: ...
+
+
+# --- metadata store -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`target` of `key` equals `value`. A missing key has create and mod revision 0."""
+
+    key: str
+    target: Literal["mod_revision", "create_revision", "value"]
+    value: int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    succeeded: bool
+    revision: int
+    """The store's revision after the transaction: the mod revision of what it put."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    key: str
+    kv: KeyValue | None
+    """None: the key was deleted or its lease ended."""
+    revision: int
+
+
+class MetadataUnavailable(Exception):  # noqa: N818
+    """The store did not answer in time. A write may or may not have taken effect: read before repeating it."""
+
+
+class MetadataCompacted(Exception):  # noqa: N818
+    """A watch began at a revision that is gone: list the prefix again."""
+
+
+class MetadataStore(Protocol):
+    """etcd, as far as it is used. Every write of the cluster goes through `txn` with at least one compare."""
+
+    async def get(self, key: str) -> KeyValue | None: ...
+    async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
+        """All keys below a prefix, sorted, and the store's revision at which they were read."""
+        ...
+
+    async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+        """All writes, or none where a compare fails. At most 128 operations."""
+        ...
+
+    async def grant_lease(self, ttl_s: float) -> int: ...
+    async def keep_alive(self, lease: int) -> float:
+        """Renews once; returns the remaining seconds, 0 where the lease is gone."""
+        ...
+
+    async def revoke_lease(self, lease: int) -> None: ...
+    def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
+        """Batches of events with revision >= from_revision, in order, one batch per revision or more; ends only by
+        MetadataUnavailable or MetadataCompacted, never silently."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    clock: Clock
+    network: Network
+    metadata: MetadataStore
+    random: Randomness
+    disk: Disk | None = None
+    """Only brokers have one (and the runner's processes that keep an identity)."""
+
+
+Task = asyncio.Task[None]
