@@ -1,0 +1,221 @@
+"""A disk that forgets what was not synced.
+
+Content lives twice: as the process sees it (page cache) and as it would be after a power cut. `sync` copies the one
+to the other; a crash falls back to the durable copy plus, as real disks do, a seeded prefix of the bytes written
+since. Names (create, rename, remove) become durable with `sync_folder`; unsynced ones survive or not by the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hapax_sim.loop import SimLoop, SimProcess
+
+
+@dataclass
+class _Inode:
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    dirty_from: int | None = None
+    """Lowest position changed since the last sync."""
+
+    def touch(self, position: int) -> None:
+        self.dirty_from = position if self.dirty_from is None else min(self.dirty_from, position)
+
+    def flush(self) -> None:
+        if self.dirty_from is not None:
+            del self.durable[self.dirty_from :]
+            self.durable += memoryview(self.data)[len(self.durable) :]
+            self.dirty_from = None
+
+
+class PowerLossDisk:
+    """What stays when processes of one machine come and go. `mount` gives a process its Disk port."""
+
+    def __init__(self, loop: SimLoop, rng: random.Random, capacity: int = 1 << 40) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.capacity = capacity
+        self.names: dict[str, _Inode] = {}
+        self.durable_names: dict[str, _Inode] = {}
+        self.folders: set[str] = {""}
+        self.sync_delay = (0.0001, 0.0008)
+        self.fail_sync = False
+
+    def mount(self, process: SimProcess) -> SimDisk:
+        return SimDisk(self, process)
+
+    def used(self) -> int:
+        return sum(len(node.data) for node in self.names.values())
+
+    def power_cut(self) -> None:
+        """After a crash of the machine: only durable names and bytes, plus a torn part of what was in flight."""
+        rng = self.rng
+        survivors: dict[str, _Inode] = dict(self.durable_names)
+        for name in sorted(set(self.names) | set(self.durable_names)):
+            now, then = self.names.get(name), self.durable_names.get(name)
+            if now is not then and rng.random() < 0.5:
+                # The unsynced create, rename or remove reached the disk after all.
+                if now is None:
+                    survivors.pop(name, None)
+                else:
+                    survivors[name] = now
+        for node in {id(n): n for n in survivors.values()}.values():
+            self._tear(node)
+        self.names = dict(survivors)
+        self.durable_names = dict(survivors)
+
+    def process_crash(self) -> None:
+        """After SIGKILL of a process alone: the page cache survives, so nothing is lost."""
+
+    def _tear(self, node: _Inode) -> None:
+        if node.dirty_from is None:
+            return
+        unsynced = bytes(node.data[node.dirty_from :])
+        kept = self.rng.randrange(0, len(unsynced) + 1)
+        content = node.durable[: node.dirty_from]
+        content += unsynced[:kept]
+        if len(content) < len(node.durable):
+            content += node.durable[len(content) :]
+        node.data = bytearray(content)
+        node.durable = bytearray(content)
+        node.dirty_from = None
+
+
+class SimFile:
+    def __init__(self, disk: SimDisk, path: str, node: _Inode) -> None:
+        self._disk, self._node, self.path = disk, node, path
+
+    @property
+    def fd(self) -> int:
+        raise OSError(errno.EBADF, "a simulated file has no descriptor: use read()")
+
+    def size(self) -> int:
+        return len(self._node.data)
+
+    def append(self, chunks: Sequence[bytes | bytearray | memoryview]) -> int:
+        node = self._node
+        position = len(node.data)
+        node.touch(position)
+        store = self._disk.store
+        for chunk in chunks:
+            room = store.capacity - store.used() if store.capacity < 1 << 40 else len(chunk)
+            if room < len(chunk):
+                node.data += bytes(chunk)[: max(room, 0)]
+                raise OSError(errno.ENOSPC, "No space left on device")
+            node.data += chunk
+        return position
+
+    def write_at(self, position: int, data: bytes) -> None:
+        self._node.touch(position)
+        self._node.data[position : position + len(data)] = data
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(memoryview(self._node.data)[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        if size < len(self._node.data):
+            self._node.touch(size)
+            del self._node.data[size:]
+        elif size > len(self._node.data):
+            self._node.touch(len(self._node.data))
+            self._node.data += bytes(size - len(self._node.data))
+
+    async def sync(self) -> None:
+        store = self._disk.store
+        # What is durable afterwards is what had been written when the sync began, as with a real fdatasync.
+        frozen_size, node = len(self._node.data), self._node
+        await asyncio.sleep(store.rng.uniform(*store.sync_delay))
+        if store.fail_sync:
+            raise OSError(errno.EIO, "Input/output error")
+        dirty = node.dirty_from
+        node.flush()
+        if dirty is not None and len(node.data) > frozen_size:
+            del node.durable[max(frozen_size, 0) :]
+            node.dirty_from = frozen_size
+
+    async def read_ahead(self, position: int, size: int) -> None:
+        await asyncio.sleep(0)
+
+    def close(self) -> None:
+        pass
+
+
+class SimDisk:
+    """The Disk port of one process."""
+
+    def __init__(self, store: PowerLossDisk, process: SimProcess) -> None:
+        self.store, self.process = store, process
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        node = self.store.names.get(path)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "No such file", path)
+            node = self.store.names[path] = _Inode()
+        return SimFile(self, path, node)
+
+    def exists(self, path: str) -> bool:
+        return path in self.store.names or path.rstrip("/") in self.store.folders
+
+    def list(self, path: str) -> list[str]:
+        prefix = path.rstrip("/") + "/" if path.strip("/.") else ""
+        found = {
+            name[len(prefix) :].split("/")[0]
+            for name in [*self.store.names, *self.store.folders]
+            if name.startswith(prefix) and name != prefix.rstrip("/")
+        }
+        return sorted(name for name in found if name)
+
+    def make_folder(self, path: str) -> None:
+        parts = path.strip("/").split("/")
+        for i in range(len(parts)):
+            self.store.folders.add("/".join(parts[: i + 1]))
+
+    def rename(self, old: str, new: str) -> None:
+        store = self.store
+        if old in store.names:
+            store.names[new] = store.names.pop(old)
+            return
+        if old not in store.folders:
+            raise FileNotFoundError(errno.ENOENT, "No such file", old)
+        for table in (store.names, store.durable_names):
+            for name in [n for n in table if n.startswith(old + "/")]:
+                table[new + name[len(old) :]] = table.pop(name)
+        store.folders = {new + f[len(old) :] if f == old or f.startswith(old + "/") else f for f in store.folders}
+
+    def remove(self, path: str) -> None:
+        self.store.names.pop(path, None)
+
+    def remove_tree(self, path: str) -> None:
+        for name in [n for n in self.store.names if n == path or n.startswith(path + "/")]:
+            del self.store.names[name]
+        self.store.folders = {f for f in self.store.folders if f != path and not f.startswith(path + "/")}
+
+    async def sync_folder(self, path: str) -> None:
+        await asyncio.sleep(self.store.rng.uniform(*self.store.sync_delay))
+        prefix = path.rstrip("/") + "/" if path.strip("/.") else ""
+
+        def inside(name: str) -> bool:
+            return name.startswith(prefix) and "/" not in name[len(prefix) :]
+
+        for name in [n for n in self.store.durable_names if inside(n) and n not in self.store.names]:
+            del self.store.durable_names[name]
+        for name, node in self.store.names.items():
+            if inside(name):
+                self.store.durable_names[name] = node
+
+    async def write_atomically(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        self.store.names[temporary] = node = _Inode(data=bytearray(data))
+        node.touch(0)
+        await SimFile(self, temporary, node).sync()
+        self.rename(temporary, path)
+        await self.sync_folder(path.rpartition("/")[0])
+
+    def free_bytes(self) -> int:
+        return max(0, self.store.capacity - self.store.used())

@@ -1,0 +1,320 @@
+"""Connections and calls between simulated processes, delayed, cut and refused by a seed.
+
+As with TCP, bytes of one connection arrive in order or not at all: a lost message is a broken connection whose
+remaining bytes vanish. Different connections overtake each other freely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, RpcError, RpcHandler
+from hapax_sim.loop import SimLoop, SimProcess
+
+
+@dataclass
+class Weather:
+    """What the network does to messages; a scenario changes it while it runs."""
+
+    delay: tuple[float, float] = (0.00005, 0.002)
+    slow_share: float = 0.01
+    """Share of messages that take up to `slow` seconds instead."""
+    slow: float = 0.25
+    cut_share: float = 0.0
+    """Share of messages at which the connection breaks instead of delivering."""
+
+
+class World:
+    """All listeners and connections of one simulation."""
+
+    def __init__(self, loop: SimLoop, rng: random.Random) -> None:
+        self.loop, self.rng = loop, rng
+        self.weather = Weather()
+        self.listeners: dict[int, _Listener] = {}
+        self.rpc_servers: dict[int, _RpcServer] = {}
+        self.blocked: set[tuple[str, str]] = set()
+        """One-way partitions: (from process name, to process name)."""
+        self._port = 10_000
+        self._serial = 0
+
+    def network(self, process: SimProcess) -> SimNetwork:
+        return SimNetwork(self, process)
+
+    def next_port(self) -> int:
+        self._port += 1
+        return self._port
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def delay(self) -> float:
+        weather, rng = self.weather, self.rng
+        if rng.random() < weather.slow_share:
+            return rng.uniform(weather.delay[1], weather.slow)
+        return rng.uniform(*weather.delay)
+
+    def passes(self, source: SimProcess, target: SimProcess) -> bool:
+        """Whether a message sent now arrives; False also where the seed cuts the connection."""
+        if (source.name, target.name) in self.blocked or not target.alive:
+            return False
+        return self.weather.cut_share == 0.0 or self.rng.random() >= self.weather.cut_share
+
+
+class _End:
+    """One end of a connection: a FrameConnection for its process."""
+
+    def __init__(self, world: World, process: SimProcess, peer: str, limits: FrameLimits) -> None:
+        self.world, self.process, self.peer, self.limits = world, process, peer, limits
+        self.serial = world.next_serial()
+        self.handler: FrameHandler | None = None
+        self.other: _End | None = None
+        self.open = True
+        self.reading = True
+        self._inbox: list[bytes] = []
+        self._arrival = 0.0
+
+    # FrameConnection
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        frame = b"".join(_bytes_of(chunk) for chunk in chunks)
+        other = self.other
+        if not self.open or other is None:
+            return
+        if not self.world.passes(self.process, other.process):
+            self.world.loop.trace(f"cut {self.process.name}->{other.process.name}")
+            self._break("connection reset")
+            return
+        self._deliver(other._receive, frame)
+
+    def unsent_bytes(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        if not self.reading:
+            self.reading = True
+            self.world.loop.in_process(self.process, self._drain)
+
+    def close(self, reason: str = "") -> None:
+        self._shut(reason, after_data=True)
+
+    def drop(self) -> None:
+        self._shut("dropped", after_data=False)
+
+    # the model
+
+    def _deliver(self, callback: Callable[..., None], *args: object) -> None:
+        """In order per direction: never before what was sent earlier."""
+        other = self.other
+        assert other is not None
+        now = self.world.loop.time()
+        self._arrival = max(self._arrival, now + self.world.delay())
+        self.world.loop.in_process(other.process, callback, *args, delay=self._arrival - now)
+
+    def _receive(self, frame: bytes) -> None:
+        if not self.open:
+            return
+        self._inbox.append(frame)
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._inbox and self.reading and self.open and self.handler is not None:
+            self.handler.on_frame(memoryview(self._inbox.pop(0)))
+
+    def _shut(self, reason: str, *, after_data: bool) -> None:
+        if not self.open:
+            return
+        self.open = False
+        if self.other is not None:
+            if after_data:
+                self._deliver(self.other._closed, reason or "closed by peer")
+            else:
+                self._break_other(reason)
+        if self.handler is not None:
+            self.world.loop.in_process(self.process, self.handler.on_closed, reason)
+
+    def _break_other(self, reason: str) -> None:
+        other = self.other
+        assert other is not None
+        self.world.loop.in_process(other.process, other._closed, reason, delay=self.world.delay())
+
+    def _break(self, reason: str) -> None:
+        """The network cut the connection: both ends learn of it, each in its own time."""
+        self._break_other(reason)
+        self.world.loop.in_process(self.process, self._closed, reason, delay=self.world.delay())
+
+    def _closed(self, reason: str) -> None:
+        if self.open:
+            self.open = False
+            if self.handler is not None:
+                self.handler.on_closed(reason)
+
+
+def _bytes_of(chunk: Chunk) -> bytes:
+    if isinstance(chunk, bytes | bytearray | memoryview):
+        return bytes(chunk)
+    data = chunk.read()
+    chunk.release()
+    return data
+
+
+class _Listener:
+    def __init__(
+        self,
+        world: World,
+        process: SimProcess,
+        port: int,
+        accept: Callable[[FrameConnection], FrameHandler],
+        limits: FrameLimits,
+    ) -> None:
+        self.world, self.process, self.accept, self.limits = world, process, accept, limits
+        self.host, self.port = "sim", port
+
+    async def close(self) -> None:
+        if self.world.listeners.get(self.port) is self:
+            del self.world.listeners[self.port]
+
+
+class _RpcServer:
+    def __init__(self, world: World, process: SimProcess, port: int, handlers: dict[str, RpcHandler]) -> None:
+        self.world, self.process, self.port, self.handlers = world, process, port, handlers
+        self.address = f"sim:{port}"
+
+    async def close(self, grace: float = 0.0) -> None:
+        if self.world.rpc_servers.get(self.port) is self:
+            del self.world.rpc_servers[self.port]
+
+
+class SimNetwork:
+    """The Network port of one process."""
+
+    def __init__(self, world: World, process: SimProcess) -> None:
+        self.world, self.process = world, process
+        process.on_death.append(self._died)
+        self._ends: list[_End] = []
+
+    async def listen(
+        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+    ) -> _Listener:
+        listener = _Listener(self.world, self.process, port or self.world.next_port(), accept, limits)
+        self.world.listeners[listener.port] = listener
+        return listener
+
+    async def connect(
+        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+    ) -> FrameConnection:
+        world = self.world
+        await asyncio.sleep(world.delay())
+        listener = world.listeners.get(port)
+        if listener is None or not listener.process.alive:
+            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        if not world.passes(self.process, listener.process):
+            raise ConnectionResetError(f"no route to {host}:{port}")
+        near = _End(world, self.process, f"{host}:{port}", limits)
+        far = _End(world, listener.process, f"{self.process.name}:{near.serial}", listener.limits)
+        near.other, far.other = far, near
+        self._ends = [end for end in self._ends if end.open]
+        self._ends.append(near)
+        world.loop.in_process(listener.process, self._accept, listener, far, delay=0.0)
+        near.handler = opened(near)
+        return near
+
+    @staticmethod
+    def _accept(listener: _Listener, far: _End) -> None:
+        far.handler = listener.accept(far)
+        owner = far.process
+        owner.on_death.append(lambda: far._break_other("peer died") if far.open else None)
+        far._drain()
+
+    async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> _RpcServer:
+        server = _RpcServer(self.world, self.process, port or self.world.next_port(), handlers)
+        self.world.rpc_servers[server.port] = server
+        return server
+
+    def rpc_channel(self, address: str) -> SimRpcChannel:
+        return SimRpcChannel(self.world, self.process, address)
+
+    def _died(self) -> None:
+        for end in self._ends:
+            if end.open:
+                end.open = False
+                end._break_other("peer died")
+        world = self.world
+        world.listeners = {p: v for p, v in world.listeners.items() if v.process is not self.process}
+        world.rpc_servers = {p: v for p, v in world.rpc_servers.items() if v.process is not self.process}
+
+
+class SimRpcChannel:
+    """Calls that may be lost on the way there or on the way back: the caller cannot tell which."""
+
+    def __init__(self, world: World, process: SimProcess, address: str) -> None:
+        self.world, self.process, self.address = world, process, address
+        self._port = int(address.rpartition(":")[2])
+
+    async def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        world, loop = self.world, self.world.loop
+        server = world.rpc_servers.get(self._port)
+        if server is None or not server.process.alive:
+            await asyncio.sleep(world.delay())
+            raise RpcError("UNAVAILABLE", f"nobody serves {self.address}")
+        answer: asyncio.Future[bytes] = loop.create_future()
+        caller = self.process
+        if world.passes(caller, server.process):
+            loop.in_process(
+                server.process, self._serve, server, method, request, answer, delay=world.delay()
+            )
+        else:
+            loop.in_process(
+                caller, _fail, answer, RpcError("UNAVAILABLE", "connection reset"), delay=world.delay()
+            )
+        server.process.on_death.append(
+            lambda: None
+            if answer.done()
+            else loop.in_process(caller, _fail, answer, RpcError("UNAVAILABLE", "peer died"), delay=world.delay())
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
+            raise RpcError("DEADLINE_EXCEEDED", method) from None
+
+    def _serve(self, server: _RpcServer, method: str, request: bytes, answer: asyncio.Future[bytes]) -> None:
+        self.world.loop.spawn(server.process, self._run(server, method, request, answer), f"rpc {method}")
+
+    async def _run(self, server: _RpcServer, method: str, request: bytes, answer: asyncio.Future[bytes]) -> None:
+        world, caller = self.world, self.process
+        failure: RpcError | None = None
+        response = b""
+        handler = server.handlers.get(method)
+        if handler is None:
+            failure = RpcError("UNIMPLEMENTED", method)
+        else:
+            try:
+                response = await handler(request)
+            except RpcError as error:
+                failure = error
+        if not world.passes(server.process, caller):
+            failure = RpcError("UNAVAILABLE", "connection reset")
+        if failure is not None:
+            world.loop.in_process(caller, _fail, answer, failure, delay=world.delay())
+        else:
+            world.loop.in_process(caller, _settle, answer, response, delay=world.delay())
+
+    async def close(self) -> None:
+        pass
+
+
+def _settle(answer: asyncio.Future[bytes], response: bytes) -> None:
+    if not answer.done():
+        answer.set_result(response)
+
+
+def _fail(answer: asyncio.Future[bytes], error: RpcError) -> None:
+    if not answer.done():
+        answer.set_exception(error)
