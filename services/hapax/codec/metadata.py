@@ -1,0 +1,373 @@
+"""The cluster's metadata in etcd: key names, and each value as a frozen dataclass with its JSON form.
+
+Every value is one JSON object with `"v": 1`. A reader ignores fields it does not know and refuses a version it
+does not know (rule 22). Byte strings (topic ids, sessions) are hex. Optional facts have a default in the dataclass,
+so that a field may be added without a new version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
+from urllib.parse import quote, unquote
+
+from hapax.core.types import (
+    NO_LEADER_EPOCH,
+    LeaderEpoch,
+    NodeId,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    RegistrationEpoch,
+    ShardEpoch,
+    ShardId,
+    TopicId,
+    TopicIdPartition,
+)
+
+VERSION: Final = 1
+
+NO_NODE: Final = NodeId(-1)
+"""Stands for 'nobody': a partition without a leader, a shard without an owner."""
+NO_REGISTRATION: Final = RegistrationEpoch(0)
+
+TXN_STATE_TOPIC: Final = "__transaction_state"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+EVENTS_TOPIC: Final = "__hapax_events"
+INTERNAL_TOPICS: Final = (TXN_STATE_TOPIC, OFFSETS_TOPIC, EVENTS_TOPIC)
+
+Role = Literal["broker", "coordinator", "pid", "controller"]
+ShardKind = Literal["txn", "group"]
+
+
+class MetadataFormatError(ValueError):
+    """A value in the store is not one that this program understands."""
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+KeyKind = Literal[
+    "cluster", "node", "topic", "deleted", "partition", "txn_shard", "group_shard", "pid_next", "pid_lease",
+    "controller", "unknown",
+]
+
+
+class ParsedKey(NamedTuple):
+    """What a key names. `name` is a topic or lease name, `number` a node id, partition index or shard."""
+
+    kind: KeyKind
+    number: int = -1
+    name: str = ""
+    topic_id: TopicId = TopicId(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The key names of one cluster: `/hapax/<cluster id>/...`."""
+
+    cluster_id: str
+
+    @property
+    def prefix(self) -> str:
+        """Ends with a slash, so that cluster `a` never sees the keys of cluster `ab`."""
+        return f"/hapax/{self.cluster_id}/"
+
+    @property
+    def cluster(self) -> str:
+        return self.prefix + "cluster"
+
+    @property
+    def controller(self) -> str:
+        return self.prefix + "controller"
+
+    @property
+    def pid_next(self) -> str:
+        return self.prefix + "pid/next"
+
+    @property
+    def pid_leases(self) -> str:
+        return self.prefix + "pid/leases/"
+
+    def pid_lease(self, name: str) -> str:
+        return self.pid_leases + quote(name, safe="")
+
+    @property
+    def nodes(self) -> str:
+        return self.prefix + "nodes/"
+
+    def node(self, node_id: NodeId) -> str:
+        return f"{self.nodes}{node_id}"
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}topics/{name}"
+
+    def deleted(self, topic_id: TopicId) -> str:
+        return f"{self.prefix}deleted/{topic_id.hex()}"
+
+    def partition(self, topic_id: TopicId, index: PartitionIndex) -> str:
+        return f"{self.prefix}partitions/{topic_id.hex()}/{index}"
+
+    def shard(self, kind: ShardKind, shard: ShardId) -> str:
+        return f"{self.prefix}shards/{kind}/{shard}"
+
+    def parse(self, key: str) -> ParsedKey:
+        """The inverse of all of the above; `unknown` for a key that this version does not know."""
+        parts = key.removeprefix(self.prefix).split("/")
+        match parts:
+            case ["cluster"]:
+                return ParsedKey("cluster")
+            case ["controller"]:
+                return ParsedKey("controller")
+            case ["nodes", number]:
+                return ParsedKey("node", int(number))
+            case ["topics", name]:
+                return ParsedKey("topic", name=name)
+            case ["deleted", topic_id]:
+                return ParsedKey("deleted", topic_id=TopicId(bytes.fromhex(topic_id)))
+            case ["partitions", topic_id, number]:
+                return ParsedKey("partition", int(number), topic_id=TopicId(bytes.fromhex(topic_id)))
+            case ["shards", "txn", number]:
+                return ParsedKey("txn_shard", int(number))
+            case ["shards", "group", number]:
+                return ParsedKey("group_shard", int(number))
+            case ["pid", "next"]:
+                return ParsedKey("pid_next")
+            case ["pid", "leases", name]:
+                return ParsedKey("pid_lease", name=unquote(name))
+            case _:
+                return ParsedKey("unknown", name=key)
+
+
+# --- values -------------------------------------------------------------------------------------------------------
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def _decode(what: str, value: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(value)
+    except ValueError as error:
+        raise MetadataFormatError(f"{what}: not JSON: {value[:80]!r}") from error
+    if not isinstance(fields, dict) or fields.get("v") != VERSION:
+        raise MetadataFormatError(f"{what}: not of version {VERSION}: {value[:80]!r}")
+    return fields
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """Written once, when the cluster is made. The numbers of shards are fixed from then on (rule 22)."""
+
+    cluster_id: str
+    txn_shards: int
+    group_shards: int
+    created_ms: int
+
+    def encode(self) -> bytes:
+        return _encode({
+            "cluster_id": self.cluster_id, "txn_shards": self.txn_shards, "group_shards": self.group_shards,
+            "created": self.created_ms,
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> ClusterRecord:
+        f = _decode("cluster", value)
+        return cls(f["cluster_id"], f["txn_shards"], f["group_shards"], f["created"])
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A live node, under its lease. The create revision of its key is the node's `RegistrationEpoch`."""
+
+    node_id: NodeId
+    role: Role
+    host: str
+    port: int
+    """Of the Kafka listener; 0 where the role has none (PID allocator, controller)."""
+    rpc_address: str
+    """`host:port` of its gRPC server; empty where it has none."""
+    http_address: str = ""
+    session: bytes = b""
+    """16 random bytes drawn by the process; internal writes prove themselves with it (rule 17)."""
+    rack: str = ""
+    identity: str = ""
+    """Names the node's data folder (or its place under a runner): a process with the same identity may replace the
+    registration of its predecessor before that one's lease has ended. Empty: never."""
+
+    def encode(self) -> bytes:
+        return _encode({
+            "node_id": self.node_id, "role": self.role, "host": self.host, "port": self.port,
+            "rpc_address": self.rpc_address, "http_address": self.http_address, "session": self.session.hex(),
+            "rack": self.rack, "identity": self.identity,
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> NodeRecord:
+        f = _decode("node", value)
+        if f["role"] not in get_args(Role):
+            raise MetadataFormatError(f"node {f['node_id']}: unknown role {f['role']!r}")
+        return cls(
+            NodeId(f["node_id"]), cast(Role, f["role"]), f["host"], f["port"], f["rpc_address"],
+            f.get("http_address", ""), bytes.fromhex(f.get("session", "")), f.get("rack", ""),
+            f.get("identity", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    topic_id: TopicId
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Only what was set for this topic, under Kafka's names."""
+    internal: bool = False
+
+    def encode(self) -> bytes:
+        return _encode({
+            "topic_id": self.topic_id.hex(), "name": self.name, "partitions": self.partitions,
+            "replication_factor": self.replication_factor, "config": dict(self.config),
+            "internal": self.internal,
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> TopicRecord:
+        f = _decode("topic", value)
+        return cls(
+            TopicId(bytes.fromhex(f["topic_id"])), f["name"], f["partitions"], f["replication_factor"],
+            dict(f.get("config", {})), bool(f.get("internal", False)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopicRecord:
+    """What stays of a deleted topic: its id never comes back (rule 10)."""
+
+    topic_id: TopicId
+    name: str
+    deleted_ms: int
+
+    def encode(self) -> bytes:
+        return _encode({"topic_id": self.topic_id.hex(), "name": self.name, "deleted": self.deleted_ms})
+
+    @classmethod
+    def decode(cls, value: bytes) -> DeletedTopicRecord:
+        f = _decode("deleted topic", value)
+        return cls(TopicId(bytes.fromhex(f["topic_id"])), f["name"], f["deleted"])
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """Assigned by the controller; the leader answers by compare-and-swap with `accepted_epoch = leader_epoch`."""
+
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    leader_registration: RegistrationEpoch
+    """The leader's registration that was meant: a restarted process never serves under an old leader epoch."""
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    accepted_epoch: LeaderEpoch = NO_LEADER_EPOCH
+
+    @property
+    def accepted(self) -> bool:
+        """The leader said that it accepts writes under this epoch: only now may clients be told of it."""
+        return self.leader >= 0 and self.accepted_epoch == self.leader_epoch
+
+    def encode(self) -> bytes:
+        return _encode({
+            "leader": self.leader, "leader_epoch": self.leader_epoch,
+            "leader_registration": self.leader_registration, "isr": self.isr, "replicas": self.replicas,
+            "accepted_epoch": self.accepted_epoch,
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> PartitionRecord:
+        f = _decode("partition", value)
+        return cls(
+            NodeId(f["leader"]), LeaderEpoch(f["leader_epoch"]), RegistrationEpoch(f["leader_registration"]),
+            tuple(NodeId(n) for n in f["replicas"]), tuple(NodeId(n) for n in f["isr"]),
+            LeaderEpoch(f.get("accepted_epoch", NO_LEADER_EPOCH)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """Who owns a coordinator's shard. The epoch rises with every change of owner or of its registration."""
+
+    owner: NodeId
+    owner_registration: RegistrationEpoch
+    epoch: ShardEpoch
+
+    def encode(self) -> bytes:
+        return _encode({"owner": self.owner, "owner_registration": self.owner_registration, "epoch": self.epoch})
+
+    @classmethod
+    def decode(cls, value: bytes) -> ShardRecord:
+        f = _decode("shard", value)
+        return cls(NodeId(f["owner"]), RegistrationEpoch(f["owner_registration"]), ShardEpoch(f["epoch"]))
+
+
+@dataclass(frozen=True, slots=True)
+class PidCounterRecord:
+    next: ProducerId
+    """The first producer id that no block holds yet."""
+
+    def encode(self) -> bytes:
+        return _encode({"next": self.next})
+
+    @classmethod
+    def decode(cls, value: bytes) -> PidCounterRecord:
+        return cls(ProducerId(_decode("pid counter", value)["next"]))
+
+
+@dataclass(frozen=True, slots=True)
+class PidLeaseRecord:
+    """A producer identity on lease. `generation` is persisted here before any partition hears of it (rule 8)."""
+
+    name: str
+    producer_id: ProducerId
+    generation: ProducerEpoch
+    holder: str
+    expires_at_ms: int
+    partitions: tuple[TopicIdPartition, ...] = ()
+    """Every partition ever leased under this name: a take-over fences them all."""
+
+    def encode(self) -> bytes:
+        return _encode({
+            "name": self.name, "producer_id": self.producer_id, "generation": self.generation,
+            "holder": self.holder, "expires_at_ms": self.expires_at_ms,
+            "partitions": [[p.topic_id.hex(), p.partition] for p in self.partitions],
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> PidLeaseRecord:
+        f = _decode("pid lease", value)
+        return cls(
+            f["name"], ProducerId(f["producer_id"]), ProducerEpoch(f["generation"]), f["holder"],
+            f["expires_at_ms"],
+            tuple(
+                TopicIdPartition(TopicId(bytes.fromhex(t)), PartitionIndex(i)) for t, i in f.get("partitions", [])
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRecord:
+    """The acting controller, under its lease. Its writes compare the create revision of this key."""
+
+    node_id: NodeId
+    rpc_address: str
+    registration: RegistrationEpoch
+
+    def encode(self) -> bytes:
+        return _encode({
+            "node_id": self.node_id, "rpc_address": self.rpc_address, "registration": self.registration,
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> ControllerRecord:
+        f = _decode("controller", value)
+        return cls(NodeId(f["node_id"]), f["rpc_address"], RegistrationEpoch(f["registration"]))
