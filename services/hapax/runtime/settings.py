@@ -1,0 +1,467 @@
+"""Settings of every process: one table, three sources.
+
+The class `Settings` is the table: each field has its type, default and meaning, and `docs/settings.md` is generated
+from it. A setting's name is its attribute with dots for underscores (`log_segment_bytes` is `log.segment.bytes`),
+and what Kafka has bears Kafka's name, unit and default. `load` reads, later wins:
+
+1. the defaults below,
+2. a file, properties (`log.segment.bytes=1048576`) or TOML (nested tables or quoted dotted keys),
+3. the environment (`HAPAX_LOG_SEGMENT_BYTES`),
+4. flags (`--set log.segment.bytes=1048576`).
+
+An unknown name or a bad value raises `SettingsError`, which names the source and the nearest known name: a typing
+error in `durability` must not pass for the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+ENVIRONMENT_PREFIX: Final = "HAPAX_"
+
+_NOT_SETTINGS: Final = re.compile(
+    # Kubernetes describes every service to every pod; the rest are switches of the tests and of the set-up.
+    r"HAPAX_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)|HAPAX_(TEST|DEMO|SETUP|BENCH|SIM)_.*"
+)
+
+
+class SettingsError(ValueError):
+    """Unknown setting or bad value; the message has one line per fault, each with the source it came from."""
+
+
+class Address(tuple[str, int]):
+    """`host:port` of a listener or an advertised address; port 0 picks a free one."""
+
+    @property
+    def host(self) -> str:
+        return self[0]
+
+    @property
+    def port(self) -> int:
+        return self[1]
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Accepts `host:port`, `[v6]:port` and Kafka's `PLAINTEXT://host:port`. Raises ValueError."""
+        protocol, separator, rest = text.strip().rpartition("://")
+        if separator and protocol.upper() != "PLAINTEXT":
+            raise ValueError(f"listener protocol {protocol!r} is not supported, only PLAINTEXT")
+        host, colon, port = rest.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{text!r} is not host:port")
+        return cls((host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)))
+
+
+Bytes = Annotated[int, Field(ge=1)]
+Millis = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Unlimited = Annotated[int, Field(ge=-1)]
+"""-1: no limit."""
+MaybeMillis = Annotated[int, Field(ge=-1)] | None
+
+
+class Settings(BaseModel):
+    """All settings of all services; each service reads those that concern it. Immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # --- identity and addresses ---
+    node_id: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Brokers count from 0, coordinators from 100, PID allocators from 200, controllers from 300."""
+    cluster_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "hapax"
+    """All metadata lives in etcd below `/hapax/<cluster.id>`; a data folder of another cluster is refused."""
+    broker_rack: str | None = None
+    """Rack of this node, for placement."""
+    listeners: str = "PLAINTEXT://127.0.0.1:9092"
+    """Where the Kafka listener binds. Port 0 picks a free one."""
+    advertised_listeners: str | None = None
+    """What clients are told to connect to; default: where the listener is bound."""
+    rpc_listen: str = "127.0.0.1:0"
+    """Where calls between services are served."""
+    rpc_advertised: str | None = None
+    """What other services are told to call; default: where it is bound."""
+    http_listen: str = "127.0.0.1:0"
+    """Where /healthz, /readyz and /metrics are served."""
+    etcd_endpoints: str = "127.0.0.1:2379"
+    """Comma-separated `host:port` of etcd."""
+    etcd_timeout_ms: Millis = 5_000
+    """A call to etcd that takes longer counts as failed."""
+    log_dir: str = "data"
+    """Data folder of this process: segments of a broker; identity and highest seen revision of every node."""
+    broker_session_timeout_ms: Annotated[int, Field(ge=500)] = 9_000
+    """Time to live of a node's registration in etcd; its partitions and shards move after that."""
+    drain_timeout_ms: Annotated[int, Field(ge=0)] = 10_000
+    """After SIGTERM, requests in flight may finish for so long."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least level of the lines written to stderr."""
+
+    # --- durability and the segment log ---
+    durability: Literal["fsync", "page-cache"] = "fsync"
+    """fsync: a write is acknowledged once it is on disk (group-committed). page-cache: as Kafka's default."""
+    log_segment_bytes: Annotated[int, Field(ge=14, le=2**31 - 1)] = 1 << 30
+    """A segment is rolled before it grows past this."""
+    log_roll_hours: Annotated[int, Field(ge=1)] = 168
+    """A segment is rolled at this age; log.roll.ms wins where set."""
+    log_roll_ms: Annotated[int, Field(ge=1)] | None = None
+    """A segment is rolled at this age."""
+    log_index_interval_bytes: Annotated[int, Field(ge=0)] = 4096
+    """Distance in the log between two entries of the offset index."""
+    log_index_size_max_bytes: Annotated[int, Field(ge=4)] = 10 << 20
+    """A segment is rolled when its index is that large."""
+    log_retention_bytes: Unlimited = -1
+    """Oldest segments are deleted while the partition is larger."""
+    log_retention_hours: Annotated[int, Field(ge=-1)] = 168
+    """Segments whose newest record is older are deleted; minutes and ms win where set."""
+    log_retention_minutes: Annotated[int, Field(ge=-1)] | None = None
+    """As log.retention.hours."""
+    log_retention_ms: MaybeMillis = None
+    """As log.retention.hours; -1: kept for ever."""
+    log_retention_check_interval_ms: Millis = 300_000
+    """How often retention is applied."""
+    log_segment_delete_delay_ms: Annotated[int, Field(ge=0)] = 60_000
+    """A deleted segment's files are removed so much later."""
+    log_cleanup_policy: Literal["delete", "compact", "compact,delete"] = "delete"
+    """Default of a topic's cleanup.policy."""
+    log_cleaner_delete_retention_ms: Annotated[int, Field(ge=0)] = 86_400_000
+    """How long a compacted topic keeps tombstones."""
+    log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    """Whose clock a record's timestamp is."""
+    log_snapshot_interval_bytes: Bytes = 64 << 20
+    """A snapshot of the producers is written after so many bytes, which bounds what recovery scans."""
+    compression_type: Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"] = "producer"
+    """Only `producer` changes nothing; batches pass through untouched whatever is set."""
+    message_max_bytes: Bytes = 1_048_588
+    """Largest record batch that is accepted."""
+
+    # --- topics ---
+    num_partitions: Count = 1
+    """Partitions of a topic that is created without a number."""
+    default_replication_factor: Annotated[int, Field(ge=1, le=32767)] = 1
+    """Replicas of a topic that is created without a number."""
+    min_insync_replicas: Annotated[int, Field(ge=1)] = 1
+    """A write with acks=all needs so many replicas in sync."""
+    auto_create_topics_enable: bool = True
+    """Metadata for an unknown topic creates it where the client allows it."""
+    delete_topic_enable: bool = True
+    """False: DeleteTopics is refused."""
+
+    # --- producers ---
+    producer_id_expiration_ms: Millis = 86_400_000
+    """A partition forgets an idle producer after so long (log-append time)."""
+    producer_id_expiration_check_interval_ms: Millis = 600_000
+    """How often that is looked for."""
+    transaction_partition_verification_enable: bool = True
+    """Each first write of a transaction to a partition is verified with its coordinator."""
+    pid_block_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    """Producer ids that a node takes from the allocator at once."""
+    pid_lease_max_ms: Millis = 7 * 86_400_000
+    """Longest lease of a single producer id."""
+
+    # --- connections ---
+    socket_request_max_bytes: Bytes = 100 << 20
+    """A larger frame closes its connection."""
+    socket_listen_backlog_size: Annotated[int, Field(ge=1)] = 1_024
+    """Connections that wait to be accepted."""
+    connections_max_idle_ms: Annotated[int, Field(ge=-1)] = 600_000
+    """A connection without a request for so long is closed."""
+    connections_frame_timeout_ms: Millis = 30_000
+    """Half a frame and silence for so long closes the connection."""
+    max_connections: Annotated[int, Field(ge=1)] = 10_000
+    """Further connections are closed at once."""
+    queued_max_requests: Annotated[int, Field(ge=1)] = 500
+    """Requests in flight of one connection; further ones are not read."""
+    queued_max_request_bytes: Annotated[int, Field(ge=1)] = 256 << 20
+    """Memory for requests in flight of a node; above it no connection is read."""
+    fetch_max_bytes: Annotated[int, Field(ge=1024)] = 57_671_680
+    """Most bytes that one Fetch returns."""
+    request_timeout_ms: Millis = 30_000
+    """Time-out of calls between services."""
+
+    # --- coordinator ---
+    transaction_state_log_num_partitions: Count = 50
+    """Shards of the transaction coordinator; fixed when the cluster is made."""
+    transaction_state_log_segment_bytes: Annotated[int, Field(ge=14, le=2**31 - 1)] = 100 << 20
+    """Segment size of the transaction log."""
+    transaction_state_log_replication_factor: Annotated[int, Field(ge=1)] = 1
+    """Replicas of the transaction log."""
+    transaction_max_timeout_ms: Millis = 900_000
+    """A client that asks for a longer transaction time-out is refused."""
+    transactional_id_expiration_ms: Millis = 7 * 86_400_000
+    """An idle transactional id is forgotten after so long."""
+    transactional_token_expiration_ms: Millis = 365 * 86_400_000
+    """As transactional.id.expiration.ms, for an id that holds a commit token."""
+    transaction_remove_expired_transaction_cleanup_interval_ms: Millis = 3_600_000
+    """How often expired ids are looked for."""
+    transaction_completion_wait_ms: Annotated[int, Field(ge=0)] = 1_000
+    """A new transaction's first call is held so long for the last one's markers before the client is sent away."""
+    transaction_late_after_ms: Millis = 300_000
+    """A transaction open on a partition for transaction.max.timeout.ms and this longer is healed."""
+    offsets_topic_num_partitions: Count = 50
+    """Shards of the group coordinator; fixed when the cluster is made."""
+    offsets_topic_segment_bytes: Annotated[int, Field(ge=14, le=2**31 - 1)] = 100 << 20
+    """Segment size of the offsets topic."""
+    offsets_topic_replication_factor: Annotated[int, Field(ge=1)] = 1
+    """Replicas of the offsets topic."""
+    offsets_retention_minutes: Annotated[int, Field(ge=1)] = 10_080
+    """Committed offsets of an idle group are forgotten after so long."""
+    offsets_retention_check_interval_ms: Millis = 600_000
+    """How often that is looked for."""
+    offsets_commit_timeout_ms: Millis = 5_000
+    """Longest wait for an offset commit to be stored."""
+    offset_metadata_max_bytes: Annotated[int, Field(ge=0)] = 4_096
+    """Longest metadata string of a committed offset."""
+
+    @model_validator(mode="after")
+    def _addresses_parse(self) -> Self:
+        for text in (self.listeners, self.advertised_listeners, self.rpc_listen, self.rpc_advertised, self.http_listen):
+            if text is not None:
+                Address.parse(text)
+        for endpoint in self.etcd_endpoints.split(","):
+            Address.parse(endpoint.removeprefix("http://"))
+        return self
+
+    # --- views ---
+
+    @property
+    def kafka_address(self) -> Address:
+        return Address.parse(self.listeners)
+
+    @property
+    def rpc_address(self) -> Address:
+        return Address.parse(self.rpc_listen)
+
+    @property
+    def http_address(self) -> Address:
+        return Address.parse(self.http_listen)
+
+    @property
+    def etcd_addresses(self) -> list[Address]:
+        return [Address.parse(endpoint.removeprefix("http://")) for endpoint in self.etcd_endpoints.split(",")]
+
+    def advertised_kafka(self, bound: Address) -> Address:
+        """What clients are told: advertised.listeners, or where the listener is bound (`bound` has the real port)."""
+        return _advertised(self.advertised_listeners, bound)
+
+    def advertised_rpc(self, bound: Address) -> Address:
+        return _advertised(self.rpc_advertised, bound)
+
+    @property
+    def roll_ms(self) -> int:
+        return self.log_roll_ms if self.log_roll_ms is not None else self.log_roll_hours * 3_600_000
+
+    @property
+    def retention_ms(self) -> int:
+        """-1: kept for ever."""
+        if self.log_retention_ms is not None:
+            return self.log_retention_ms
+        if self.log_retention_minutes is not None:
+            return self.log_retention_minutes * 60_000 if self.log_retention_minutes >= 0 else -1
+        return self.log_retention_hours * 3_600_000 if self.log_retention_hours >= 0 else -1
+
+    def for_topic(self, config: Mapping[str, str]) -> Settings:
+        """These settings with a topic's own configuration (`segment.bytes`, `retention.ms`, ...) on top.
+
+        Raises SettingsError for an unknown name or a bad value: CreateTopics answers INVALID_CONFIG with its text.
+        """
+        values: dict[str, str] = {}
+        for name, value in config.items():
+            if name not in TOPIC_CONFIGS:
+                raise SettingsError(_unknown(name, TOPIC_CONFIGS, "topic configuration"))
+            values[TOPIC_CONFIGS[name]] = value
+        return _validated(self, [("topic configuration", values)])
+
+
+TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.insync.replicas": "min.insync.replicas",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.ms": "log.roll.ms",
+}
+"""A topic's configuration name -> the setting whose value it overrides."""
+
+SETTING_NAMES: Final[tuple[str, ...]] = tuple(field.replace("_", ".") for field in Settings.model_fields)
+
+
+def load(
+    flags: Sequence[str] = (),
+    *,
+    file: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """`flags` are `name=value` strings (what follows `--set`). Raises SettingsError, or OSError for the file."""
+    sources: list[tuple[str, Mapping[str, str]]] = []
+    if file is not None:
+        sources.append((f"file {file}", _read_file(Path(file))))
+    sources.append(("environment", _read_environment(os.environ if environment is None else environment)))
+    sources.append(("--set", parse_assignments(flags)))
+    return _validated(Settings(), sources)
+
+
+def parse_arguments(arguments: Sequence[str]) -> Settings:
+    """Settings from a service's command line: `[--config FILE] [--set name=value ...]`. Raises SettingsError."""
+    flags: list[str] = []
+    file: str | None = None
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        option, equals, attached = word.partition("=")
+        if option not in ("--set", "--config"):
+            raise SettingsError(f"{word}: expected --set name=value or --config FILE")
+        if not equals and not rest:
+            raise SettingsError(f"{word}: a value must follow")
+        value = attached if equals else rest.pop(0)
+        if option == "--set":
+            flags.append(value)
+        else:
+            file = value
+    return load(flags, file=file)
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """`["a.b=1"]` -> `{"a.b": "1"}`; the last of two wins. Raises SettingsError."""
+    values = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"{assignment!r}: expected name=value")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def settings_page() -> str:
+    """docs/settings.md: the table of all settings, generated from this module's source."""
+    documentation = _field_documentation()
+    lines = [
+        "# Settings",
+        "",
+        "Generated by `make docs` from `services/hapax/runtime/settings.py`; do not edit. Sources, later wins:",
+        "defaults, file (`--config`, properties or TOML), environment (`HAPAX_LOG_SEGMENT_BYTES`), `--set name=value`.",
+        "",
+        "| name | default | topic configuration | meaning |",
+        "|---|---|---|---|",
+    ]
+    topic_names = {setting: name for name, setting in TOPIC_CONFIGS.items()}
+    for field, info in Settings.model_fields.items():
+        name = field.replace("_", ".")
+        default = "" if info.default is None else f"`{_as_text(info.default)}`"
+        topic = f"`{topic_names[name]}`" if name in topic_names else ""
+        lines.append(f"| `{name}` | {default} | {topic} | {documentation[field]} |")
+    return "\n".join(lines) + "\n"
+
+
+# --- sources ------------------------------------------------------------------------------------------------------
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".toml":
+        import tomllib
+
+        try:
+            return _flatten(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"file {path}: {error}") from error
+    lines = (line.strip() for line in text.splitlines())
+    return parse_assignments(line for line in lines if line and line[0] not in "#!")
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    values: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            values |= _flatten(value, f"{prefix}{key}.")
+        else:
+            values[prefix + key] = _as_text(value)
+    return values
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "."): value
+        for name, value in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX) and not _NOT_SETTINGS.fullmatch(name)
+    }
+
+
+# --- validation ---------------------------------------------------------------------------------------------------
+
+
+def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]]) -> Settings:
+    values: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    faults: list[str] = []
+    for source, assigned in sources:
+        for name, value in assigned.items():
+            if name not in SETTING_NAMES:
+                faults.append(_unknown(name, SETTING_NAMES, source))
+            else:
+                field = name.replace(".", "_")
+                values[field], origin[field] = value, source
+    explicit = {field: getattr(base, field) for field in base.model_fields_set}
+    try:
+        settings = Settings.model_validate(explicit | values)
+    except ValidationError as error:
+        for fault in error.errors():
+            field = str(fault["loc"][0]) if fault["loc"] else ""
+            where = f"{field.replace('_', '.')}={values.get(field)} ({origin.get(field)}): " if field else ""
+            text = where + fault["msg"].removeprefix("Value error, ")
+            if text not in faults:
+                faults.append(text)
+    if faults:
+        raise SettingsError("\n".join(faults))
+    return settings
+
+
+def _unknown(name: str, known: Iterable[str], source: str) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"{name} ({source}): no such setting" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _advertised(text: str | None, bound: Address) -> Address:
+    if text is None:
+        return bound
+    advertised = Address.parse(text)
+    return advertised if advertised.port else Address((advertised.host, bound.port))
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _field_documentation() -> dict[str, str]:
+    """The string below each field of `Settings`. Read from the source, so that a running process pays nothing."""
+    import ast
+    import inspect
+    import textwrap
+
+    body = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    documentation = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        ):
+            documentation[field.target.id] = " ".join(str(text.value.value).split())
+    return documentation
