@@ -1,8 +1,8 @@
 """The cluster's metadata in etcd: key names, and each value as a frozen dataclass with its JSON form.
 
-Every value is one JSON object with `"v": 1`. A reader ignores fields it does not know and refuses a version it
-does not know (rule 22). Byte strings (topic ids, sessions) are hex. Optional facts have a default in the dataclass,
-so that a field may be added without a new version.
+Every value is one JSON object with `"v": 1`. A reader ignores fields it does not know and refuses a version
+that it does not know (rule 22). Byte strings (topic ids, sessions) are hex. Optional facts have a default in the
+dataclass, so that a field may be added without a new version.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MetadataFormatError(ValueError):
     """A value in the store is not one that this program understands."""
 
 
-# --- keys ---------------------------------------------------------------------------------------------------------
+# --- keys ---------------------------------------------------------------------------------------------------
 
 KeyKind = Literal[
     "cluster", "node", "topic", "deleted", "partition", "txn_shard", "group_shard", "pid_next", "pid_lease",
@@ -140,7 +140,7 @@ class Keys:
                 return ParsedKey("unknown", name=key)
 
 
-# --- values -------------------------------------------------------------------------------------------------------
+# --- values -------------------------------------------------------------------------------------------------
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:
@@ -194,8 +194,8 @@ class NodeRecord:
     """16 random bytes drawn by the process; internal writes prove themselves with it (rule 17)."""
     rack: str = ""
     identity: str = ""
-    """Names the node's data folder (or its place under a runner): a process with the same identity may replace the
-    registration of its predecessor before that one's lease has ended. Empty: never."""
+    """Names the node's data folder (or its place under a runner): a process with the same identity may replace
+    the registration of its predecessor before that one's lease has ended. Empty: never."""
 
     def encode(self) -> bytes:
         return _encode({
@@ -261,12 +261,12 @@ class DeletedTopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """Assigned by the controller; the leader answers by compare-and-swap with `accepted_epoch = leader_epoch`."""
+    """Assigned by the controller; the leader answers by compare-and-swap: `accepted_epoch = leader_epoch`."""
 
     leader: NodeId
     leader_epoch: LeaderEpoch
     leader_registration: RegistrationEpoch
-    """The leader's registration that was meant: a restarted process never serves under an old leader epoch."""
+    """The leader's registration that was meant: a restarted process never leads under an old epoch."""
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
     accepted_epoch: LeaderEpoch = NO_LEADER_EPOCH
@@ -302,7 +302,9 @@ class ShardRecord:
     epoch: ShardEpoch
 
     def encode(self) -> bytes:
-        return _encode({"owner": self.owner, "owner_registration": self.owner_registration, "epoch": self.epoch})
+        return _encode({
+            "owner": self.owner, "owner_registration": self.owner_registration, "epoch": self.epoch,
+        })
 
     @classmethod
     def decode(cls, value: bytes) -> ShardRecord:
@@ -325,7 +327,7 @@ class PidCounterRecord:
 
 @dataclass(frozen=True, slots=True)
 class PidLeaseRecord:
-    """A producer identity on lease. `generation` is persisted here before any partition hears of it (rule 8)."""
+    """A producer identity on lease. `generation` is persisted here before a partition hears of it (rule 8)."""
 
     name: str
     producer_id: ProducerId
@@ -345,12 +347,13 @@ class PidLeaseRecord:
     @classmethod
     def decode(cls, value: bytes) -> PidLeaseRecord:
         f = _decode("pid lease", value)
+        partitions = tuple(
+            TopicIdPartition(TopicId(bytes.fromhex(topic_id)), PartitionIndex(index))
+            for topic_id, index in f.get("partitions", [])
+        )
         return cls(
             f["name"], ProducerId(f["producer_id"]), ProducerEpoch(f["generation"]), f["holder"],
-            f["expires_at_ms"],
-            tuple(
-                TopicIdPartition(TopicId(bytes.fromhex(t)), PartitionIndex(i)) for t, i in f.get("partitions", [])
-            ),
+            f["expires_at_ms"], partitions,
         )
 
 

@@ -1,0 +1,464 @@
+"""A node's image of the cluster's metadata, kept current by a watch on the metadata store.
+
+The image is made of immutable values that are replaced when a key changes, so a caller may keep one across an await
+and see that it is stale by looking again. Every lookup is O(1). After the store was away, or the watch's
+revision was compacted, the image is read anew and the differences are reported like any other change; a store that
+went backwards is refused (rule 12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from hapax.codec.metadata import (
+    ClusterRecord,
+    ControllerRecord,
+    Keys,
+    NodeRecord,
+    PartitionRecord,
+    Role,
+    ShardKind,
+    ShardRecord,
+    TopicRecord,
+)
+from hapax.core.types import (
+    NodeId,
+    PartitionIndex,
+    RegistrationEpoch,
+    ShardId,
+    TopicId,
+    TopicIdPartition,
+)
+from hapax.runtime.ports import (
+    KeyValue,
+    MetadataCompacted,
+    MetadataStore,
+    MetadataUnavailable,
+    Randomness,
+    Task,
+    WatchEvent,
+)
+from hapax.runtime.seen import HighestSeen, StoreRefused
+
+_log = logging.getLogger(__name__)
+
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 1.0
+
+
+# --- what the image holds -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A live node. `registration` rises with every process that registers under the id."""
+
+    record: NodeRecord
+    registration: RegistrationEpoch
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.record.node_id
+
+    @property
+    def role(self) -> Role:
+        return self.record.role
+
+    @property
+    def host(self) -> str:
+        return self.record.host
+
+    @property
+    def port(self) -> int:
+        return self.record.port
+
+    @property
+    def rpc_address(self) -> str:
+        return self.record.rpc_address
+
+    @property
+    def session(self) -> bytes:
+        return self.record.session
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    record: TopicRecord
+    mod_revision: int
+
+    @property
+    def topic_id(self) -> TopicId:
+        return self.record.topic_id
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has."""
+        return self.record.partitions
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        return self.record.config
+
+    @property
+    def internal(self) -> bool:
+        return self.record.internal
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    topic_id: TopicId
+    index: PartitionIndex
+    record: PartitionRecord
+    mod_revision: int
+    """What a compare-and-swap of this partition compares."""
+
+    @property
+    def id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    kind: ShardKind
+    shard: ShardId
+    record: ShardRecord
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    record: ControllerRecord
+    create_revision: int
+    """The controller's term: its writes compare it."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one batch of events touched: appeared, changed or went away (then the lookup answers None).
+
+    The dictionaries are sets that keep the order of the events.
+    """
+
+    cluster: bool = False
+    controller: bool = False
+    nodes: dict[NodeId, None] = field(default_factory=dict)
+    topics: dict[str, None] = field(default_factory=dict)
+    deleted_topics: dict[TopicId, None] = field(default_factory=dict)
+    partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
+    txn_shards: dict[ShardId, None] = field(default_factory=dict)
+    group_shards: dict[ShardId, None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.cluster or self.controller or self.nodes or self.topics or self.deleted_topics or self.partitions
+            or self.txn_shards or self.group_shards
+        )
+
+
+ChangeCallback = Callable[[Changes], None]
+_Predicate = Callable[["ClusterView"], bool]
+
+
+# --- the image ----------------------------------------------------------------------------------------------
+
+
+class ClusterView:
+    """Follows `/hapax/<cluster_id>/`. `start()` returns when the image is complete as of some revision.
+
+    `on_refused` is called once, from the following task, when the store must not be followed any more; the service
+    then ends with that one line. `start()` raises StoreRefused itself.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        cluster_id: str,
+        random: Randomness,
+        seen: HighestSeen | None = None,
+        on_refused: Callable[[StoreRefused], None] | None = None,
+    ) -> None:
+        self.keys: Final = Keys(cluster_id)
+        self.seen: Final = seen or HighestSeen(cluster_id)
+        self.revision = 0
+        """The image holds everything up to this revision of the store."""
+        self.cluster: ClusterRecord | None = None
+        self.controller: Controller | None = None
+        self._store = store
+        self._random = random
+        self._on_refused = on_refused
+        self._mod_revisions: dict[str, int] = {}
+        self._nodes: dict[NodeId, Node] = {}
+        self._by_registration: dict[RegistrationEpoch, Node] = {}
+        self._topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[TopicId, Topic] = {}
+        self._partitions: dict[TopicId, dict[PartitionIndex, Partition]] = {}
+        self._deleted: dict[TopicId, None] = {}
+        self._shards: dict[ShardKind, dict[ShardId, Shard]] = {"txn": {}, "group": {}}
+        self._callbacks: list[ChangeCallback] = []
+        self._waiters: list[tuple[_Predicate, asyncio.Future[None]]] = []
+        self._follower: Task | None = None
+
+    # --- lookups
+
+    def node(self, node_id: NodeId) -> Node | None:
+        return self._nodes.get(node_id)
+
+    def nodes(self, role: Role | None = None) -> list[Node]:
+        """Live nodes, by id."""
+        return [self._nodes[n] for n in sorted(self._nodes) if role is None or self._nodes[n].role == role]
+
+    def registered(self, registration: RegistrationEpoch, session: bytes) -> Node | None:
+        """The live node that this pair proves, or None: internal writers show it (rule 17)."""
+        node = self._by_registration.get(registration)
+        return node if node is not None and node.record.session == session else None
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> Topic | None:
+        return self._topics_by_id.get(topic_id)
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def is_deleted(self, topic_id: TopicId) -> bool:
+        """The topic existed and is gone for good: its partitions count as done (rule 10)."""
+        return topic_id in self._deleted
+
+    def partition(self, topic_id: TopicId, index: int) -> Partition | None:
+        of_topic = self._partitions.get(topic_id)
+        return None if of_topic is None else of_topic.get(PartitionIndex(index))
+
+    def partitions_of(self, topic_id: TopicId) -> Mapping[PartitionIndex, Partition]:
+        return self._partitions.get(topic_id, {})
+
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition of every topic: for the controller and for a broker's start, not for a request."""
+        for of_topic in self._partitions.values():
+            yield from of_topic.values()
+
+    def leader_of(self, topic_id: TopicId, index: int) -> Node | None:
+        """The live leader that accepts writes: what Metadata may tell. None: LEADER_NOT_AVAILABLE."""
+        partition = self.partition(topic_id, index)
+        if partition is None or not partition.record.accepted:
+            return None
+        node = self._nodes.get(partition.record.leader)
+        return node if node is not None and node.registration == partition.record.leader_registration else None
+
+    def shard(self, kind: ShardKind, shard: int) -> Shard | None:
+        return self._shards[kind].get(ShardId(shard))
+
+    def shards(self, kind: ShardKind) -> Mapping[ShardId, Shard]:
+        return self._shards[kind]
+
+    def shard_owner(self, kind: ShardKind, shard: int) -> Node | None:
+        """The live coordinator that owns the shard. None: COORDINATOR_NOT_AVAILABLE."""
+        assigned = self._shards[kind].get(ShardId(shard))
+        if assigned is None:
+            return None
+        node = self._nodes.get(assigned.record.owner)
+        return node if node is not None and node.registration == assigned.record.owner_registration else None
+
+    def txn_shard_owner(self, shard: int) -> Node | None:
+        return self.shard_owner("txn", shard)
+
+    def group_shard_owner(self, shard: int) -> Node | None:
+        return self.shard_owner("group", shard)
+
+    # --- following
+
+    async def start(self) -> None:
+        """Reads the image, waiting without end while the store is away. Raises StoreRefused."""
+        await self._read_until_answered()
+        self._follower = asyncio.get_running_loop().create_task(self._follow(), name="cluster-view")
+        self._follower.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            self._follower = None
+        for _, waiter in self._waiters:
+            waiter.cancel()
+        self._waiters.clear()
+        await self.seen.close()
+
+    def on_change(self, callback: ChangeCallback) -> Callable[[], None]:
+        """Calls back after each batch was applied, on the loop; returns what ends it. Must not block."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    async def wait_for(self, predicate: _Predicate, timeout: float | None = None) -> None:
+        """Returns as soon as the predicate holds for the image. Raises TimeoutError."""
+        if predicate(self):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (predicate, waiter)
+        self._waiters.append(entry)
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter
+        finally:
+            if entry in self._waiters:
+                self._waiters.remove(entry)
+
+    async def reached(self, revision: int, timeout: float | None = None) -> None:
+        """Returns when the image holds the store's state at that revision: to read one's own write."""
+        await self.wait_for(lambda view: view.revision >= revision, timeout)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for events in self._store.watch(self.keys.prefix, self.revision + 1):
+                    self._apply_events(events)
+            except MetadataCompacted:
+                _log.info("metadata watch fell behind a compaction; reading the image anew")
+            except MetadataUnavailable as error:
+                _log.warning("metadata watch lost: %s", error)
+                await asyncio.sleep(_BACKOFF_FIRST_S * (0.5 + self._random.random()))
+            await self._read_until_answered()
+
+    def _ended(self, follower: Task) -> None:
+        """An image that is not followed any more is a danger: whatever ended it ends the service."""
+        if follower.cancelled():
+            return
+        error = follower.exception()
+        refusal = error if isinstance(error, StoreRefused) else StoreRefused(f"metadata unreadable: {error!r}")
+        _log.critical("%s", refusal, exc_info=None if error is refusal else error)
+        if self._on_refused is not None:
+            self._on_refused(refusal)
+
+    async def _read_until_answered(self) -> None:
+        delay = _BACKOFF_FIRST_S
+        while True:
+            try:
+                kvs, revision = await self._store.list(self.keys.prefix)
+            except MetadataUnavailable as error:
+                _log.warning("metadata store is away, asking again in %.2f s: %s", delay, error)
+                await asyncio.sleep(delay * (0.5 + self._random.random()))
+                delay = min(delay * 2, _BACKOFF_MAX_S)
+                continue
+            self.seen.check_revision(revision)
+            self._apply_image(kvs, revision)
+            return
+
+    def _apply_image(self, kvs: Sequence[KeyValue], revision: int) -> None:
+        changes = Changes()
+        present = {kv.key for kv in kvs}
+        for key in [key for key in self._mod_revisions if key not in present]:
+            self._apply(key, None, changes)
+        for kv in kvs:
+            known = self._mod_revisions.get(kv.key, 0)
+            if known > kv.mod_revision:
+                raise StoreRefused(
+                    f"the metadata store holds {kv.key} of revision {kv.mod_revision}, but this node has seen "
+                    f"revision {known}: it lost writes; refusing to follow it"
+                )
+            if known != kv.mod_revision:
+                self._apply(kv.key, kv, changes)
+        self.revision = revision
+        self._publish(changes)
+
+    def _apply_events(self, events: Sequence[WatchEvent]) -> None:
+        changes = Changes()
+        for event in events:
+            self._apply(event.key, event.kv, changes)
+            self.revision = max(self.revision, event.revision)
+        self.seen.check_revision(self.revision)
+        self._publish(changes)
+
+    def _publish(self, changes: Changes) -> None:
+        if changes:
+            for callback in list(self._callbacks):
+                callback(changes)
+        for entry in list(self._waiters):
+            predicate, waiter = entry
+            if not waiter.done() and predicate(self):
+                waiter.set_result(None)
+
+    def _apply(self, key: str, kv: KeyValue | None, changes: Changes) -> None:
+        parsed = self.keys.parse(key)
+        match parsed.kind:
+            case "cluster":
+                cluster = None if kv is None else ClusterRecord.decode(kv.value)
+                if self.cluster is not None and cluster != self.cluster:
+                    raise StoreRefused(f"the cluster's record was {self.cluster} and became {cluster}")
+                self.cluster = cluster
+                changes.cluster = True
+            case "controller":
+                self.controller = (
+                    None if kv is None else Controller(ControllerRecord.decode(kv.value), kv.create_revision))
+                changes.controller = True
+            case "node":
+                self._apply_node(NodeId(parsed.number), kv)
+                changes.nodes[NodeId(parsed.number)] = None
+            case "topic":
+                self._apply_topic(parsed.name, kv)
+                changes.topics[parsed.name] = None
+            case "deleted":
+                if kv is not None:
+                    self._deleted[parsed.topic_id] = None
+                else:
+                    self._deleted.pop(parsed.topic_id, None)
+                changes.deleted_topics[parsed.topic_id] = None
+            case "partition":
+                index = PartitionIndex(parsed.number)
+                self._apply_partition(parsed.topic_id, index, kv)
+                changes.partitions[TopicIdPartition(parsed.topic_id, index)] = None
+            case "txn_shard":
+                self._apply_shard("txn", ShardId(parsed.number), kv)
+                changes.txn_shards[ShardId(parsed.number)] = None
+            case "group_shard":
+                self._apply_shard("group", ShardId(parsed.number), kv)
+                changes.group_shards[ShardId(parsed.number)] = None
+            case _:
+                return  # producer ids and leases change often and concern the allocator alone
+        if kv is None:
+            self._mod_revisions.pop(key, None)
+        else:
+            self._mod_revisions[key] = kv.mod_revision
+
+    def _apply_node(self, node_id: NodeId, kv: KeyValue | None) -> None:
+        former = self._nodes.pop(node_id, None)
+        if former is not None:
+            self._by_registration.pop(former.registration, None)
+        if kv is not None:
+            node = Node(NodeRecord.decode(kv.value), RegistrationEpoch(kv.create_revision))
+            self._nodes[node_id] = node
+            self._by_registration[node.registration] = node
+
+    def _apply_topic(self, name: str, kv: KeyValue | None) -> None:
+        former = self._topics.pop(name, None)
+        if former is not None:
+            self._topics_by_id.pop(former.topic_id, None)
+        if kv is not None:
+            topic = Topic(TopicRecord.decode(kv.value), kv.mod_revision)
+            self._topics[name] = topic
+            self._topics_by_id[topic.topic_id] = topic
+
+    def _apply_partition(self, topic_id: TopicId, index: PartitionIndex, kv: KeyValue | None) -> None:
+        if kv is not None:
+            partition = Partition(topic_id, index, PartitionRecord.decode(kv.value), kv.mod_revision)
+            self._partitions.setdefault(topic_id, {})[index] = partition
+            return
+        of_topic = self._partitions.get(topic_id)
+        if of_topic is not None:
+            of_topic.pop(index, None)
+            if not of_topic:
+                del self._partitions[topic_id]
+
+    def _apply_shard(self, kind: ShardKind, shard: ShardId, kv: KeyValue | None) -> None:
+        if kv is None:
+            self._shards[kind].pop(shard, None)
+        else:
+            self._shards[kind][shard] = Shard(kind, shard, ShardRecord.decode(kv.value), kv.mod_revision)
+

@@ -1,0 +1,107 @@
+"""What a node remembers of the metadata store, so that a store restored from an old backup is refused (rule 12)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Final
+
+from hapax.runtime.ports import Disk
+
+_log = logging.getLogger(__name__)
+
+FILE: Final = "metadata-seen.json"
+_WRITE_EVERY_S: Final = 5.0
+
+
+class StoreRefused(Exception):
+    """The metadata store is behind what this node has seen, or is another cluster's. The service must stop."""
+
+
+class HighestSeen:
+    """The cluster id and the highest revision and producer id seen; kept in the data folder where there is one.
+
+    Written at most every few seconds: it is a lower bound, so a stale one only detects less. Without a disk it
+    still holds for the life of the process.
+    """
+
+    def __init__(self, cluster_id: str, disk: Disk | None = None) -> None:
+        self.cluster_id = cluster_id
+        self.revision = 0
+        self.producer_id = -1
+        self._disk = disk
+        self._dirty = False
+        self._writer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        if disk is not None and disk.exists(FILE):
+            self._load(disk)
+
+    def _load(self, disk: Disk) -> None:
+        file = disk.open(FILE)
+        try:
+            fields = json.loads(file.read(0, file.size()))
+        finally:
+            file.close()
+        if fields["cluster_id"] != self.cluster_id:
+            raise StoreRefused(
+                f"this data folder belongs to cluster {fields['cluster_id']!r}, not to {self.cluster_id!r}")
+        self.revision = int(fields["revision"])
+        self.producer_id = int(fields["producer_id"])
+
+    def check_revision(self, revision: int) -> None:
+        """Raises StoreRefused where the store's revision is behind; remembers it otherwise."""
+        if revision < self.revision:
+            raise StoreRefused(
+                f"the metadata store is at revision {revision}, but this node has seen {self.revision}: "
+                "it was restored from an old backup or lost writes; refusing to follow it"
+            )
+        if revision > self.revision:
+            self.revision = revision
+            self._note()
+
+    def saw_producer_id(self, producer_id: int) -> None:
+        """A producer id in use: the allocator's counter must be above it."""
+        if producer_id > self.producer_id:
+            self.producer_id = producer_id
+            self._note()
+
+    def check_producer_counter(self, next_producer_id: int) -> None:
+        """Raises StoreRefused where the store would hand out an id again."""
+        if next_producer_id <= self.producer_id:
+            raise StoreRefused(
+                f"the metadata store would hand out producer id {next_producer_id}, but {self.producer_id} is in "
+                "use already: it was restored from an old backup; refusing to allocate"
+            )
+
+    def _note(self) -> None:
+        self._dirty = True
+        if self._disk is not None and self._writer is None:
+            self._writer = asyncio.get_running_loop().call_later(_WRITE_EVERY_S, self._start_write)
+
+    def _start_write(self) -> None:
+        self._writer = None
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="metadata-seen")
+
+    async def _write(self) -> None:
+        if self._disk is None or not self._dirty:
+            return
+        self._dirty = False
+        fields = {
+            "v": 1, "cluster_id": self.cluster_id, "revision": self.revision, "producer_id": self.producer_id,
+        }
+        try:
+            await self._disk.write_atomically(FILE, json.dumps(fields).encode())
+        except OSError as error:
+            # A full disk must not end the service over a lower bound; the next change tries again.
+            self._dirty = True
+            _log.warning("could not write %s: %s", FILE, error)
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.cancel()
+            self._writer = None
+        if self._writing is not None:
+            await self._writing
+        await self._write()
