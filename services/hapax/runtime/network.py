@@ -1,0 +1,548 @@
+"""Framed TCP connections on uvloop (or plain asyncio): the real implementation of `ports.Network`.
+
+Receiving. All connections of a network read into one scratch buffer, and whole frames are handed out as views of
+it, without a copy. Only the rest of a frame that has not arrived yet is moved into a buffer of the connection's
+own, which grows with the bytes that arrive (at most fourfold), never with the length that a header claims. So an
+idle connection owns no buffer, and a header that announces 2 GiB costs nothing.
+
+Sending. Frames are queued and written once per turn of the loop with one `writev`; file ranges go out with
+`os.sendfile` (uvloop has no `loop.sendfile`). What the socket does not take waits for it to become writable, on a
+duplicate of the descriptor, since the loop does not lend out the transport's own.
+
+Time-outs. One timer per listener walks its connections; a frame never starts or stops a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import logging
+import os
+import resource
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from hapax.runtime.ports import (
+    Chunk,
+    FileRange,
+    FrameConnection,
+    FrameHandler,
+    FrameLimits,
+    RpcChannel,
+    RpcHandler,
+    RpcServer,
+)
+
+if TYPE_CHECKING:
+    from hapax.runtime.rpc import RpcNetwork
+
+log = logging.getLogger("hapax.network")
+
+_LENGTH: Final = struct.Struct(">i")
+_SCRATCH_BYTES: Final = 256 * 1024
+_FIRST_BUFFER_BYTES: Final = 4096
+_MAX_VECTOR: Final = 512
+"""Chunks handed to one `writev` (the system's limit is 1024)."""
+_SENDFILE_BYTES: Final = 1 << 20
+"""At most so many bytes of a file at once: a cold range must not hold the loop up for long (rule 18)."""
+_RESERVED_DESCRIPTORS: Final = 256
+_BACKLOG: Final = 4096
+_CLOSE_SECONDS: Final = 1.0
+"""A listener that closes waits so long for its connections to take what is queued."""
+_NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EOVERFLOW})
+
+_BytesChunk = bytes | bytearray | memoryview
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One connection: `ports.FrameConnection` towards its owner, a buffered protocol towards the loop."""
+
+    __slots__ = (
+        "_accepted", "_close_reason", "_closing", "_dup", "_filled", "_flush_scheduled", "_handler",
+        "_handler_paused", "_high_water", "_last_byte", "_last_frame", "_limits", "_loop", "_lost",
+        "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_send_paused",
+        "_transport", "_unsent", "_writer_added", "peer", "serial",
+    )
+
+    def __init__(
+        self,
+        network: TcpNetwork,
+        opened: Callable[[FrameConnection], FrameHandler],
+        limits: FrameLimits,
+        registry: _Accepted | None,
+    ) -> None:
+        self.serial = 0
+        self.peer = ""
+        self._network = network
+        self._loop = network.loop
+        self._limits = limits
+        self._registry = registry
+        self._accepted = registry is not None
+        self._high_water = limits.write_high_water
+        self._handler: FrameHandler | None = None
+        self._opened = opened
+        self._transport: asyncio.Transport | None = None
+        self._own: memoryview | None = None       # the beginning of a frame that has not arrived whole
+        self._filled = 0                          # bytes of `_own` that hold data
+        self._queue: deque[_BytesChunk | FileRange] = deque()
+        self._unsent = 0
+        self._flush_scheduled = False
+        self._writer_added = False
+        self._dup = -1
+        self._handler_paused = False
+        self._send_paused = False
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._close_reason = "closed by the peer"
+        self._last_byte = self._last_frame = self._loop.time()
+
+    # --- what the owner calls ---------------------------------------------------------------------------------
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        size = 0
+        files = False
+        for chunk in chunks:
+            if isinstance(chunk, _BYTES):
+                size += len(chunk)
+            else:
+                size += chunk.size
+                files = True
+        if self._closing or self._lost:
+            if files:
+                _release(chunks)
+            return
+        queue = self._queue
+        queue.append(_LENGTH.pack(size))
+        queue.extend(chunks)
+        self._unsent += size + 4
+        if not (self._flush_scheduled or self._writer_added):
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        if self._unsent > self._high_water and self._accepted and not self._send_paused:
+            self._send_paused = True  # a client that does not read its answers is not asked for more requests
+            self._apply_pause()
+
+    def unsent_bytes(self) -> int:
+        return self._unsent
+
+    def pause_reading(self) -> None:
+        self._handler_paused = True
+        self._apply_pause()
+
+    def resume_reading(self) -> None:
+        self._handler_paused = False
+        self._apply_pause()
+
+    def close(self, reason: str = "") -> None:
+        if self._closing or self._lost:
+            return
+        self._closing = True
+        if reason:
+            self._close_reason = reason
+        self._apply_pause()
+        self._own = None
+        if not self._queue and self._transport is not None:
+            self._transport.close()
+
+    def drop(self) -> None:
+        self._drop("dropped")
+
+    # --- what the loop calls ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = _address(transport.get_extra_info("peername"))
+        if self._registry is not None:
+            if len(self._registry.open) >= self._registry.limit:
+                self._network.complain("connections", "refused %s: %d connections are open", self.peer,
+                                       self._registry.limit)
+                self._lost = True
+                self._transport.abort()
+                return
+            self._registry.open.add(self)
+        sock = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # a socket that the peer has reset already refuses options
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.serial = self._network.next_serial()
+        self._handler = self._opened(cast(FrameConnection, self))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        own = self._own
+        if own is None:
+            return self._network.scratch
+        if self._filled == len(own):
+            need = 4 + _LENGTH.unpack_from(own, 0)[0]
+            own = memoryview(bytearray(min(need, 4 * self._filled)))
+            own[: self._filled] = cast(memoryview, self._own)
+            self._own = own
+        return own[self._filled:]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._last_byte = self._loop.time()
+        if self._own is None:
+            self._deliver(self._network.scratch, nbytes)
+        else:
+            self._filled += nbytes
+            self._deliver(self._own, self._filled)
+
+    def eof_received(self) -> bool | None:
+        return None  # close; half-closed connections do not occur in this protocol
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self._closing:
+            self._close_reason = str(exc) or type(exc).__name__
+        if self._registry is not None:
+            self._registry.open.discard(self)
+            if not self._registry.open:
+                self._registry.none_left.set()
+        self._lost = True
+        self._own = None
+        self._forget_queue()
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.on_closed(self._close_reason)
+
+    # --- receiving --------------------------------------------------------------------------------------------
+
+    def _deliver(self, data: memoryview, end: int) -> None:
+        """Hands out the whole frames in `data[:end]` and keeps the rest."""
+        position = 0
+        handler = self._handler
+        max_frame = self._limits.max_frame_bytes
+        unpack = _LENGTH.unpack_from
+        if handler is None or self._closing:
+            return
+        try:
+            while self._reading and end - position >= 4:
+                size = unpack(data, position)[0]
+                if not 0 <= size <= max_frame:
+                    self._refuse(f"a frame of {size} bytes (the limit is {max_frame})")
+                    return
+                after = position + 4 + size
+                if after > end:
+                    break
+                self._last_frame = self._last_byte
+                handler.on_frame(data[position + 4 : after])
+                position = after
+                if self._lost or self._closing:
+                    return
+        except Exception:
+            log.exception("closing connection %d from %s: its handler failed", self.serial, self.peer)
+            self._drop("handler failed")
+            return
+        self._keep(data, position, end)
+
+    def _keep(self, data: memoryview, position: int, end: int) -> None:
+        have = end - position
+        if have == 0:
+            self._own = None
+        elif position > 0 or data is not self._own:
+            need = 4 + _LENGTH.unpack_from(data, position)[0] if have >= 4 else _FIRST_BUFFER_BYTES
+            own = memoryview(bytearray(max(have, min(need, max(_FIRST_BUFFER_BYTES, 4 * have)))))
+            own[:have] = data[position:end]
+            self._own = own
+        self._filled = have
+
+    def _apply_pause(self) -> None:
+        reading = not (self._handler_paused or self._send_paused or self._closing)
+        transport = self._transport
+        if reading == self._reading or transport is None or self._lost:
+            return
+        self._reading = reading
+        if not reading:
+            transport.pause_reading()
+        else:
+            self._last_byte = self._loop.time()
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Frames that were held back come first, then the socket is read again."""
+        if not self._reading or self._lost or self._closing:
+            return
+        if self._own is not None:
+            self._deliver(self._own, self._filled)
+        if self._reading and not self._lost and not self._closing and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _refuse(self, reason: str) -> None:
+        self._network.complain("frame", "closing connection %d from %s: %s", self.serial, self.peer, reason)
+        self._drop(reason)
+
+    def check_time_outs(self, now: float) -> None:
+        """Called by the listener's timer. `now` in seconds of the loop's clock."""
+        limits = self._limits
+        if self._closing:
+            if now - self._last_byte > limits.frame_timeout_ms / 1000:
+                self._drop(self._close_reason)
+        elif self._own is not None and self._reading and now - self._last_byte > limits.frame_timeout_ms / 1000:
+            self._refuse(f"half a frame and then silence for {limits.frame_timeout_ms} ms")
+        elif now - self._last_frame > limits.idle_ms / 1000:
+            log.info("closing connection %d from %s: idle for %d ms", self.serial, self.peer, limits.idle_ms)
+            self._drop("idle")
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._lost or self._transport is None:
+            return
+        try:
+            blocked = self._write_queue(self._transport.get_extra_info("socket").fileno())
+        except OSError as error:
+            self._drop(f"sending failed: {error.strerror or error}")
+            return
+        if blocked != self._writer_added:
+            self._watch_writable(blocked)
+        if self._send_paused and self._unsent <= self._high_water // 2:
+            self._send_paused = False
+            self._apply_pause()
+        if self._closing and not self._queue:
+            self._transport.close()
+            return
+        if self._handler is not None and not blocked:
+            self._handler.on_drained()
+
+    def _write_queue(self, fd: int) -> bool:
+        """Writes until the queue is empty (False) or the socket takes no more (True)."""
+        queue = self._queue
+        try:
+            while queue:
+                head = queue[0]
+                if isinstance(head, _BYTES):
+                    self._sent_bytes(os.writev(fd, _vector(queue)))
+                else:
+                    self._send_file(fd, head)
+        except (BlockingIOError, InterruptedError):
+            return True
+        return False
+
+    def _sent_bytes(self, sent: int) -> None:
+        queue = self._queue
+        self._unsent -= sent
+        self._last_frame = max(self._last_frame, self._loop.time())
+        while sent > 0:
+            head = cast(_BytesChunk, queue[0])
+            size = len(head)
+            if sent < size:
+                queue[0] = memoryview(head)[sent:]
+                return
+            sent -= size
+            queue.popleft()
+        while queue and isinstance(queue[0], _BYTES) and not queue[0]:
+            queue.popleft()  # an empty chunk would make `writev` return 0 for ever
+
+    def _send_file(self, fd: int, file: FileRange) -> None:
+        part = file if isinstance(file, _Remainder) else _Remainder(file)
+        self._queue[0] = part
+        try:
+            while part.size > 0:
+                sent = os.sendfile(fd, part.fd, part.position, min(part.size, _SENDFILE_BYTES))
+                if sent == 0:
+                    raise OSError(errno.EIO, "the file is shorter than the range to send")
+                part.advance(sent)
+                self._unsent -= sent
+        except OSError as error:
+            if error.errno not in _NO_SENDFILE:
+                raise
+            data = part.read()
+            self._queue[0] = data
+            part.release()
+            return
+        self._queue.popleft()
+        part.release()
+
+    def _watch_writable(self, on: bool) -> None:
+        assert self._transport is not None
+        if on:
+            if self._dup < 0:
+                self._dup = os.dup(self._transport.get_extra_info("socket").fileno())
+            self._loop.add_writer(self._dup, self._flush)
+        elif self._dup >= 0:
+            self._loop.remove_writer(self._dup)
+        self._writer_added = on
+
+    def _forget_queue(self) -> None:
+        if self._dup >= 0:
+            if self._writer_added:
+                self._loop.remove_writer(self._dup)
+                self._writer_added = False
+            os.close(self._dup)
+            self._dup = -1
+        _release(self._queue)
+        self._queue.clear()
+        self._unsent = 0
+
+    def _drop(self, reason: str) -> None:
+        if self._lost:
+            return
+        if not self._closing:
+            self._close_reason = reason
+        self._lost = True
+        self._forget_queue()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+_BYTES: Final = (bytes, bytearray, memoryview)
+
+
+class _Remainder:
+    """What is left of a file range while it is being sent."""
+
+    __slots__ = ("_file", "fd", "position", "size")
+
+    def __init__(self, file: FileRange) -> None:
+        self._file = file
+        self.fd = file.fd
+        self.position = file.position
+        self.size = file.size
+
+    def advance(self, sent: int) -> None:
+        self.position += sent
+        self.size -= sent
+
+    def read(self) -> bytes:
+        return self._file.read()[self._file.size - self.size :]
+
+    def release(self) -> None:
+        self._file.release()
+
+
+def _vector(queue: deque[_BytesChunk | FileRange]) -> list[_BytesChunk]:
+    vector: list[_BytesChunk] = []
+    for chunk in itertools.islice(queue, _MAX_VECTOR):
+        if not isinstance(chunk, _BYTES):
+            break
+        vector.append(chunk)
+    return vector
+
+
+def _release(chunks: Sequence[Chunk] | deque[_BytesChunk | FileRange]) -> None:
+    for chunk in chunks:
+        if not isinstance(chunk, _BYTES):
+            chunk.release()
+
+
+def _address(name: object) -> str:
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "?"
+
+
+class _Accepted:
+    """The open connections of one listener."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.open: set[_Connection] = set()
+        self.none_left = asyncio.Event()
+
+
+class _Listener:
+    def __init__(self, server: asyncio.Server, accepted: _Accepted, limits: FrameLimits) -> None:
+        self.host, self.port = server.sockets[0].getsockname()[:2]
+        self._server = server
+        self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._interval = max(0.01, min(limits.idle_ms, limits.frame_timeout_ms) / 4000)
+        self._timer = self._loop.call_later(self._interval, self._sweep)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for connection in list(self._accepted.open):
+            connection.check_time_outs(now)
+        self._timer = self._loop.call_later(self._interval, self._sweep)
+
+    async def close(self) -> None:
+        """Accepts no more; open connections are closed after their queued answers."""
+        self._timer.cancel()
+        self._server.close()
+        for connection in list(self._accepted.open):
+            connection.close("the node is shutting down")
+        if self._accepted.open:
+            self._accepted.none_left.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._accepted.none_left.wait()
+        for connection in list(self._accepted.open):
+            connection.drop()
+
+
+class _Complaints:
+    """One log line per incident, but at most ten a second of a kind: a flood of bad input must not fill the disk."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._windows: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, kind: str, message: str, *args: object) -> None:
+        second = int(self._loop.time())
+        window, count = self._windows.get(kind, (second, 0))
+        if window != second:
+            if count > 10:
+                log.warning("%d more of the kind '%s' were not logged", count - 10, kind)
+            count = 0
+        self._windows[kind] = (second, count + 1)
+        if count < 10:
+            log.warning(message, *args)
+
+
+class TcpNetwork:
+    """`ports.Network` on real sockets. Make it inside the running loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        """Shared by all connections: a read and the hand-out of its frames happen in one callback."""
+        self.complain = _Complaints(self.loop)
+        self._serials = itertools.count(1)
+        self._rpc: RpcNetwork | None = None
+
+    def next_serial(self) -> int:
+        return next(self._serials)
+
+    async def listen(
+        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+    ) -> _Listener:
+        """Listens on `host`:`port`, 0 for a free port. Raises OSError where the address is taken."""
+        accepted = _Accepted(min(limits.max_connections, raise_descriptor_limit() - _RESERVED_DESCRIPTORS))
+        server = await self.loop.create_server(
+            lambda: _Connection(self, accept, limits, accepted), host, port, backlog=_BACKLOG
+        )
+        return _Listener(server, accepted, limits)
+
+    async def connect(
+        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+    ) -> FrameConnection:
+        """Opens a connection. Raises OSError where nobody listens."""
+        _, protocol = await self.loop.create_connection(
+            lambda: _Connection(self, opened, limits, None), host, port
+        )
+        return cast(FrameConnection, protocol)
+
+    async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
+        return await self._rpc_network().serve(host, port, handlers)
+
+    def rpc_channel(self, address: str) -> RpcChannel:
+        return self._rpc_network().channel(address)
+
+    def _rpc_network(self) -> RpcNetwork:
+        if self._rpc is None:
+            from hapax.runtime.rpc import RpcNetwork  # gRPC costs 15 MB and 100 ms: only where it is used
+
+            self._rpc = RpcNetwork()
+        return self._rpc
+
+
+def raise_descriptor_limit() -> int:
+    """Raises the soft limit of open descriptors to the hard one; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):  # a container may forbid it: then the soft limit stands
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft
