@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-
 # --- clock and randomness -----------------------------------------------------------------------------------------
 
 
@@ -208,6 +207,10 @@ class File(Protocol):
         """fdatasync, off the loop. A failure is final for this process (rule 13): the caller exits."""
         ...
 
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether a `read` of the range will most likely not wait for the device. Never blocks itself."""
+        ...
+
     async def read_ahead(self, position: int, size: int) -> None:
         """Brings a cold range into the page cache off the loop, so that a following `read` does not block (rule 18)."""
         ...
@@ -296,11 +299,11 @@ class WatchEvent:
     revision: int
 
 
-class MetadataUnavailable(Exception):  # noqa: N818
+class MetadataUnavailable(Exception):
     """The store did not answer in time. A write may or may not have taken effect: read before repeating it."""
 
 
-class MetadataCompacted(Exception):  # noqa: N818
+class MetadataCompacted(Exception):
     """A watch began at a revision that is gone: list the prefix again."""
 
 
