@@ -138,6 +138,9 @@ class SimFile:
             del node.durable[max(frozen_size, 0) :]
             node.dirty_from = frozen_size
 
+    def is_cached(self, position: int, size: int) -> bool:
+        return True
+
     async def read_ahead(self, position: int, size: int) -> None:
         await asyncio.sleep(0)
 
