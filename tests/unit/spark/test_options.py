@@ -1,0 +1,41 @@
+"""Options: Spark's names, clear refusals."""
+
+from __future__ import annotations
+
+import pytest
+from hapax_spark.options import OptionError, parse
+
+BASE = {"kafka.bootstrap.servers": "h:1"}
+
+
+def test_names_are_those_of_sparks_kafka_source_in_any_case() -> None:
+    options = parse(
+        {**BASE, "SUBSCRIBE": "a, b", "startingOffsets": '{"a": {"0": 5, "1": -2}}', "maxOffsetsPerTrigger": "10"}
+    )
+    assert options.source_topics() == ("a", "b")
+    assert options.starting == {"a": {0: 5, 1: -2}}
+    assert options.max_offsets_per_trigger == 10
+
+
+def test_client_settings_pass_through() -> None:
+    options = parse({**BASE, "kafka.fetch.max.bytes": "5", "kafka.transactional.id": "x"})
+    assert options.client == {"fetch.max.bytes": "5"} and options.transactional_id == "x"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "kafka.bootstrap.servers"),
+        ({**BASE, "startingOffset": "earliest"}, "unknown option 'startingoffset'"),
+        ({**BASE, "subscribe": "a", "assign": "{}"}, "not both"),
+        ({**BASE, "startingOffsets": "oldest"}, "startingOffsets='oldest'"),
+        ({**BASE, "endingOffsets": "earliest"}, "endingOffsets='earliest'"),
+        ({**BASE, "maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "true or false"),
+        ({**BASE, "delivery": "exactly_once"}, "delivery='exactly_once'"),
+        ({**BASE, "assign": "[1]"}, "assign="),
+    ],
+)
+def test_refusals(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        parse(given)
