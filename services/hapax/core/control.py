@@ -1,0 +1,74 @@
+"""What control batches say: transaction markers and Hapax's own fences.
+
+A control batch carries one record. ABORT and COMMIT are Kafka's; the other types are Hapax's, and Kafka's readers
+skip them as control records of an unknown type. Bytes: `hapax.codec.control`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ControlType(IntEnum):
+    """Second half of a control record's key (int16)."""
+
+    ABORT = 0
+    COMMIT = 1
+    SHARD_FENCE = 18433
+    PRODUCER_FENCE = 18434
+    PRODUCER_EXPIRY = 18435
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Decides a producer's transaction in one partition. Producer id and epoch stand in the batch header."""
+
+    producer_id: int
+    producer_epoch: int
+    """The epoch the producer has from now on; transactions version 2 raises it with every transaction."""
+    commit: bool
+    coordinator_epoch: int
+    """Epoch of the transaction shard that decided."""
+    serial: int = -1
+    """Of the transaction, within its transactional id; -1: not known (Kafka's markers, a tool's abort)."""
+    shard: int = -1
+    """The transaction shard that decided; -1: not known."""
+    first_offset: int = -1
+    """Not stored. The marker decides only an open transaction that began here; -1: whichever is open."""
+    transaction_version: int = 1
+    """Not stored. Version 2 demands an epoch above the one the partition knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFence:
+    """Fences the former owner of a coordinator shard out of the shard's internal partition (rule 1)."""
+
+    shard_epoch: int
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFence:
+    """Makes or takes over a lease: lower epochs are refused from now on, and the producer's state is kept at least
+    until `keep_until_ms` (wall clock). The same epoch with another time renews or ends the lease (rule 8)."""
+
+    producer_id: int
+    producer_epoch: int
+    keep_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerExpiry:
+    """Forgets every producer whose last batch or marker lies below `below_offset`, unless it has an open transaction
+    or a lease that lasts beyond `now_ms`.
+
+    The offset is where the log ended one expiry time (24 h) ago, so expiry goes by log-append time, and every
+    replica and every replay forgets the same producers at the same place of the log (rule 14).
+    """
+
+    below_offset: int
+    now_ms: int
+
+
+Control = Marker | ShardFence | ProducerFence | ProducerExpiry
