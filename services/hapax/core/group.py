@@ -1,0 +1,455 @@
+"""The group-offsets machine of one group shard: committed offsets, and those pending in open transactions.
+
+Everything follows from four rules:
+
+* State changes only in `replay_*`, which is handed the shard's log in order, each record with its offset. The
+  live shard and a shard that loads run the same code over the same records.
+* An offset committed in a transaction is pending under its producer id until the shard's log holds the marker.
+  Offsets are then applied **in the log order of the commit records, not of the markers**, as Kafka does: a plain
+  commit that was stored after a transactional one wins, whenever the transaction's marker comes.
+* A marker decides one transaction, named by its serial. A serial that is not above the last one decided for that
+  producer is a late duplicate and decides nothing (rule 9 of the design).
+* Removing records that a later one with the same key supersedes (compaction) must not change the outcome. So
+  nothing here depends on a record other than the newest committed one of its key, on the open transactions
+  (never compacted away) and on the last marker of a producer; a group exists exactly as long as something of
+  it is stored.
+
+Membership is another machine's; of it this one sees the generation and the members (`replay_membership`), which
+offset commits are checked against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import (
+    NO_OFFSET,
+    NO_SERIAL,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Serial,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+
+NO_TOPIC_ID: Final = TopicId(bytes(16))
+NO_GENERATION: Final = -1
+NO_MEMBER: Final = ""
+NO_TIMESTAMP: Final = TimestampMs(-1)
+
+
+class CommittedOffset(NamedTuple):
+    """A reading position of a group in one partition."""
+
+    offset: Offset
+    leader_epoch: int
+    """Of the last record read, -1 where the consumer did not say."""
+    metadata: str
+    commit_timestamp: TimestampMs
+    expire_timestamp: TimestampMs = NO_TIMESTAMP
+    """Set by OffsetCommit 2-4 with a retention of its own; -1: the cluster's retention."""
+    topic_id: TopicId = NO_TOPIC_ID
+    """Of the topic that was meant; all zero where unknown. A topic made anew under the name has another."""
+
+
+class OffsetRecord(NamedTuple):
+    """One record of the shard's log; without a value it is a tombstone."""
+
+    group: str
+    partition: TopicPartition
+    value: CommittedOffset | None
+
+
+class OffsetsMarker(NamedTuple):
+    """The end of a transaction, as far as this shard's offsets are concerned."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    commit: bool
+    coordinator_epoch: int
+    serial: Serial
+    """-1: asked for by a tool; decides whatever is open."""
+
+
+class Member(NamedTuple):
+    member_id: str
+    instance_id: str | None
+
+
+class Membership(NamedTuple):
+    """What offset commits are checked against."""
+
+    generation: int
+    members: tuple[Member, ...]
+    rebalancing: bool = False
+    """Members have joined and wait for their assignment: plain commits are told REBALANCE_IN_PROGRESS."""
+    protocol_type: str = ""
+    state_timestamp: TimestampMs = NO_TIMESTAMP
+
+
+class CommitRequest(NamedTuple):
+    """One partition of an OffsetCommit or TxnOffsetCommit."""
+
+    partition: TopicPartition
+    offset: Offset
+    leader_epoch: int
+    metadata: str
+    topic_id: TopicId = NO_TOPIC_ID
+
+
+class CommitDecision(NamedTuple):
+    """`records` are to be persisted in one append; then each partition is answered with its error."""
+
+    records: tuple[OffsetRecord, ...]
+    errors: tuple[ErrorCode, ...]
+    """One per partition of the request, in its order."""
+
+
+class MarkerDecision(Enum):
+    APPEND = "append"
+    """Store the marker, then replay it, then answer."""
+    DUPLICATE = "duplicate"
+    """Decided before: answer that it is done."""
+
+
+class FetchedOffset(NamedTuple):
+    partition: TopicPartition
+    committed: CommittedOffset | None
+    error: ErrorCode
+
+
+class _Stored(NamedTuple):
+    value: CommittedOffset
+    log_offset: Offset
+
+
+class _Decided(NamedTuple):
+    epoch: ProducerEpoch
+    serial: Serial
+    coordinator_epoch: int
+    timestamp: TimestampMs
+
+
+@dataclass(slots=True)
+class _Group:
+    committed: dict[TopicPartition, _Stored] = field(default_factory=dict)
+    pending: dict[TopicPartition, int] = field(default_factory=dict)
+    """How many open transactions hold an offset of the partition."""
+    removed: dict[TopicPartition, Offset] = field(default_factory=dict)
+    """Where the tombstone of a partition stands that open transactions hold an offset of: it outlives what was
+    committed before it, as in the compacted log."""
+    membership: Membership | None = None
+
+    def empty(self) -> bool:
+        return not self.committed and not self.pending and self.membership is None
+
+    def superseded_at(self, partition: TopicPartition) -> Offset:
+        """Where the newest committed record or tombstone of the partition stands; -1 for none."""
+        current = self.committed.get(partition)
+        return max(current.log_offset if current else NO_OFFSET, self.removed.get(partition, NO_OFFSET))
+
+    def settle(self, partition: TopicPartition) -> None:
+        left = self.pending[partition] - 1
+        if left:
+            self.pending[partition] = left
+        else:
+            del self.pending[partition]
+            self.removed.pop(partition, None)
+
+
+@dataclass(slots=True)
+class _OpenTransaction:
+    epoch: ProducerEpoch
+    first_offset: Offset
+    offsets: dict[tuple[str, TopicPartition], _Stored] = field(default_factory=dict)
+
+
+class GroupShard:
+    """All groups of one shard. Not for several threads; the shard's mailbox is the only writer."""
+
+    def __init__(self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
+                 producer_expiry_ms: int = 7 * 86_400_000) -> None:
+        self._max_metadata_bytes = max_metadata_bytes
+        self._retention_ms = retention_ms
+        self._producer_expiry_ms = producer_expiry_ms
+        self._groups: dict[str, _Group] = {}
+        self._open: dict[ProducerId, _OpenTransaction] = {}
+        self._decided: dict[ProducerId, _Decided] = {}
+        """In the order of their last marker, so that expiry looks at the front only."""
+
+    # --- decisions ------------------------------------------------------------------------------------------------
+
+    def decide_offset_commit(
+        self, group: str, generation: int, member_id: str, instance_id: str | None,
+        offsets: Sequence[CommitRequest], now: TimestampMs, retention_ms: int = -1,
+    ) -> CommitDecision:
+        """A plain commit. Raises Refusal (22, 25, 27, 82) for the whole request.
+
+        `retention_ms` is that of OffsetCommit 2-4, -1 for the cluster's.
+        """
+        self._check_member(group, generation, member_id, instance_id, transactional=False)
+        expires = NO_TIMESTAMP if retention_ms < 0 else TimestampMs(now + retention_ms)
+        return self._records(group, offsets, now, expires)
+
+    def decide_txn_offset_commit(
+        self, group: str, generation: int, member_id: str, instance_id: str | None,
+        producer_id: ProducerId, producer_epoch: ProducerEpoch,
+        offsets: Sequence[CommitRequest], now: TimestampMs,
+    ) -> CommitDecision:
+        """A commit inside a transaction that its coordinator has verified (`needs_verification`).
+
+        Raises Refusal: 24 for an empty group id, 22, 25, 82 for the member, 47 for a producer epoch below one
+        that this shard has seen.
+        """
+        if not group:
+            raise Refusal(ErrorCode.INVALID_GROUP_ID, "a transactional offset commit needs a group id")
+        self._check_epoch(producer_id, producer_epoch)
+        self._check_member(group, generation, member_id, instance_id, transactional=True)
+        return self._records(group, offsets, now, NO_TIMESTAMP)
+
+    def needs_verification(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
+        """Whether the transaction coordinator has to be asked before the first offsets of a transaction.
+
+        Once some are stored, the transaction is known to be open here until its marker comes.
+        """
+        opened = self._open.get(producer_id)
+        return opened is None or opened.epoch != producer_epoch
+
+    def is_decided(self, producer_id: ProducerId, serial: Serial) -> bool:
+        """A verification for this serial is out of date: the marker has overtaken it (rule 3)."""
+        decided = self._decided.get(producer_id)
+        return decided is not None and 0 <= serial <= decided.serial
+
+    def decide_marker(self, marker: OffsetsMarker) -> MarkerDecision:
+        """Raises Refusal: 47 for a stale producer epoch, 52 for a coordinator that was replaced."""
+        opened = self._open.get(marker.producer_id)
+        decided = self._decided.get(marker.producer_id)
+        if decided is not None:
+            if NO_SERIAL < marker.serial <= decided.serial:
+                return MarkerDecision.DUPLICATE
+            if 0 <= marker.coordinator_epoch < decided.coordinator_epoch:
+                raise Refusal(
+                    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                    f"a coordinator of epoch {decided.coordinator_epoch} has written a marker since",
+                )
+            if opened is None and marker.serial == NO_SERIAL and marker.producer_epoch <= decided.epoch:
+                return MarkerDecision.DUPLICATE
+        fenced_at = opened.epoch if opened is not None else (decided.epoch if decided is not None else -1)
+        if marker.producer_epoch < fenced_at:
+            raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, f"the producer's epoch is {fenced_at}")
+        return MarkerDecision.APPEND
+
+    def decide_expiry(self, now: TimestampMs, busy: Collection[str] = ()) -> tuple[OffsetRecord, ...]:
+        """Tombstones for offsets whose retention has passed. A group with members keeps all of its offsets.
+
+        `busy`: groups with a commit on its way into the log, which this state does not show yet.
+        """
+        return tuple(
+            OffsetRecord(name, partition, None)
+            for name, group in self._groups.items()
+            if name not in busy and (group.membership is None or not group.membership.members)
+            for partition, stored in group.committed.items()
+            if partition not in group.pending and self._expires_at(group, stored.value) <= now
+        )
+
+    def decide_topic_removal(self, topics: Collection[str]) -> tuple[OffsetRecord, ...]:
+        """Tombstones for the offsets of deleted topics: a topic made anew under the name starts without any."""
+        return tuple(
+            OffsetRecord(name, partition, None)
+            for name, group in self._groups.items()
+            for partition in group.committed
+            if partition.topic in topics and partition not in group.pending
+        )
+
+    # --- replay ---------------------------------------------------------------------------------------------------
+
+    def replay_offset(self, record: OffsetRecord, log_offset: Offset) -> None:
+        """A record outside of any transaction."""
+        group = self._groups.get(record.group)
+        if record.value is not None:
+            if group is None:
+                group = self._groups[record.group] = _Group()
+            group.committed[record.partition] = _Stored(record.value, log_offset)
+        elif group is not None:
+            group.committed.pop(record.partition, None)
+            if record.partition in group.pending:
+                group.removed[record.partition] = log_offset
+            self._drop_if_empty(record.group, group)
+
+    def replay_txn_offset(
+        self, record: OffsetRecord, log_offset: Offset, producer_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> None:
+        """A record of a transactional batch: pending until the marker."""
+        if record.value is None:
+            return  # nobody deletes an offset inside a transaction; a foreign log may hold such a record
+        opened = self._open.get(producer_id)
+        if opened is None:
+            opened = self._open[producer_id] = _OpenTransaction(producer_epoch, log_offset)
+        opened.epoch = max(opened.epoch, producer_epoch)
+        key = (record.group, record.partition)
+        if key not in opened.offsets:
+            group = self._groups.setdefault(record.group, _Group())
+            group.pending[record.partition] = group.pending.get(record.partition, 0) + 1
+        opened.offsets[key] = _Stored(record.value, log_offset)
+
+    def replay_marker(self, marker: OffsetsMarker, timestamp: TimestampMs) -> None:
+        """The end of a producer's transaction here; `timestamp` is the marker's in the log."""
+        opened = self._open.pop(marker.producer_id, None)
+        if opened is not None:
+            for (name, partition), stored in opened.offsets.items():
+                group = self._groups[name]
+                if marker.commit and stored.log_offset > group.superseded_at(partition):
+                    group.committed[partition] = stored
+                group.settle(partition)
+                self._drop_if_empty(name, group)
+        self._remember(marker, timestamp)
+
+    def replay_membership(self, group_id: str, membership: Membership | None) -> None:
+        group = self._groups.get(group_id)
+        if membership is not None:
+            if group is None:
+                group = self._groups[group_id] = _Group()
+            group.membership = membership
+        elif group is not None:
+            group.membership = None
+            self._drop_if_empty(group_id, group)
+
+    # --- queries --------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
+    ) -> list[FetchedOffset]:
+        """Committed offsets, in the order asked for; None for all of the group, ordered by partition.
+
+        With `require_stable` a partition with an offset in an open transaction answers UNSTABLE_OFFSET_COMMIT:
+        a consumer that took the older offset would process again what the transaction is about to commit.
+        """
+        group = self._groups.get(group_id)
+        if group is None:
+            return [FetchedOffset(p, None, ErrorCode.NONE) for p in partitions or ()]
+        if partitions is None:
+            partitions = sorted({*group.committed, *group.pending} if require_stable else group.committed)
+        fetched = []
+        for partition in partitions:
+            if require_stable and partition in group.pending:
+                fetched.append(FetchedOffset(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                continue
+            stored = group.committed.get(partition)
+            fetched.append(FetchedOffset(partition, stored.value if stored else None, ErrorCode.NONE))
+        return fetched
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def open_transactions(self) -> dict[ProducerId, Offset]:
+        """Producer id -> offset of the first record of its open transaction."""
+        return {producer_id: opened.first_offset for producer_id, opened in self._open.items()}
+
+    def describe(self) -> list[str]:
+        """The whole state as sorted lines of text, for scenario scripts and for comparing two shards."""
+        lines = []
+        for name, group in sorted(self._groups.items()):
+            if group.membership is not None:
+                members = ",".join(m.member_id for m in group.membership.members)
+                lines.append(f"group {name} generation={group.membership.generation} members=[{members}]")
+            for partition, stored in sorted(group.committed.items()):
+                lines.append(
+                    f"committed {name} {partition.topic}-{partition.partition} "
+                    f"offset={stored.value.offset} at={stored.log_offset}"
+                )
+        for producer_id, opened in sorted(self._open.items()):
+            for (name, partition), stored in sorted(opened.offsets.items()):
+                lines.append(
+                    f"pending {name} {partition.topic}-{partition.partition} "
+                    f"offset={stored.value.offset} at={stored.log_offset} pid={producer_id} epoch={opened.epoch}"
+                )
+        for producer_id, decided in sorted(self._decided.items()):
+            lines.append(f"decided pid={producer_id} epoch={decided.epoch} serial={decided.serial}")
+        return lines
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _records(
+        self, group: str, offsets: Sequence[CommitRequest], now: TimestampMs, expires: TimestampMs
+    ) -> CommitDecision:
+        records = []
+        errors = []
+        for request in offsets:
+            if len(request.metadata.encode()) > self._max_metadata_bytes:
+                errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            errors.append(ErrorCode.NONE)
+            value = CommittedOffset(
+                request.offset, request.leader_epoch, request.metadata, now, expires, request.topic_id
+            )
+            records.append(OffsetRecord(group, request.partition, value))
+        return CommitDecision(tuple(records), tuple(errors))
+
+    def _check_member(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None, *, transactional: bool
+    ) -> None:
+        group = self._groups.get(group_id)
+        membership = group.membership if group is not None else None
+        if membership is None:
+            if generation >= 0:
+                raise Refusal(ErrorCode.ILLEGAL_GENERATION, f"group {group_id!r} has no members")
+            return
+        anonymous = generation < 0 and member_id == NO_MEMBER and instance_id is None
+        if generation < 0 and not membership.members:
+            return  # a consumer with assigned partitions, or a tool, may commit while nobody is a member
+        if anonymous and transactional:
+            return  # TxnOffsetCommit 0-2 cannot name the member
+        self._check_known(membership, member_id, instance_id)
+        if generation != membership.generation:
+            raise Refusal(ErrorCode.ILLEGAL_GENERATION, f"the group's generation is {membership.generation}")
+        if membership.rebalancing and not transactional:
+            raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    @staticmethod
+    def _check_known(membership: Membership, member_id: str, instance_id: str | None) -> None:
+        if instance_id is not None:
+            for member in membership.members:
+                if member.instance_id == instance_id:
+                    if member.member_id != member_id:
+                        raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id!r} has joined again since")
+                    return
+        elif any(member.member_id == member_id for member in membership.members):
+            return
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+
+    def _check_epoch(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
+        opened = self._open.get(producer_id)
+        decided = self._decided.get(producer_id)
+        current = max(opened.epoch if opened else -1, decided.epoch if decided else -1)
+        if producer_epoch < current:
+            raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, f"the producer's epoch is {current}")
+
+    def _expires_at(self, group: _Group, value: CommittedOffset) -> TimestampMs:
+        if value.expire_timestamp != NO_TIMESTAMP:
+            return value.expire_timestamp
+        since = value.commit_timestamp
+        if group.membership is not None and group.membership.protocol_type:
+            # Kafka counts from when the last member left, not from the last commit.
+            since = max(since, group.membership.state_timestamp)
+        return TimestampMs(since + self._retention_ms)
+
+    def _drop_if_empty(self, name: str, group: _Group) -> None:
+        if group.empty():
+            self._groups.pop(name, None)
+
+    def _remember(self, marker: OffsetsMarker, timestamp: TimestampMs) -> None:
+        former = self._decided.pop(marker.producer_id, None)
+        serial = marker.serial if former is None else Serial(max(former.serial, marker.serial))
+        self._decided[marker.producer_id] = _Decided(
+            marker.producer_epoch, serial, marker.coordinator_epoch, timestamp
+        )
+        oldest = next(iter(self._decided))
+        while self._decided[oldest].timestamp + self._producer_expiry_ms < timestamp:
+            del self._decided[oldest]
+            oldest = next(iter(self._decided))
