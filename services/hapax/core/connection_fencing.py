@@ -1,0 +1,46 @@
+"""The newest connection wins (rule 4): what stands in for an epoch per transaction with clients of version 1.
+
+Their epoch stays the same from transaction to transaction, so a request that was delayed on an abandoned connection
+(KAFKA-17754) looks like one of the transaction that is open now. But a client that gives a request up closes its
+connection, and the retry comes on a newer one: once a call has come on a newer connection, an older one has nothing
+true to say. It is dropped without an answer, and a living client simply comes back on a new connection.
+
+One instance serves one role (coordinator calls, TxnOffsetCommit or Produce: clients use a connection for each) on one
+node. Memory is lost when a shard or a leadership moves, so after a load only connections accepted since then count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hapax.core.types import ProducerEpoch, ProducerId
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The call came on an older connection than it must: drop the connection, answer nothing."""
+
+    reason: str
+
+
+class ConnectionFencing:
+    """Newest connection per transactional id, within one role. Serials rise with every connection of the process."""
+
+    def __init__(self, newest_at_load: int = -1) -> None:
+        """`newest_at_load`: the process's newest connection serial when the shard or leadership arrived."""
+        self._newest_at_load = newest_at_load
+        self._newest: dict[str, tuple[ProducerId, ProducerEpoch, int]] = {}
+
+    def admit(
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, connection: int
+    ) -> Superseded | None:
+        """Checks a version-1 call and remembers its connection. `None`: the call may go on.
+
+        Ask only after the caller's epoch has been checked where it can be: a fenced producer must not supersede its
+        successor. `connection` -1 is a call from another service and always admitted.
+        """
+        raise NotImplementedError
+
+    def forget(self, transactional_id: str) -> None:
+        """The id expired."""
+        raise NotImplementedError

@@ -1,0 +1,158 @@
+"""What the log keeps of a transactional id: one immutable `Transaction` is one record's value, and it is the state.
+
+Deciding makes the next `Transaction`; persisting writes it; replaying puts it in the place of the last. Live operation
+and recovery cannot differ, because there is nothing else to restore.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from hapax.core.transaction_states import State
+from hapax.core.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Millis,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    Serial,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+NO_TIMESTAMP: Final = TimestampMs(-1)
+NO_TRANSACTION: Final = Serial(0)   # the serials of transactions count from 1
+_NO_TIME: Final = Millis(0)
+
+
+class TransactionPartition(NamedTuple):
+    """A partition of a transaction: by name for people and Kafka's schema, by id for markers (rule 10)."""
+
+    topic: str
+    topic_id: TopicId
+    partition: PartitionIndex
+
+    @property
+    def by_id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+class FencingCause(IntEnum):
+    """Why an epoch was raised by another hand."""
+
+    INITIALIZED = 0      # another InitProducerId
+    TIMED_OUT = 1        # the transaction outlived its limit
+    NEWER_TOKEN = 2      # a newer commit token, or another scope's, opened the next transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Fencing:
+    """Who fenced whom, when and from where; kept with the id, so that every later refusal can say it."""
+
+    cause: FencingCause
+    at_ms: TimestampMs
+    client_id: str                  # of the caller that fenced; empty: the coordinator itself (time-out)
+    peer: str                       # host:port of that caller
+    fenced_producer_id: ProducerId
+    fenced_epoch: ProducerEpoch     # the highest epoch that is refused from now on
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedToken:
+    """The newest commit token of a scope (rule 7)."""
+
+    scope: str
+    value: int
+    record_count: int
+    serial: Serial                  # of the transaction that committed it
+    committed_at_ms: TimestampMs
+
+
+class OpenToken(NamedTuple):
+    """The commit token whose multi-writer transaction is open."""
+
+    scope: str
+    value: int
+
+
+class MemberIdentity(NamedTuple):
+    """A member's producer id, and the epoch under which it is, or will next be, used."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One writer of a multi-writer transaction (one task attempt)."""
+
+    key: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    partitions: tuple[TransactionPartition, ...] = ()
+    won: tuple[TransactionPartition, ...] = ()
+    """After PREPARE_COMMIT: where this member's records are committed. Its other partitions are aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the platform allows an id (rule 20); enforced here, set by nobody yet."""
+
+    allowed_topics: tuple[str, ...] = ()    # empty: every topic
+    max_timeout_ms: int = 0                 # 0: the cluster's transaction.max.timeout.ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A transactional id as its last record left it (TransactionLogValue v1 and Hapax's tagged fields)."""
+
+    transactional_id: str
+    state: State
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """The epoch under which the producer goes on. After a version-2 decision, and in its markers: the raised one."""
+    last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """The epoch before the last raise *by this very producer*: a retried call still bears it. -1: raised by another."""
+    previous_producer_id: ProducerId = NO_PRODUCER_ID
+    """The producer id before an exhausted one was replaced, for retries across the change."""
+    next_producer_id: ProducerId = NO_PRODUCER_ID
+    """In PREPARE_*: the id that replaces the exhausted one at completion, already told to the client."""
+    timeout_ms: int = 60_000
+    client_version: int = 1                 # transactions version of the client: 1 or 2
+    partitions: tuple[TransactionPartition, ...] = ()
+    """Of the single writer; a multi-writer transaction has them with its members."""
+    start_ms: TimestampMs = NO_TIMESTAMP    # wall clock, for people and Kafka's schema
+    last_update_ms: TimestampMs = NO_TIMESTAMP
+    serial: Serial = NO_TRANSACTION
+    """Of the open or last transaction. Markers carry it, and a partition takes each serial once (rule 9)."""
+    elapsed_ms: Millis = _NO_TIME           # how long the transaction was open when the record was made (rule 14)
+    limit_ms: Millis = _NO_TIME             # how long it may be open; RenewTransaction moves it
+    fencing: Fencing | None = None
+    tokens: tuple[CommittedToken, ...] = ()
+    open_token: OpenToken | None = None     # set: the open or deciding transaction is a multi-writer one
+    members: tuple[Member, ...] = ()
+    idle_members: tuple[MemberIdentity, ...] = ()
+    policy: Policy | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is State.ONGOING
+
+    @property
+    def is_decided(self) -> bool:
+        """The decision is in the log, its markers may not all be stored yet."""
+        return self.state is State.PREPARE_COMMIT or self.state is State.PREPARE_ABORT
+
+
+class Tombstone(NamedTuple):
+    """The record that removes an expired transactional id."""
+
+    transactional_id: str
+
+
+Record = Transaction | Tombstone
