@@ -1,0 +1,165 @@
+"""Writing topics: each micro-batch is one multi-writer transaction, named by a commit token (query id, batch id).
+
+Every task attempt joins the transaction of its batch with a producer identity of its own and says at the end what it
+wrote. The driver's `commit` is one call that names the winning attempts; the coordinator commits exactly their
+records and aborts everything else: losing attempts, speculative ones, those of a driver that died. A batch that Spark
+replays, because the driver died before it had noted the commit, carries the same token and is answered 'already
+committed'. `abort` after a commit that took effect does nothing, by the same token.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from hapax_spark.arrow import OutputColumns, arrow_to_rows, output_columns
+from hapax_spark.cluster import Attempt, Cluster, Token
+from hapax_spark.options import Options
+
+log = logging.getLogger("hapax.spark.sink")
+
+
+@dataclass
+class AttemptMessage(WriterCommitMessage):
+    """What one task attempt wrote, sent to the driver."""
+
+    token: Token
+    records: int
+    already_committed: bool = False
+    producer_id: int = -1
+    producer_epoch: int = -1
+    serial: int = 0
+    last_sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(topic, partition) -> sequence of the last record written there."""
+
+
+class TransactionLostError(RuntimeError):
+    """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
+
+
+def write_attempt(options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch]) -> Any:
+    """One task attempt: join, write, report. A token that was committed before is only counted."""
+    with Cluster(options) as cluster:
+        if options.delivery == "at-least-once":
+            producer = cluster.plain_producer()
+            records = 0
+            for batch in rows:
+                for row in arrow_to_rows(batch, columns, options.topic):
+                    producer.send(row)
+                    records += 1
+            producer.flush()
+            return AttemptMessage(token, records)
+        attempt: Attempt | None = None
+        records = 0
+        for batch in rows:
+            if attempt is None and batch.num_rows:
+                # Joined at the first row: an empty task needs no identity.
+                attempt = cluster.join(token, member_key=uuid.uuid4().hex)
+            if attempt is None or attempt.already_committed:
+                records += batch.num_rows
+                continue
+            for row in arrow_to_rows(batch, columns, options.topic):
+                attempt.send(row)
+                records += 1
+            attempt.renew_if_due()
+        if attempt is None:
+            return AttemptMessage(token, 0)
+        if attempt.already_committed:
+            return AttemptMessage(token, records, already_committed=True)
+        return AttemptMessage(
+            token,
+            records,
+            producer_id=attempt.producer_id,
+            producer_epoch=attempt.producer_epoch,
+            serial=attempt.serial,
+            last_sequences=attempt.finish(),
+        )
+
+
+def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
+    """The driver's commit. Raises TransactionLostError where the attempts belong to different transactions."""
+    serials = {m.serial for m in messages if m.last_sequences}
+    if len(serials) > 1:
+        raise TransactionLostError(
+            f"batch {token.value} took longer than transaction.timeout.ms={options.transaction_timeout_ms}: its "
+            "transaction was aborted while tasks still wrote. Nothing of it is visible and Spark will replay it; "
+            "raise the option transaction.timeout.ms or lower maxOffsetsPerTrigger"
+        )
+    with Cluster(options) as cluster:
+        outcome = cluster.commit(
+            token,
+            winners=[
+                (m.producer_id, m.producer_epoch, m.last_sequences)
+                for m in messages
+                if m.last_sequences and not m.already_committed
+            ],
+            record_count=sum(m.records for m in messages),
+            serial=serials.pop() if serials else 0,
+        )
+    log.info("batch %d of %s: %s", token.value, token.scope, outcome)
+
+
+def abort_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
+    """The driver gave the batch up. Where the token has been committed after all, this changes nothing."""
+    serials = {m.serial for m in messages if m.last_sequences}
+    with Cluster(options) as cluster:
+        cluster.abort(token, serial=max(serials) if serials else 0)
+
+
+class HapaxStreamWriter(DataSourceStreamArrowWriter):
+    """`writeStream.format("hapax")`."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._columns = output_columns(schema, options.topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        query = context.getLocalProperty("sql.streaming.queryId")
+        if batch is None or query is None:
+            raise RuntimeError("this sink writes micro-batches only: Spark named no batch id (continuous trigger?)")
+        token = Token.for_query(self._options, query, int(batch))
+        message: WriterCommitMessage = write_attempt(self._options, self._columns, token, iterator)
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        attempts = [m for m in messages if isinstance(m, AttemptMessage)]
+        if attempts and self._options.delivery == "exactly-once":
+            commit_attempts(self._options, attempts[0].token, attempts)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        attempts = [m for m in messages if isinstance(m, AttemptMessage)]
+        if attempts and self._options.delivery == "exactly-once":
+            abort_attempts(self._options, attempts[0].token, attempts)
+
+
+class HapaxBatchWriter(DataSourceArrowWriter):
+    """`df.write.format("hapax")`: exactly once within one run of the write; another run is another write."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._columns = output_columns(schema, options.topic)
+        # Made on the driver and carried to the tasks with the writer.
+        self._token = Token.for_write(options, uuid.uuid4().hex)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        message: WriterCommitMessage = write_attempt(self._options, self._columns, self._token, iterator)
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._options.delivery == "exactly-once":
+            commit_attempts(self._options, self._token, [m for m in messages if isinstance(m, AttemptMessage)])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._options.delivery == "exactly-once":
+            abort_attempts(self._options, self._token, [m for m in messages if isinstance(m, AttemptMessage)])
