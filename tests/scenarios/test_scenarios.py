@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .script import Command, ScriptError, parse_command, run_script, update_wanted
+from scenarios.script import Command, ScriptError, parse_command, run_script, update_wanted
 
 SCRIPTS = sorted(Path(__file__).parent.rglob("*.txt"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..script import Command
+from scenarios.script import Command
 
 
 class Interpreter:
