@@ -1,0 +1,72 @@
+"""What commands print, and how they end.
+
+Exit codes: 0 done; 1 the cluster refused or failed; 2 wrong usage (typer's own); 3 there is no cluster, or not all of
+it runs; 4 what was asked for does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_RUNNING: Final = 3
+NOT_FOUND: Final = 4
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """One line on stderr and out."""
+    print(f"hapax: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout, for programs; bytes appear as UTF-8 text where they are, else as hex."""
+    print(json.dumps(value, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return text_of(bytes(value))
+    return str(value)
+
+
+def text_of(data: bytes | None) -> str | None:
+    """Bytes for a person: UTF-8 where they are, else `0x...`; None stays None."""
+    if data is None:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "0x" + data.hex()
+    return text if text.isprintable() else "0x" + data.hex()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table for people. Numbers stand right; nothing is cut where stdout is no terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    if not sys.stdout.isatty():
+        console.width = 400
+    console.print(table)
+
+
+def print_records(as_json: bool, title: str, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """The same records as a JSON list, or as a table of some of their fields."""
+    if as_json:
+        print_json(list(records))
+    else:
+        print_table(title, columns, [[record.get(column) for column in columns] for record in records])
