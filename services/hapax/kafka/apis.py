@@ -1,0 +1,76 @@
+"""The API keys that every node of the cluster advertises, and their versions.
+
+One table for all roles (rule 11): a client that asks the wrong node gets an answer that sends it to the right one
+(`roles.py`), not a missing version. Versions are those that kafka-python's schemas know, with two exceptions:
+Produce is advertised from 0, though 0-2 are refused, since older librdkafka drops compression without it; and
+InitProducerId ends at 5 (6 is two-phase commit, which Kafka itself still calls unstable).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from hapax.kafka.table import BULK_FRAME_BYTES, Api
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    CREATE_PARTITIONS = 37
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+
+
+_ROWS: Final = (
+    # key, name in the schemas, versions from, to, first flexible version
+    (ApiKey.PRODUCE, "Produce", 3, 13, 9),
+    (ApiKey.FETCH, "Fetch", 4, 18, 12),
+    (ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
+    (ApiKey.METADATA, "Metadata", 0, 13, 9),
+    (ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
+    (ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
+    (ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
+    (ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
+    (ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
+    (ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+    (ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
+    (ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
+    (ApiKey.END_TXN, "EndTxn", 0, 5, 3),
+    (ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
+    (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
+    (ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+    (ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    (ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+    (ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
+    (ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
+)
+
+
+def all_apis() -> list[Api]:
+    """A fresh table's rows, none of them served yet."""
+    return [
+        Api(
+            key=key, name=name, min_version=first, max_version=last,
+            advertised_min=0 if key == ApiKey.PRODUCE else first, first_flexible=flexible,
+            max_frame_bytes=BULK_FRAME_BYTES if key == ApiKey.PRODUCE else 1 << 20,
+        )
+        for key, name, first, last, flexible in _ROWS
+    ]

@@ -1,0 +1,86 @@
+"""The message classes of `kafka.protocol`, by name: `from hapax.kafka.messages import MetadataRequest`.
+
+kafka-python generates them from Kafka's published schemas, for both directions and every version. Two things are
+added here. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB):
+here the package is made without running it, and it runs only when somebody asks it for a client class. And
+unknown tagged fields, which carry Hapax's own fields, are written as well as read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+_MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "producer.produce": ("Produce",),
+    "producer.transaction": (
+        "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit", "WriteTxnMarkers",
+    ),
+    "consumer.fetch": ("Fetch",),
+    "consumer.offsets": ("ListOffsets", "OffsetForLeaderEpoch"),
+    "consumer.group": ("JoinGroup", "SyncGroup", "LeaveGroup", "Heartbeat", "OffsetCommit", "OffsetFetch"),
+    "metadata.api_versions": ("ApiVersions",),
+    "metadata.find_coordinator": ("FindCoordinator",),
+    "metadata.metadata": ("Metadata",),
+    "admin.cluster": ("DescribeCluster",),
+    "admin.topics": ("CreateTopics", "DeleteTopics", "CreatePartitions"),
+    "admin.transactions": ("DescribeProducers", "DescribeTransactions", "ListTransactions"),
+}
+_MODULE_OF: Final = {
+    name + side: module for module, names in _MODULES.items() for name in names for side in ("Request", "Response")
+}
+
+
+class _LatePackage(ModuleType):
+    """A package that runs its `__init__` only when one of its own names is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        spec = self.__spec__
+        if name.startswith("__") or spec is None or spec.loader is None:
+            raise AttributeError(name)
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def _place_late(package: str) -> None:
+    if package in sys.modules:
+        return
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__class__ = _LatePackage
+    sys.modules[package] = module
+    parent, _, child = package.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
+
+
+for _package in ("kafka", "kafka.protocol", "kafka.protocol.admin", "kafka.protocol.consumer",
+                 "kafka.protocol.producer", "kafka.protocol.metadata"):
+    _place_late(_package)
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(name)
+    message = getattr(importlib.import_module(f"kafka.protocol.{module}"), name)
+    globals()[name] = message
+    return message
+
+
+def unknown_tag(message: Any, tag: int) -> bytes | None:
+    """The raw bytes of a tagged field that the published schema does not name; None where it is absent."""
+    tags = message.unknown_tags
+    return None if tags is None else tags.get(f"_{tag}")
+
+
+def set_unknown_tag(message: Any, tag: int, value: bytes) -> None:
+    """Adds a tagged field that the published schema does not name; written in flexible versions only."""
+    if message.unknown_tags is None:
+        message.unknown_tags = {}
+    message.unknown_tags[f"_{tag}"] = value

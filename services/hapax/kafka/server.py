@@ -1,0 +1,317 @@
+"""The framed Kafka listener: requests in, answers out in the order of the requests, bounded memory in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hapax.kafka.table import DEFERRED, Api, ApiTable, CloseConnection, RequestContext
+from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network
+
+log = logging.getLogger("hapax.kafka")
+
+_HEADER: Final = struct.Struct(">hhih")
+_CORRELATION: Final = struct.Struct(">i")
+_FLEXIBLE_CORRELATION: Final = struct.Struct(">ib")
+_API_VERSIONS: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds on what clients can make a node hold. A connection over one is not read until it is below half."""
+
+    frames: FrameLimits = field(default_factory=FrameLimits)
+    max_requests_in_flight: int = 64
+    """Per connection, without an answer yet."""
+    max_connection_bytes: int = 128 * 1024 * 1024
+    """Request bytes in flight per connection."""
+    max_node_bytes: int = 256 * 1024 * 1024
+    """Request bytes in flight on the whole node (queued.max.request.bytes)."""
+
+
+class KafkaServer:
+    """Listens, and hands each request to the table. `start` once, `close` once."""
+
+    def __init__(self, network: Network, table: ApiTable, limits: ServerLimits | None = None) -> None:
+        self.table = table
+        self.limits = limits or ServerLimits()
+        self.bytes_in_flight = 0
+        self.sessions: set[Session] = set()
+        self._waiting: deque[Session] = deque()
+        self._network = network
+        self._listener: FrameListener | None = None
+        self._complaints: dict[str, tuple[int, int]] = {}
+
+    async def start(self, host: str, port: int) -> FrameListener:
+        """Port 0 picks a free one. Raises OSError where the address is taken."""
+        self._listener = await self._network.listen(host, port, self._accept, self.limits.frames)
+        return self._listener
+
+    async def close(self) -> None:
+        """Accepts no more requests; queued answers leave first."""
+        if self._listener is not None:
+            await self._listener.close()
+
+    def _accept(self, connection: FrameConnection) -> Session:
+        session = Session(self, connection)
+        self.sessions.add(session)
+        return session
+
+    def wait_for_memory(self, session: Session) -> None:
+        self._waiting.append(session)
+
+    def released(self, size: int) -> None:
+        self.bytes_in_flight -= size
+        while self._waiting and self.bytes_in_flight <= self.limits.max_node_bytes // 2:
+            self._waiting.popleft().memory_available()
+
+    def complain(self, kind: str, message: str, *args: object) -> None:
+        """One log line per incident, at most ten a second of a kind."""
+        second = int(asyncio.get_running_loop().time())
+        window, count = self._complaints.get(kind, (second, 0))
+        if window != second:
+            if count > 10:
+                log.warning("%d more of the kind '%s' were not logged", count - 10, kind)
+            count = 0
+        self._complaints[kind] = (second, count + 1)
+        if count < 10:
+            log.warning(message, *args)
+
+
+class Session:
+    """One client connection: decodes headers, keeps the answers' order, bounds what is in flight."""
+
+    __slots__ = (
+        "_bytes", "_order", "_paused", "_server", "_tasks", "_waits", "closed", "connection",
+    )
+
+    def __init__(self, server: KafkaServer, connection: FrameConnection) -> None:
+        self.connection = connection
+        self.closed = False
+        self._server = server
+        self._order: deque[RequestContext] = deque()
+        self._bytes = 0
+        self._paused = False
+        self._waits = False
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def on_frame(self, frame: memoryview) -> None:
+        if self.closed:
+            return
+        size = len(frame)
+        try:
+            key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
+            body = 10
+            client_id = None
+            if client_size >= 0:
+                body += client_size
+                client_id = str(frame[10:body], "utf-8")
+        except (struct.error, UnicodeDecodeError):
+            self._refuse("header", "a request header that cannot be read")
+            return
+        api = self._server.table.get(key)
+        if api is None:
+            self._refuse("key", f"unknown API key {key}")
+            return
+        if not api.min_version <= version <= api.max_version:
+            if key != _API_VERSIONS:
+                self._refuse("version", f"{api.name} version {version}")
+                return
+            version, frame_body = -1, frame[:0]  # answered in version 0 with the whole list, or the client is lost
+        elif size > api.max_frame_bytes:
+            self._refuse("size", f"{api.name} of {size} bytes (the limit is {api.max_frame_bytes})")
+            return
+        else:
+            if version >= api.first_flexible:
+                if body < size and frame[body] == 0:
+                    body += 1
+                else:
+                    skipped = _skip_tags(frame, body)
+                    if skipped < 0:
+                        self._refuse("header", "a request header whose tagged fields cannot be read")
+                        return
+                    body = skipped
+            frame_body = frame[body:]
+        ctx = RequestContext(self, api, version, correlation_id, client_id, size)
+        self._order.append(ctx)
+        self._bytes += size
+        server = self._server
+        server.bytes_in_flight += size
+        try:
+            if api.raw is not None:
+                answer: Any = api.raw(ctx, frame_body)
+            else:
+                assert api.handler is not None
+                answer = api.handler(ctx, self._decode(api, version, frame_body))
+        except Exception as error:
+            self.fail(ctx, error)
+            return
+        if answer is DEFERRED:
+            pass
+        elif isinstance(answer, Awaitable):
+            self._await(ctx, answer)
+        else:
+            self.complete(ctx, answer)
+            return
+        limits = server.limits
+        if len(self._order) >= limits.max_requests_in_flight or self._bytes > limits.max_connection_bytes:
+            self._pause()
+        elif server.bytes_in_flight > limits.max_node_bytes and not self._waits:
+            self._waits = True
+            self._pause()
+            server.wait_for_memory(self)
+
+    def _decode(self, api: Api, version: int, body: memoryview) -> Any:
+        if version < 0:
+            return None
+        try:
+            return api.decode(body, version)
+        except Exception as error:  # the library raises whatever a wrong length led to
+            raise CloseConnection(f"{api.name} v{version} that cannot be decoded ({type(error).__name__})") from None
+
+    def _await(self, ctx: RequestContext, answer: Awaitable[Any]) -> None:
+        future = asyncio.ensure_future(answer)
+        if ctx.api.cancel_on_close:
+            self._tasks.add(future)
+
+        def done(future: asyncio.Future[Any]) -> None:
+            self._tasks.discard(future)
+            if future.cancelled():
+                self.fail(ctx, CloseConnection("the request was cancelled"))
+            elif (error := future.exception()) is not None:
+                self.fail(ctx, error)
+            else:
+                self.complete(ctx, future.result())
+
+        future.add_done_callback(done)
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def complete(self, ctx: RequestContext, answer: Any) -> None:
+        """`answer`: a message, or chunks of an encoded body, or None for no answer."""
+        if self.closed:
+            if isinstance(answer, (list, tuple)):
+                _release(answer)
+            self._settle(ctx)
+            return
+        if answer is not None:
+            if not isinstance(answer, (list, tuple)):
+                version = ctx.api_version if ctx.api_version >= 0 else 0
+                answer = (answer.encode(version=version),)
+            if ctx.api_version >= ctx.api.first_flexible and ctx.api.key != _API_VERSIONS:
+                ctx.chunks = (_FLEXIBLE_CORRELATION.pack(ctx.correlation_id, 0), *answer)
+            else:
+                ctx.chunks = (_CORRELATION.pack(ctx.correlation_id), *answer)
+        ctx.done = True
+        order = self._order
+        while order and order[0].done:
+            first = order.popleft()
+            if first.chunks is not None:
+                self.connection.send(first.chunks)
+            self._settle(first)
+        if self._paused and not self._waits:
+            limits = self._server.limits
+            if len(order) <= limits.max_requests_in_flight // 2 and self._bytes <= limits.max_connection_bytes // 2:
+                self._paused = False
+                self.connection.resume_reading()
+
+    def fail(self, ctx: RequestContext, error: BaseException) -> None:
+        """The handler raised: the connection is closed, with one log line."""
+        if isinstance(error, CloseConnection):
+            self._refuse("request", str(error))
+        elif not self.closed:
+            log.error("closing connection %d from %s: %s v%d failed", self.connection.serial, self.connection.peer,
+                      ctx.api.name, ctx.api_version, exc_info=error)
+            self._end("a request failed")
+        self._settle(ctx)
+
+    def _settle(self, ctx: RequestContext) -> None:
+        """Nothing of this request is held any more."""
+        self._bytes -= ctx.frame_bytes
+        self._server.released(ctx.frame_bytes)
+
+    # --- the connection ---------------------------------------------------------------------------------------
+
+    def on_drained(self) -> None:
+        pass
+
+    def on_closed(self, reason: str) -> None:
+        self._server.sessions.discard(self)
+        self._abandon()
+
+    def memory_available(self) -> None:
+        """The node has room again (called by the server)."""
+        self._waits = False
+        if self._paused and not self.closed:
+            self._paused = False
+            self.connection.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self.connection.pause_reading()
+
+    def _refuse(self, kind: str, what: str) -> None:
+        if not self.closed:
+            self._server.complain(kind, "closing connection %d from %s: %s", self.connection.serial,
+                                  self.connection.peer, what)
+            self._end(what)
+
+    def _end(self, reason: str) -> None:
+        """Closes after the answers that are queued; what is still being worked on gets none."""
+        self._abandon()
+        self.connection.close(reason)
+
+    def _abandon(self) -> None:
+        """From now on answers are dropped. Handlers run to their end, except those that only wait."""
+        if self.closed:
+            return
+        self.closed = True
+        for ctx in self._order:
+            if ctx.done:  # its answer waited for an earlier one
+                _release(ctx.chunks or ())
+                self._settle(ctx)
+        self._order.clear()
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    """Position after a header's tagged fields, -1 where they cannot be read."""
+    try:
+        count, position = _varint(frame, position)
+        if count > 16:
+            return -1
+        for _ in range(count):
+            _, position = _varint(frame, position)
+            size, position = _varint(frame, position)
+            position += size
+    except (IndexError, ValueError):
+        return -1
+    return position if position <= len(frame) else -1
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise ValueError("a varint of more than five bytes")
+
+
+def _release(chunks: Sequence[Chunk]) -> None:
+    for chunk in chunks:
+        if not isinstance(chunk, (bytes, bytearray, memoryview)):
+            chunk.release()

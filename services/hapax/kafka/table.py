@@ -1,0 +1,129 @@
+"""The table of handlers: which API key, in which versions, is answered by what.
+
+A handler takes one of two shapes.
+
+* Decoded: `handler(ctx, request)` gets a message of `hapax.kafka.messages` and returns the response message.
+* Raw: `handler(ctx, body)` gets the frame after its header, as a view that is valid during the call only, and
+  returns the response's body as chunks. For Produce and Fetch, whose record bytes nobody should copy.
+
+Either may return its answer at once, or an awaitable of it, or `DEFERRED` and call `ctx.respond(...)` later (which
+spares a future on the hot path), or None where the protocol has no answer (Produce with acks=0). To close the
+connection instead, it raises `CloseConnection`. Requests of a connection are handed over in their order without
+waiting for each other; the answers leave in that order too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hapax.kafka import messages
+from hapax.runtime.ports import Chunk, FrameConnection
+
+if TYPE_CHECKING:
+    from hapax.kafka.server import Session
+
+DEFERRED: Final = object()
+"""Returned by a handler that answers later, through `ctx.respond` or `ctx.fail`."""
+
+Answer = Any
+Handler = Callable[["RequestContext", Any], Answer | Awaitable[Answer] | None]
+RawHandler = Callable[
+    ["RequestContext", memoryview], Sequence[Chunk] | Awaitable[Sequence[Chunk] | None] | object | None
+]
+
+
+class CloseConnection(Exception):
+    """Raised by a handler to close the connection instead of answering; `str()` of it goes into the log line."""
+
+
+class RequestContext:
+    """One request on its way: whom it came from, and the place in the connection's order that its answer takes."""
+
+    __slots__ = ("api", "api_version", "chunks", "client_id", "correlation_id", "done", "frame_bytes", "session")
+
+    def __init__(
+        self, session: Session, api: Api, api_version: int, correlation_id: int, client_id: str | None,
+        frame_bytes: int,
+    ) -> None:
+        self.session = session
+        self.api = api
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.frame_bytes = frame_bytes
+        self.chunks: Sequence[Chunk] | None = None
+        self.done = False
+
+    @property
+    def connection(self) -> FrameConnection:
+        """Has `serial` (rises with every connection) and `peer` (`host:port`)."""
+        return self.session.connection
+
+    @property
+    def closed(self) -> bool:
+        """The connection is gone: nobody will read the answer. State changes must be finished all the same."""
+        return self.session.closed
+
+    def respond(self, answer: Answer) -> None:
+        """Answers after `DEFERRED`, once: a response message (decoded handlers) or its body's chunks (raw ones)."""
+        self.session.complete(self, answer)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the request after `DEFERRED` as if the handler had raised `error`."""
+        self.session.fail(self, error)
+
+
+@dataclass(slots=True)
+class Api:
+    """One row of the table."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    advertised_min: int
+    first_flexible: int
+    """First version with compact types and tagged fields: its headers end in tagged fields too."""
+    handler: Handler | None = None
+    raw: RawHandler | None = None
+    max_frame_bytes: int = 1 << 20
+    """A longer request is refused before it is decoded: a million tiny fields decode to hundreds of MB."""
+    cancel_on_close: bool = False
+    """Cancel the awaitable when the connection is gone (long polls)."""
+
+    _request: Any = None
+
+    def decode(self, body: memoryview, version: int) -> Any:
+        """The request message. Raises whatever a malformed one leads to."""
+        if self._request is None:
+            self._request = getattr(messages, self.name + "Request")  # loaded when first asked for
+        return self._request.decode(body, version=version)
+
+
+BULK_FRAME_BYTES: Final = 1 << 31
+
+
+class ApiTable:
+    """`table.on(key, handler)` for each API that this node serves; see `apis.py` for keys, versions and defaults."""
+
+    def __init__(self, apis: Sequence[Api]) -> None:
+        self._apis = {int(api.key): api for api in apis}
+
+    def on(self, key: int, handler: Handler, *, cancel_on_close: bool = False) -> None:
+        """Installs a decoded handler for an API key."""
+        api = self._apis[key]
+        api.handler, api.raw, api.cancel_on_close = handler, None, cancel_on_close
+
+    def on_raw(self, key: int, handler: RawHandler, *, cancel_on_close: bool = False) -> None:
+        """Installs a raw handler for an API key."""
+        api = self._apis[key]
+        api.raw, api.handler, api.cancel_on_close = handler, None, cancel_on_close
+
+    def get(self, key: int) -> Api | None:
+        return self._apis.get(key)
+
+    def advertised(self) -> list[Api]:
+        """What ApiVersions answers, by key: the same on every node, whatever its role (rule 11)."""
+        return [api for _, api in sorted(self._apis.items())]
