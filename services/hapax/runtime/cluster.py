@@ -9,7 +9,6 @@ went backwards is refused (rule 12).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,6 +32,7 @@ from hapax.core.types import (
     TopicId,
     TopicIdPartition,
 )
+from hapax.runtime import telemetry
 from hapax.runtime.ports import (
     KeyValue,
     MetadataCompacted,
@@ -44,7 +44,7 @@ from hapax.runtime.ports import (
 )
 from hapax.runtime.seen import HighestSeen, StoreRefused
 
-_log = logging.getLogger(__name__)
+log = telemetry.logger("metadata")
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
@@ -321,9 +321,9 @@ class ClusterView:
                 async for events in self._store.watch(self.keys.prefix, self.revision + 1):
                     self._apply_events(events)
             except MetadataCompacted:
-                _log.info("metadata watch fell behind a compaction; reading the image anew")
+                log.info("watch fell behind a compaction, reading the image anew", revision=self.revision)
             except MetadataUnavailable as error:
-                _log.warning("metadata watch lost: %s", error)
+                log.warning("watch lost, reading the image anew", revision=self.revision, error=error)
                 await asyncio.sleep(_BACKOFF_FIRST_S * (0.5 + self._random.random()))
             await self._read_until_answered()
 
@@ -333,7 +333,7 @@ class ClusterView:
             return
         error = follower.exception()
         refusal = error if isinstance(error, StoreRefused) else StoreRefused(f"metadata unreadable: {error!r}")
-        _log.critical("%s", refusal, exc_info=None if error is refusal else error)
+        log.error(str(refusal), exc_info=None if error is refusal else error)
         if self._on_refused is not None:
             self._on_refused(refusal)
 
@@ -343,7 +343,7 @@ class ClusterView:
             try:
                 kvs, revision = await self._store.list(self.keys.prefix)
             except MetadataUnavailable as error:
-                _log.warning("metadata store is away, asking again in %.2f s: %s", delay, error)
+                log.warning("metadata store is away, asking again", pause_s=delay, error=error)
                 await asyncio.sleep(delay * (0.5 + self._random.random()))
                 delay = min(delay * 2, _BACKOFF_MAX_S)
                 continue

@@ -307,6 +307,10 @@ class MetadataCompacted(Exception):
     """A watch began at a revision that is gone: list the prefix again."""
 
 
+class MetadataLeaseGone(Exception):
+    """A write names a lease that has ended: it did not take effect."""
+
+
 class MetadataStore(Protocol):
     """etcd, as far as it is used. Every write of the cluster goes through `txn` with at least one compare."""
 
@@ -316,10 +320,16 @@ class MetadataStore(Protocol):
         ...
 
     async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
-        """All writes, or none where a compare fails. At most 128 operations."""
+        """All writes, or none where a compare fails. At most 128 operations; no key is written twice.
+
+        Raises MetadataUnavailable (the outcome is unknown) and MetadataLeaseGone (nothing was written).
+        """
         ...
 
-    async def grant_lease(self, ttl_s: float) -> int: ...
+    async def grant_lease(self, ttl_s: float) -> int:
+        """Whole seconds, rounded up; etcd grants no less than 2."""
+        ...
+
     async def keep_alive(self, lease: int) -> float:
         """Renews once; returns the remaining seconds, 0 where the lease is gone."""
         ...

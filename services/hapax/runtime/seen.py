@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from typing import Final
 
+from hapax.runtime import telemetry
 from hapax.runtime.ports import Disk
 
-_log = logging.getLogger(__name__)
+log = telemetry.logger("metadata")
 
 FILE: Final = "metadata-seen.json"
 _WRITE_EVERY_S: Final = 5.0
@@ -96,7 +96,7 @@ class HighestSeen:
         except OSError as error:
             # A full disk must not end the service over a lower bound; the next change tries again.
             self._dirty = True
-            _log.warning("could not write %s: %s", FILE, error)
+            log.warning("could not write what was seen of the metadata store", file=FILE, error=error)
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -1,0 +1,288 @@
+"""The metadata store port on etcd.
+
+aetcd supplies the message classes; the calls are made on grpcio here, because aetcd's own client knows one endpoint
+only, and its watcher drops the end of a stream without an error (a watch that ends silently is a node that serves
+old metadata for ever). Differences from the wire that callers rely on:
+
+* a write is sent once. Where its outcome is unknown, `MetadataUnavailable` says so and the caller reads first;
+  reads, and writes that certainly never left, are tried again on the next endpoint until the time-out;
+* a watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
+  instead of keeping silent, and pings find a peer that is frozen or gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import grpc.aio
+from aetcd.rpc import kv_pb2, rpc_pb2  # type: ignore[import-untyped]
+
+from hapax.runtime import telemetry
+from hapax.runtime.ports import (
+    Compare,
+    Delete,
+    KeyValue,
+    MetadataCompacted,
+    MetadataLeaseGone,
+    MetadataUnavailable,
+    Put,
+    TxnResult,
+    WatchEvent,
+)
+
+log = telemetry.logger("etcd")
+
+MAX_TXN_OPERATIONS: Final = 128
+"""etcd's own default (--max-txn-ops)."""
+
+_PAGE: Final = 5_000
+"""Keys per Range call of `list`: a response stays far below gRPC's and etcd's size limits."""
+_PAUSE_S: Final = 0.05
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # etcd closes connections that ping more often than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+)
+_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+_HAS_LEADER: Final = (("hasleader", "true"),)
+_NEVER_SENT: Final = ("failed to connect", "connections to all backends failing", "DNS resolution failed")
+"""gRPC's words for a call that no connection carried: its effect cannot have happened."""
+_COMPARE_TARGETS: Final = {
+    "mod_revision": rpc_pb2.Compare.MOD,
+    "create_revision": rpc_pb2.Compare.CREATE,
+    "value": rpc_pb2.Compare.VALUE,
+}
+
+
+class _Endpoint:
+    """One etcd member and the calls used of it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self.range = self._unary("/etcdserverpb.KV/Range", rpc_pb2.RangeRequest, rpc_pb2.RangeResponse)
+        self.txn = self._unary("/etcdserverpb.KV/Txn", rpc_pb2.TxnRequest, rpc_pb2.TxnResponse)
+        self.grant = self._unary(
+            "/etcdserverpb.Lease/LeaseGrant", rpc_pb2.LeaseGrantRequest, rpc_pb2.LeaseGrantResponse)
+        self.revoke = self._unary(
+            "/etcdserverpb.Lease/LeaseRevoke", rpc_pb2.LeaseRevokeRequest, rpc_pb2.LeaseRevokeResponse)
+        self.keep_alive: Any = self.channel.stream_stream(
+            "/etcdserverpb.Lease/LeaseKeepAlive",
+            request_serializer=rpc_pb2.LeaseKeepAliveRequest.SerializeToString,
+            response_deserializer=rpc_pb2.LeaseKeepAliveResponse.FromString,
+        )
+        self.watch: Any = self.channel.stream_stream(
+            "/etcdserverpb.Watch/Watch",
+            request_serializer=rpc_pb2.WatchRequest.SerializeToString,
+            response_deserializer=rpc_pb2.WatchResponse.FromString,
+        )
+
+    def _unary(self, method: str, request: Any, response: Any) -> Any:
+        return self.channel.unary_unary(
+            method, request_serializer=request.SerializeToString, response_deserializer=response.FromString)
+
+
+class EtcdStore:
+    """`MetadataStore` on one etcd cluster. `endpoints` are `host:port`; `timeout_s` bounds every call but `watch`."""
+
+    def __init__(self, endpoints: Sequence[str], timeout_s: float = 5.0) -> None:
+        if not endpoints:
+            raise ValueError("no etcd endpoint")
+        self._addresses = list(endpoints)
+        self._timeout_s = timeout_s
+        self._endpoints: list[_Endpoint | None] = [None] * len(endpoints)
+        self._current = 0
+
+    async def get(self, key: str) -> KeyValue | None:
+        response = await self._read(rpc_pb2.RangeRequest(key=key.encode()))
+        return _key_value(response.kvs[0]) if response.kvs else None
+
+    async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
+        key, end = prefix.encode(), _range_end(prefix)
+        kvs: list[KeyValue] = []
+        revision = 0
+        while True:
+            # The first page fixes the revision, so that all pages together are one state of the store.
+            response = await self._read(
+                rpc_pb2.RangeRequest(key=key, range_end=end, limit=_PAGE, revision=revision))
+            kvs.extend(_key_value(kv) for kv in response.kvs)
+            revision = revision or response.header.revision
+            if not response.more:
+                return kvs, revision
+            key = response.kvs[-1].key + b"\0"
+
+    async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+        if len(compares) > MAX_TXN_OPERATIONS or len(writes) > MAX_TXN_OPERATIONS:
+            raise ValueError(f"a transaction holds at most {MAX_TXN_OPERATIONS} operations")
+        request = rpc_pb2.TxnRequest(
+            compare=[_compare(compare) for compare in compares], success=[_operation(write) for write in writes])
+        response = await self._call("txn", lambda endpoint: endpoint.txn, request, repeatable=False)
+        return TxnResult(response.succeeded, response.header.revision)
+
+    async def grant_lease(self, ttl_s: float) -> int:
+        # Granting twice leaves a lease that nobody uses and that ends by itself.
+        request = rpc_pb2.LeaseGrantRequest(TTL=max(1, round(ttl_s + 0.499)))
+        response = await self._call("grant_lease", lambda endpoint: endpoint.grant, request, repeatable=True)
+        return int(response.ID)
+
+    async def keep_alive(self, lease: int) -> float:
+        request = rpc_pb2.LeaseKeepAliveRequest(ID=lease)
+
+        async def renew(endpoint: _Endpoint, timeout: float) -> Any:
+            call = endpoint.keep_alive(timeout=timeout, metadata=_HAS_LEADER)
+            try:
+                await call.write(request)
+                response = await call.read()
+            finally:
+                call.cancel()
+            if response is _EOF:
+                raise MetadataUnavailable("keep-alive stream ended without an answer")
+            return response
+
+        response = await self._until_answered("keep_alive", renew, repeatable=True)
+        return max(0.0, float(response.TTL))
+
+    async def revoke_lease(self, lease: int) -> None:
+        try:
+            await self._call(
+                "revoke_lease", lambda endpoint: endpoint.revoke, rpc_pb2.LeaseRevokeRequest(ID=lease), repeatable=True)
+        except MetadataLeaseGone:
+            return
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
+        create = rpc_pb2.WatchRequest(create_request=rpc_pb2.WatchCreateRequest(
+            key=prefix.encode(), range_end=_range_end(prefix), start_revision=from_revision))
+        endpoint = self._endpoint()
+        call = endpoint.watch(metadata=_HAS_LEADER)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await call.write(create)
+                response = await call.read()
+            while response is not _EOF:
+                if response.compact_revision:
+                    raise MetadataCompacted(
+                        f"watch of {prefix} from revision {from_revision}: compacted at {response.compact_revision}")
+                if response.canceled:
+                    raise MetadataUnavailable(f"watch of {prefix} was cancelled: {response.cancel_reason}")
+                if response.events:
+                    yield [_watch_event(event) for event in response.events]
+                response = await call.read()
+            raise MetadataUnavailable(f"watch of {prefix}: the stream ended ({await call.details()})")
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._turn_from(endpoint)
+            raise MetadataUnavailable(f"watch of {prefix}: {_text(error)}") from error
+        except TimeoutError as error:
+            self._turn_from(endpoint)
+            raise MetadataUnavailable(f"watch of {prefix}: not created in {self._timeout_s} s") from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        for endpoint in self._endpoints:
+            if endpoint is not None:
+                await endpoint.channel.close(None)
+        self._endpoints = [None] * len(self._addresses)
+
+    # --- calls
+
+    def _endpoint(self) -> _Endpoint:
+        endpoint = self._endpoints[self._current]
+        if endpoint is None:
+            endpoint = self._endpoints[self._current] = _Endpoint(self._addresses[self._current])
+        return endpoint
+
+    def _turn_from(self, endpoint: _Endpoint) -> None:
+        if self._endpoints[self._current] is endpoint:
+            self._current = (self._current + 1) % len(self._addresses)
+
+    async def _read(self, request: Any) -> Any:
+        return await self._call("range", lambda endpoint: endpoint.range, request, repeatable=True)
+
+    async def _call(
+        self, name: str, method: Callable[[_Endpoint], Any], request: Any, *, repeatable: bool
+    ) -> Any:
+        async def once(endpoint: _Endpoint, timeout: float) -> Any:
+            return await method(endpoint)(request, timeout=timeout)
+
+        return await self._until_answered(name, once, repeatable=repeatable)
+
+    async def _until_answered(
+        self, name: str, once: Callable[[_Endpoint, float], Any], *, repeatable: bool
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        while True:
+            endpoint = self._endpoint()
+            left = deadline - loop.time()
+            try:
+                # A frozen member must not use up the time that another one could answer in.
+                share = left if len(self._addresses) == 1 or not repeatable else max(left / 2, 0.1)
+                return await once(endpoint, share)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+                self._turn_from(endpoint)
+                _raise_final(name, error)
+                if not repeatable and not _never_sent(error):
+                    raise MetadataUnavailable(f"{name}: {_text(error)}") from error
+                if loop.time() + _PAUSE_S >= deadline:
+                    raise MetadataUnavailable(
+                        f"{name}: no answer in {self._timeout_s} s, last {_text(error)}") from error
+            await asyncio.sleep(_PAUSE_S)
+
+
+def _text(error: Exception) -> str:
+    return f"{error.code().name} {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+
+
+def _never_sent(error: Exception) -> bool:
+    return isinstance(error, grpc.aio.AioRpcError) and (error.details() or "").startswith(_NEVER_SENT)
+
+
+def _raise_final(name: str, error: Exception) -> None:
+    """Raises for an answer that no repetition changes; returns for one that says 'not now'."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
+        raise MetadataLeaseGone(f"{name}: {details}") from error
+    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
+        raise MetadataCompacted(f"{name}: {details}") from error
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
+        raise ValueError(f"etcd refuses {name}: {details}") from error
+
+
+def _range_end(prefix: str) -> bytes:
+    """The first key after all that begin with the prefix. Prefixes are ASCII, so no byte overflows."""
+    key = prefix.encode()
+    return key[:-1] + bytes([key[-1] + 1])
+
+
+def _compare(compare: Compare) -> Any:
+    message = rpc_pb2.Compare(
+        result=rpc_pb2.Compare.EQUAL, target=_COMPARE_TARGETS[compare.target], key=compare.key.encode())
+    setattr(message, compare.target, compare.value)
+    return message
+
+
+def _operation(write: Put | Delete) -> Any:
+    if isinstance(write, Put):
+        return rpc_pb2.RequestOp(
+            request_put=rpc_pb2.PutRequest(key=write.key.encode(), value=write.value, lease=write.lease))
+    return rpc_pb2.RequestOp(request_delete_range=rpc_pb2.DeleteRangeRequest(key=write.key.encode()))
+
+
+def _key_value(kv: Any) -> KeyValue:
+    return KeyValue(kv.key.decode(), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
+
+
+def _watch_event(event: Any) -> WatchEvent:
+    deleted = event.type == kv_pb2.Event.DELETE
+    return WatchEvent(event.kv.key.decode(), None if deleted else _key_value(event.kv), event.kv.mod_revision)

@@ -1,0 +1,292 @@
+"""The metadata store in memory, with etcd's semantics: revisions, compares, leases on the loop's clock, watches.
+
+One `MetadataModel` is the store; each process gets a `MemoryMetadata` of its own on it, whose `link` decides what the
+network does to each call. The same conformance tests run against this and against a real etcd
+(`tests/integration/test_etcd_port.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from hapax.runtime.ports import (
+    Compare,
+    Delete,
+    KeyValue,
+    MetadataCompacted,
+    MetadataLeaseGone,
+    MetadataUnavailable,
+    Put,
+    TxnResult,
+    WatchEvent,
+)
+
+T = TypeVar("T")
+
+MAX_TXN_OPERATIONS = 128
+MIN_TTL_S = 2
+
+
+@dataclass(slots=True)
+class _Lease:
+    ttl_s: float
+    timer: asyncio.TimerHandle
+    keys: dict[str, None] = field(default_factory=dict)
+
+
+class _Watcher:
+    """Events not yet taken by one watch, and why it ended."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.pending: deque[list[WatchEvent]] = deque()
+        self.ended: Exception | None = None
+        self._wake: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def wait(self) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+
+class MetadataModel:
+    """The store itself. It outlives the processes that use it; `stop` and `start` are its own outage."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.compacted = 0
+        self.up = True
+        self._kvs: dict[str, KeyValue] = {}
+        self._keys: list[str] = []
+        self._history: list[list[WatchEvent]] = []
+        self._leases: dict[int, _Lease] = {}
+        self._next_lease = 7_000
+        self._watchers: list[_Watcher] = []
+        # Lease timers belong to the store, not to the process that asked for the lease: they must outlive it.
+        self._context = contextvars.copy_context()
+
+    # --- what a test or the simulator does to it
+
+    def stop(self) -> None:
+        """Every call fails and every watch ends, until `start`. Leases do not run out meanwhile."""
+        self.up = False
+        for lease in self._leases.values():
+            lease.timer.cancel()
+        self.end_watches()
+
+    def start(self) -> None:
+        """As etcd after a restart: each lease begins its full time to live anew."""
+        self.up = True
+        for lease_id in list(self._leases):
+            self._arm(lease_id)
+
+    def end_watches(self) -> None:
+        for watcher in self._watchers:
+            watcher.ended = MetadataUnavailable("watch lost")
+            watcher.wake()
+        self._watchers.clear()
+
+    def compact(self, revision: int) -> None:
+        self.compacted = max(self.compacted, revision)
+        self._history = [events for events in self._history if events[0].revision >= self.compacted]
+
+    # --- etcd's operations
+
+    def get(self, key: str) -> KeyValue | None:
+        return self._kvs.get(key)
+
+    def list(self, prefix: str) -> tuple[list[KeyValue], int]:
+        kvs = []
+        for key in self._keys[bisect_left(self._keys, prefix):]:
+            if not key.startswith(prefix):
+                break
+            kvs.append(self._kvs[key])
+        return kvs, self.revision
+
+    def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+        if len(compares) > MAX_TXN_OPERATIONS or len(writes) > MAX_TXN_OPERATIONS:
+            raise ValueError(f"a transaction holds at most {MAX_TXN_OPERATIONS} operations")
+        if len({write.key for write in writes}) != len(writes):
+            raise ValueError("duplicate key in a transaction")
+        if not all(self._holds(compare) for compare in compares):
+            return TxnResult(False, self.revision)
+        for write in writes:
+            if isinstance(write, Put) and write.lease and write.lease not in self._leases:
+                raise MetadataLeaseGone(f"lease {write.lease} not found")
+        self._write(writes)
+        return TxnResult(True, self.revision)
+
+    def grant_lease(self, ttl_s: float) -> int:
+        self._next_lease += 1
+        lease_id = self._next_lease
+        timer = self._timer(lease_id, 0)
+        self._leases[lease_id] = _Lease(max(MIN_TTL_S, math.ceil(ttl_s)), timer)
+        self._arm(lease_id)
+        return lease_id
+
+    def keep_alive(self, lease_id: int) -> float:
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return 0.0
+        self._arm(lease_id)
+        return lease.ttl_s
+
+    def revoke_lease(self, lease_id: int) -> None:
+        lease = self._leases.pop(lease_id, None)
+        if lease is not None:
+            lease.timer.cancel()
+            self._write([Delete(key) for key in sorted(lease.keys)])
+
+    def open_watch(self, prefix: str, from_revision: int) -> _Watcher:
+        if from_revision < self.compacted:
+            raise MetadataCompacted(f"revision {from_revision} is compacted at {self.compacted}")
+        watcher = _Watcher(prefix)
+        for events in self._history:
+            self._offer(watcher, [event for event in events if event.revision >= from_revision])
+        self._watchers.append(watcher)
+        return watcher
+
+    def close_watch(self, watcher: _Watcher) -> None:
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
+
+    # --- inside
+
+    def _timer(self, lease_id: int, delay_s: float) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(delay_s, self.revoke_lease, lease_id, context=self._context)
+
+    def _arm(self, lease_id: int) -> None:
+        lease = self._leases[lease_id]
+        lease.timer.cancel()
+        lease.timer = self._timer(lease_id, lease.ttl_s)
+
+    def _holds(self, compare: Compare) -> bool:
+        kv = self._kvs.get(compare.key)
+        if compare.target == "value":
+            return kv is not None and kv.value == compare.value
+        return (0 if kv is None else getattr(kv, compare.target)) == compare.value
+
+    def _write(self, writes: Sequence[Put | Delete]) -> None:
+        revision = self.revision + 1
+        events = []
+        for write in writes:
+            former = self._kvs.get(write.key)
+            if former is not None and former.lease in self._leases:
+                self._leases[former.lease].keys.pop(write.key, None)
+            if isinstance(write, Delete):
+                if former is None:
+                    continue
+                del self._kvs[write.key]
+                self._keys.remove(write.key)
+                events.append(WatchEvent(write.key, None, revision))
+                continue
+            created = revision if former is None else former.create_revision
+            kv = KeyValue(write.key, write.value, created, revision, write.lease)
+            if former is None:
+                insort(self._keys, write.key)
+            self._kvs[write.key] = kv
+            if write.lease:
+                self._leases[write.lease].keys[write.key] = None
+            events.append(WatchEvent(write.key, kv, revision))
+        if events:
+            self.revision = revision
+            self._history.append(events)
+            for watcher in list(self._watchers):
+                self._offer(watcher, events)
+
+    @staticmethod
+    def _offer(watcher: _Watcher, events: Sequence[WatchEvent]) -> None:
+        wanted = [event for event in events if event.key.startswith(watcher.prefix)]
+        if wanted:
+            watcher.pending.append(wanted)
+            watcher.wake()
+
+
+class Link(Protocol):
+    """What lies between a process and the store. Either method may wait, or raise MetadataUnavailable."""
+
+    async def request(self) -> None:
+        """Before a call takes effect: raising here means that it did not."""
+        ...
+
+    async def response(self) -> None:
+        """After it took effect, and before each batch of a watch is delivered: raising loses the answer only."""
+        ...
+
+
+class PerfectLink:
+    async def request(self) -> None:
+        await asyncio.sleep(0)
+
+    async def response(self) -> None:
+        await asyncio.sleep(0)
+
+
+class MemoryMetadata:
+    """`MetadataStore` of one process on a model."""
+
+    def __init__(self, model: MetadataModel, link: Link | None = None) -> None:
+        self._model = model
+        self._link: Link = link or PerfectLink()
+        self._open: list[_Watcher] = []
+
+    async def get(self, key: str) -> KeyValue | None:
+        return await self._call(lambda: self._model.get(key))
+
+    async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
+        return await self._call(lambda: self._model.list(prefix))
+
+    async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+        return await self._call(lambda: self._model.txn(compares, writes))
+
+    async def grant_lease(self, ttl_s: float) -> int:
+        return await self._call(lambda: self._model.grant_lease(ttl_s))
+
+    async def keep_alive(self, lease: int) -> float:
+        return await self._call(lambda: self._model.keep_alive(lease))
+
+    async def revoke_lease(self, lease: int) -> None:
+        await self._call(lambda: self._model.revoke_lease(lease))
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
+        watcher = await self._call(lambda: self._model.open_watch(prefix, from_revision))
+        self._open.append(watcher)
+        try:
+            while True:
+                while watcher.pending:
+                    await self._link.response()
+                    yield watcher.pending.popleft()
+                if watcher.ended is not None:
+                    raise watcher.ended
+                await watcher.wait()
+        finally:
+            self._open.remove(watcher)
+            self._model.close_watch(watcher)
+
+    async def close(self) -> None:
+        """A watch still open ends with MetadataUnavailable."""
+        for watcher in self._open:
+            watcher.ended = MetadataUnavailable("closed")
+            watcher.wake()
+
+    async def _call(self, effect: Callable[[], T]) -> T:
+        await self._link.request()
+        if not self._model.up:
+            raise MetadataUnavailable("the store is down")
+        result = effect()
+        await self._link.response()
+        return result

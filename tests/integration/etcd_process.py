@@ -1,0 +1,84 @@
+"""A real etcd for a test: started, killed with SIGKILL, frozen and restarted on the same data and ports."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def find_etcd() -> str | None:
+    """Path of the binary: $HAPAX_ETCD, then the PATH, then the user's cache."""
+    named = os.environ.get("HAPAX_ETCD")
+    cached = Path.home() / ".cache" / "hapax" / "bin" / "etcd"
+    return named or shutil.which("etcd") or (str(cached) if cached.exists() else None)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def die_with_parent() -> None:
+    """Run in the child before exec: a killed test run leaves no process behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class EtcdProcess:
+    """Does not wait for readiness: every client of the metadata store does that itself."""
+
+    def __init__(self, binary: str, folder: Path) -> None:
+        self.binary = binary
+        self.folder = folder
+        self.client_port, self.peer_port = free_ports(2)
+        self.endpoint = f"127.0.0.1:{self.client_port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self.peer_port}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "etcd.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    self.binary, "--name", "test", "--data-dir", str(self.folder / "data"),
+                    "--listen-client-urls", client, "--advertise-client-urls", client,
+                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                    "--initial-cluster", f"test={peer}", "--log-level", "warn",
+                    # SIGKILL of the process keeps the page cache; only the machine's death would lose it.
+                    "--unsafe-no-fsync",
+                ],
+                stdout=log, stderr=log, preexec_fn=die_with_parent,  # noqa: PLW1509 - this test process has one thread
+            )
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()

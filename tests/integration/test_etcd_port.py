@@ -1,0 +1,314 @@
+"""One suite for the metadata store port, run against a real etcd and against the model that the simulator uses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+from integration.etcd_process import EtcdProcess
+
+from hapax.runtime.etcd import EtcdStore
+from hapax.runtime.ports import (
+    Compare,
+    Delete,
+    KeyValue,
+    MetadataCompacted,
+    MetadataLeaseGone,
+    MetadataStore,
+    MetadataUnavailable,
+    Put,
+    WatchEvent,
+)
+
+PREFIX = "/hapax/port-test/"
+
+
+class EtcdUnderTest:
+    def __init__(self, process: EtcdProcess) -> None:
+        self.process = process
+        self.store: MetadataStore = EtcdStore([process.endpoint], timeout_s=10)
+
+    def stop(self) -> None:
+        self.process.kill()
+
+    def start(self) -> None:
+        self.process.start()
+
+    def short_timeout(self) -> MetadataStore:
+        return EtcdStore([self.process.endpoint], timeout_s=0.5)
+
+    async def compact(self, revision: int) -> None:
+        import grpc.aio
+        from aetcd.rpc import rpc_pb2
+
+        async with grpc.aio.insecure_channel(self.process.endpoint) as channel:
+            await channel.unary_unary(
+                "/etcdserverpb.KV/Compact",
+                request_serializer=rpc_pb2.CompactionRequest.SerializeToString,
+                response_deserializer=rpc_pb2.CompactionResponse.FromString,
+            )(rpc_pb2.CompactionRequest(revision=revision))
+
+
+class ModelUnderTest:
+    def __init__(self) -> None:
+        self.model = MetadataModel()
+        self.store: MetadataStore = MemoryMetadata(self.model)
+
+    def stop(self) -> None:
+        self.model.stop()
+
+    def start(self) -> None:
+        self.model.start()
+
+    def short_timeout(self) -> MetadataStore:
+        return MemoryMetadata(self.model)
+
+    async def compact(self, revision: int) -> None:
+        self.model.compact(revision)
+
+
+UnderTest = EtcdUnderTest | ModelUnderTest
+
+
+@pytest.fixture(params=["etcd", "model"])
+async def tested(request: pytest.FixtureRequest) -> AsyncIterator[UnderTest]:
+    under_test: UnderTest = (
+        EtcdUnderTest(request.getfixturevalue("shared_etcd")) if request.param == "etcd" else ModelUnderTest())
+    store = under_test.store
+    assert await store.list("/hapax/") == ([], (await store.list(PREFIX))[1])
+    yield under_test
+    kvs, _ = await store.list("/hapax/")
+    for start in range(0, len(kvs), 128):
+        await store.txn([], [Delete(kv.key) for kv in kvs[start:start + 128]])
+    await store.close()
+
+
+async def put(store: MetadataStore, name: str, value: bytes = b"x", lease: int = 0) -> int:
+    result = await store.txn([], [Put(PREFIX + name, value, lease)])
+    assert result.succeeded
+    return result.revision
+
+
+async def take(events: AsyncIterator[Sequence[WatchEvent]], count: int) -> list[WatchEvent]:
+    """The next `count` events of a watch."""
+    taken: list[WatchEvent] = []
+    async with asyncio.timeout(10):
+        while len(taken) < count:
+            taken.extend(await anext(events))
+    return taken
+
+
+async def test_a_key_keeps_its_create_revision_and_moves_its_mod_revision(tested: UnderTest) -> None:
+    store = tested.store
+    assert await store.get(PREFIX + "a") is None
+    first = await put(store, "a", b"1")
+    second = await put(store, "a", b"2")
+    assert second == first + 1
+    assert await store.get(PREFIX + "a") == KeyValue(PREFIX + "a", b"2", first, second, 0)
+
+
+async def test_list_is_sorted_and_bounded_by_the_prefix(tested: UnderTest) -> None:
+    store = tested.store
+    for name in ("b", "a/2", "a/1", "a"):
+        await put(store, name)
+    last = await put(store, "c")
+    kvs, revision = await store.list(PREFIX + "a/")
+    assert [kv.key for kv in kvs] == [PREFIX + "a/1", PREFIX + "a/2"]
+    assert revision == last
+    kvs, _ = await store.list(PREFIX)
+    assert [kv.key.removeprefix(PREFIX) for kv in kvs] == ["a", "a/1", "a/2", "b", "c"]
+
+
+async def test_txn_writes_all_or_nothing(tested: UnderTest) -> None:
+    store = tested.store
+    revision = await put(store, "a", b"1")
+    missing = Compare(PREFIX + "b", "create_revision", 0)
+    stale = Compare(PREFIX + "a", "mod_revision", revision - 1)
+    writes = [Put(PREFIX + "b", b"2"), Delete(PREFIX + "a")]
+
+    refused = await store.txn([missing, stale], writes)
+    assert (refused.succeeded, refused.revision) == (False, revision)
+    assert await store.get(PREFIX + "b") is None
+
+    done = await store.txn([missing, Compare(PREFIX + "a", "value", b"1")], writes)
+    assert (done.succeeded, done.revision) == (True, revision + 1)
+    assert await store.get(PREFIX + "a") is None
+    created = await store.get(PREFIX + "b")
+    assert created is not None and created.create_revision == revision + 1
+
+    assert not (await store.txn([missing], [Delete(PREFIX + "b")])).succeeded
+    assert (await store.txn([Compare(PREFIX + "a", "mod_revision", 0)], [])).succeeded
+
+
+async def test_the_value_of_a_missing_key_equals_nothing(tested: UnderTest) -> None:
+    assert not (await tested.store.txn([Compare(PREFIX + "a", "value", b"")], [])).succeeded
+
+
+async def test_a_deleted_key_is_created_anew(tested: UnderTest) -> None:
+    store = tested.store
+    first = await put(store, "a")
+    await store.txn([], [Delete(PREFIX + "a")])
+    again = await put(store, "a")
+    kv = await store.get(PREFIX + "a")
+    assert kv is not None and kv.create_revision == again == first + 2
+
+
+async def test_128_operations_fit_and_129_do_not(tested: UnderTest) -> None:
+    store = tested.store
+    writes = [Put(f"{PREFIX}{i:03}", b"x") for i in range(129)]
+    compares = [Compare(write.key, "create_revision", 0) for write in writes]
+    assert (await store.txn(compares[:128], writes[:128])).succeeded
+    with pytest.raises(ValueError):
+        await store.txn([], writes)
+    with pytest.raises(ValueError, match="duplicate key"):
+        await store.txn([], [writes[0], writes[0]])
+
+
+async def test_a_watch_replays_from_its_revision_and_goes_on(tested: UnderTest) -> None:
+    store = tested.store
+    await put(store, "before")
+    first = await put(store, "a", b"1")
+    await store.txn([], [Put(PREFIX + "a", b"2"), Put(PREFIX + "b", b"3"), Put("/hapax/port-test-2/c", b"4")])
+    events = store.watch(PREFIX, first)
+    seen = await take(events, 3)
+    assert [(e.key.removeprefix(PREFIX), e.kv and e.kv.value, e.revision) for e in seen] == [
+        ("a", b"1", first), ("a", b"2", first + 1), ("b", b"3", first + 1)]
+
+    await store.txn([], [Delete(PREFIX + "a")])
+    (deleted,) = await take(events, 1)
+    assert (deleted.key, deleted.kv, deleted.revision) == (PREFIX + "a", None, first + 2)
+    await events.aclose()
+
+
+async def test_one_revision_is_never_split_over_two_batches(tested: UnderTest) -> None:
+    store = tested.store
+    _, revision = await store.list(PREFIX)
+    events = store.watch(PREFIX, revision + 1)
+    waiting = asyncio.ensure_future(anext(events))
+    await store.txn([], [Put(f"{PREFIX}{i}", b"x" * 1000) for i in range(128)])
+    assert len(await waiting) == 128
+    await events.aclose()
+
+
+async def test_a_watch_of_a_compacted_revision_says_so(tested: UnderTest) -> None:
+    store = tested.store
+    first = await put(store, "a")
+    for _ in range(5):
+        last = await put(store, "a")
+    await tested.compact(last)
+    with pytest.raises(MetadataCompacted):
+        await anext(store.watch(PREFIX, first))
+    events = store.watch(PREFIX, last + 1)
+    following = asyncio.ensure_future(anext(events))
+    await put(store, "a", b"after")
+    assert [e.kv and e.kv.value for e in await following] == [b"after"]
+    await events.aclose()
+
+
+async def test_a_lease_that_is_not_renewed_takes_its_keys_with_it(tested: UnderTest) -> None:
+    store = tested.store
+    lease = await store.grant_lease(1.2)
+    await store.txn([], [Put(PREFIX + "a", b"1", lease), Put(PREFIX + "b", b"1", lease)])
+    kept = await put(store, "c")
+    kv = await store.get(PREFIX + "a")
+    assert kv is not None and kv.lease == lease
+    assert await store.keep_alive(lease) == pytest.approx(2, abs=0.01)  # whole seconds, at least 2
+
+    events = store.watch(PREFIX, kept + 1)
+    gone = await take(events, 2)
+    assert [(e.key, e.kv) for e in gone] == [(PREFIX + "a", None), (PREFIX + "b", None)]
+    assert await store.keep_alive(lease) == 0
+    with pytest.raises(MetadataLeaseGone):
+        await put(store, "a", lease=lease)
+    assert await store.get(PREFIX + "c") is not None
+    await events.aclose()
+
+
+async def test_a_revoked_lease_takes_its_keys_at_once(tested: UnderTest) -> None:
+    store = tested.store
+    lease = await store.grant_lease(60)
+    await put(store, "a", lease=lease)
+    await store.revoke_lease(lease)
+    assert await store.get(PREFIX + "a") is None
+    await store.revoke_lease(lease)
+
+
+async def test_a_key_put_without_its_lease_outlives_it(tested: UnderTest) -> None:
+    store = tested.store
+    lease = await store.grant_lease(60)
+    await put(store, "a", lease=lease)
+    await put(store, "a")
+    await store.revoke_lease(lease)
+    assert await store.get(PREFIX + "a") is not None
+
+
+async def test_an_outage_ends_watches_loudly_and_keeps_what_was_written(tested: UnderTest) -> None:
+    store = tested.store
+    lease = await store.grant_lease(3)
+    revision = await put(store, "a", lease=lease)
+    events = store.watch(PREFIX, revision)
+    await take(events, 1)
+    ending = asyncio.ensure_future(anext(events))
+
+    tested.stop()
+    with pytest.raises(MetadataUnavailable):
+        await ending
+    impatient = tested.short_timeout()
+    with pytest.raises(MetadataUnavailable):
+        await impatient.get(PREFIX + "a")
+    with pytest.raises(MetadataUnavailable):
+        await impatient.txn([], [Put(PREFIX + "b", b"x")])
+    with pytest.raises(MetadataUnavailable):
+        await anext(impatient.watch(PREFIX, revision))
+    await impatient.close()
+
+    tested.start()
+    kv = await store.get(PREFIX + "a")
+    assert kv is not None and kv.mod_revision == revision
+    assert await store.keep_alive(lease) > 0
+    events = store.watch(PREFIX, revision + 1)
+    following = asyncio.ensure_future(anext(events))
+    await put(store, "a", b"after")
+    assert [e.kv and e.kv.value for e in await following] == [b"after"]
+    await events.aclose()
+
+
+async def test_only_one_of_many_concurrent_compare_and_swaps_wins(tested: UnderTest) -> None:
+    store = tested.store
+    revision = await put(store, "a", b"")
+    results = await asyncio.gather(*(
+        store.txn([Compare(PREFIX + "a", "mod_revision", revision)], [Put(PREFIX + "a", bytes([i]))])
+        for i in range(20)
+    ))
+    winners = [i for i, result in enumerate(results) if result.succeeded]
+    assert len(winners) == 1
+    kv = await store.get(PREFIX + "a")
+    assert kv is not None and kv.value == bytes(winners)
+
+
+async def test_reads_go_on_at_another_endpoint(shared_etcd: EtcdProcess) -> None:
+    nobody = "127.0.0.1:1"
+    store = EtcdStore([nobody, shared_etcd.endpoint], timeout_s=10)
+    try:
+        await put(store, "a")
+        assert await store.get(PREFIX + "a") is not None
+    finally:
+        await store.close()
+
+
+async def test_a_frozen_member_costs_one_time_out_not_for_ever(shared_etcd: EtcdProcess) -> None:
+    store = EtcdStore([shared_etcd.endpoint], timeout_s=0.3)
+    try:
+        await store.get(PREFIX + "a")
+        shared_etcd.freeze()
+        with pytest.raises(MetadataUnavailable):
+            await store.txn([], [Put(PREFIX + "a", b"x")])
+        with pytest.raises(MetadataUnavailable):
+            await anext(store.watch(PREFIX, 1))
+        shared_etcd.thaw()
+        kv = await store.get(PREFIX + "a")
+        assert kv is None or kv.value == b"x"  # the outcome was unknown, and either is possible
+    finally:
+        await store.close()
