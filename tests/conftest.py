@@ -1,0 +1,69 @@
+"""Fixtures that every folder of tests may use: a real local cluster, each service a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.cli.local.etcd import find_etcd
+from hapax.cli.local.folder import LocalClusterError
+
+ClusterFactory = Callable[..., LocalCluster]
+_LOG_LINES = 30
+_clusters: list[LocalCluster] = []
+
+
+def start_cluster(folder: Path, **options: object) -> LocalCluster:
+    """`options` as for `LocalCluster.up`. The cluster ends with this process, however that ends."""
+    try:
+        find_etcd()
+    except LocalClusterError as error:
+        pytest.skip(str(error))
+    cluster = LocalCluster(folder)
+    cluster.up(**{"owned": True, **options})  # type: ignore[arg-type]
+    _clusters.append(cluster)
+    return cluster
+
+
+def end_cluster(cluster: LocalCluster) -> None:
+    _clusters.remove(cluster)
+    cluster.down()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker and one coordinator, shared by all tests that leave it as they found it: use topics of your own
+    names, kill nothing. `cluster.bootstrap` is its address."""
+    shared = start_cluster(tmp_path_factory.mktemp("shared-cluster"))
+    yield shared
+    end_cluster(shared)
+
+
+@pytest.fixture
+def cluster_factory(tmp_path: Path) -> Iterator[ClusterFactory]:
+    """Clusters of a test's own: `cluster_factory(brokers=2, coordinators=2, settings=["num.partitions=4"])`; then
+    `.kill("broker-0")`, `.stop(...)`, `.start(...)`, `.restart(...)`, `.wait_ready()`, `.log("broker-0")`."""
+    started: list[LocalCluster] = []
+
+    def make(**options: object) -> LocalCluster:
+        started.append(start_cluster(tmp_path / f"cluster-{len(started)}", **options))
+        return started[-1]
+
+    yield make
+    for each in started:
+        end_cluster(each)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failed test shows the last lines of every process that it talked to."""
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if report.failed and {"cluster", "cluster_factory"} & set(getattr(item, "fixturenames", ())):
+        for cluster in _clusters:
+            for log in sorted(cluster.folder.logs.glob("*.log")):
+                lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+                report.sections.append((f"{cluster.folder.path.name}/{log.name}", "\n".join(lines)))
+    return report  # type: ignore[return-value]
