@@ -16,8 +16,7 @@ from clients.foreign.confluent import Confluent
 from clients.foreign.kafka_python import KafkaPython
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-
-from integration.local_cluster import LocalCluster
+from hapax.cli.local.cluster import LocalCluster
 
 CLIENTS: list[ForeignClient] = [Confluent(), KafkaPython(), Aio()]
 

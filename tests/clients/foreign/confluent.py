@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from clients.foreign.face import Abortable, Fatal, Record
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 TIMEOUT = 60.0
 

@@ -8,11 +8,11 @@ Record = tuple[bytes | None, bytes | None]
 """(key, value)"""
 
 
-class Abortable(Exception):  # noqa: N818
+class Abortable(Exception):
     """The client says: abort this transaction and go on."""
 
 
-class Fatal(Exception):  # noqa: N818
+class Fatal(Exception):
     """The client says: this producer is finished (fenced among others)."""
 
 
