@@ -28,10 +28,10 @@ from typing import Any, Final, cast
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are not ours; errors are raised anyway
 
-import grpc  # noqa: E402
-import grpc.aio  # noqa: E402
+import grpc
+import grpc.aio
 
-from hapax.runtime.ports import RpcChannel, RpcError, RpcHandler, RpcServer  # noqa: E402
+from hapax.runtime.ports import RpcChannel, RpcError, RpcHandler, RpcServer
 
 log = logging.getLogger("hapax.rpc")
 
