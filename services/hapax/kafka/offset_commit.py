@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import NO_TOPIC_ID
@@ -90,5 +91,5 @@ def _response(offsets: Sequence[OffsetToCommit], codes: Sequence[ErrorCode]) -> 
         partitions = [
             Partition(partition_index=offset.partition, error_code=int(code)) for offset, code in answered
         ]
-        topics.append(Topic(name=name, topic_id=topic_id, partitions=partitions))
+        topics.append(Topic(name=name, topic_id=UUID(bytes=topic_id), partitions=partitions))
     return OffsetCommitResponse(throttle_time_ms=0, topics=topics)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import NO_TOPIC_ID
@@ -134,7 +135,7 @@ def _response(answers: Sequence[OffsetAnswer], code: ErrorCode) -> Any:
 
 def _group(group_id: str, answers: Sequence[OffsetAnswer], code: ErrorCode) -> Any:
     topics = [
-        GroupTopic(name=name, topic_id=topic_id, partitions=[
+        GroupTopic(name=name, topic_id=UUID(bytes=topic_id), partitions=[
             GroupPartition(
                 partition_index=a.partition, committed_offset=a.offset, committed_leader_epoch=a.leader_epoch,
                 metadata=a.metadata, error_code=int(a.error),

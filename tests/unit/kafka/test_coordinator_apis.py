@@ -1,0 +1,313 @@
+"""Every version of the coordinators' calls, from the request's bytes to the response's bytes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_requests import ProducerIdentity
+from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
+from hapax.kafka import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_producers,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
+    messages,
+    offset_commit,
+    offset_fetch,
+    txn_offset_commit,
+    write_txn_markers,
+)
+from hapax.kafka.apis import ApiKey, all_apis
+from hapax.kafka.describe_producers import ActiveProducer
+from hapax.kafka.describe_transactions import Description
+from hapax.kafka.list_transactions import Listed
+from hapax.kafka.offset_fetch import OffsetAnswer
+from hapax.kafka.table import ApiTable
+
+TOPIC_ID = UUID("6b1d7f7e-2f5a-4d3e-9a53-0a5f4c3b2a19")
+VERSIONS = {api.key: range(api.min_version, api.max_version + 1) for api in all_apis()}
+
+
+class Service:
+    """Answers everything and remembers what it was asked; with `refusal` it refuses everything."""
+
+    def __init__(self, refusal: ErrorCode | None = None) -> None:
+        self.refusal = refusal
+        self.asked: list[Any] = []
+
+    def note(self, *asked: Any) -> None:
+        self.asked.append(asked)
+        if self.refusal is not None:
+            raise Refusal(self.refusal)
+
+    async def init_producer_id(self, ctx: Any, *asked: Any) -> ProducerIdentity:
+        self.note(*asked)
+        return ProducerIdentity(ProducerId(7), ProducerEpoch(3))
+
+    async def add_partitions_to_txn(self, ctx: Any, *asked: Any, verify_only: bool) -> list[ErrorCode]:
+        self.note(*asked, verify_only)
+        return [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+    async def add_offsets_to_txn(self, ctx: Any, *asked: Any) -> None:
+        self.note(*asked)
+
+    async def end_txn(self, ctx: Any, *asked: Any) -> ProducerIdentity:
+        self.note(*asked)
+        return ProducerIdentity(ProducerId(7), ProducerEpoch(4))
+
+    async def txn_offset_commit(self, ctx: Any, request: Any) -> list[ErrorCode]:
+        self.note(request)
+        return [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE]
+
+    async def offset_commit(self, ctx: Any, request: Any) -> list[ErrorCode]:
+        self.note(request)
+        return [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE]
+
+    async def offset_fetch(self, ctx: Any, group: Any, require_stable: bool) -> list[OffsetAnswer]:
+        self.note(group, require_stable)
+        return [
+            OffsetAnswer(a.topic, a.topic_id, a.partition, 40 + a.partition, 2, "m", ErrorCode.NONE)
+            for a in group.partitions or ()
+        ]
+
+    async def write_txn_markers(self, ctx: Any, markers: Any) -> list[list[ErrorCode]]:
+        self.note(*markers)
+        return [[ErrorCode.NONE] * len(marker.partitions) for marker in markers]
+
+    async def describe_transaction(self, ctx: Any, transactional_id: str) -> Description:
+        self.note(transactional_id)
+        partitions = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))  # type: ignore[arg-type]
+        return Description("Ongoing", 60_000, 1234, 7, 3, partitions)
+
+    async def list_transactions(self, ctx: Any, filters: Any) -> list[Listed]:
+        self.note(filters)
+        return [Listed("t", 7, "Ongoing")]
+
+    async def describe_producers(self, ctx: Any, *asked: Any) -> list[ActiveProducer]:
+        self.note(*asked)
+        return [ActiveProducer(7, 3, 9, 1234, 5, -1)]
+
+
+MODULES = {
+    ApiKey.INIT_PRODUCER_ID: init_producer_id, ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn, ApiKey.END_TXN: end_txn,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit, ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch, ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions, ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+}
+
+
+async def call(service: Service, key: ApiKey, version: int, request: Any) -> Any:
+    """Through the bytes both ways."""
+    table = ApiTable(all_apis())
+    MODULES[key].register(table, service)  # type: ignore[attr-defined]
+    api = table.get(key)
+    assert api is not None and api.handler is not None
+    decoded = type(request).decode(request.encode(version=version), version=version)
+    response = await api.handler(SimpleNamespace(api_version=version), decoded)  # type: ignore[arg-type, misc]
+    kind = type(response)
+    return kind.decode(response.encode(version=version), version=version)
+
+
+def every_version(key: ApiKey) -> Any:
+    return pytest.mark.parametrize("version", VERSIONS[key])
+
+
+@every_version(ApiKey.INIT_PRODUCER_ID)
+async def test_init_producer_id(version: int) -> None:
+    service = Service()
+    request = messages.InitProducerIdRequest(
+        transactional_id="t", transaction_timeout_ms=60_000, producer_id=5, producer_epoch=2
+    )
+    response = await call(service, ApiKey.INIT_PRODUCER_ID, version, request)
+    assert service.asked == [("t", 60_000, 5, 2) if version >= 3 else ("t", 60_000, -1, -1)]
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 7, 3)
+    response = await call(Service(ErrorCode.NOT_COORDINATOR), ApiKey.INIT_PRODUCER_ID, version, request)
+    assert (response.error_code, response.producer_id) == (ErrorCode.NOT_COORDINATOR, -1)
+
+
+async def test_an_empty_transactional_id_is_refused() -> None:
+    request = messages.InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
+    response = await call(Service(), ApiKey.INIT_PRODUCER_ID, 4, request)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+@every_version(ApiKey.ADD_PARTITIONS_TO_TXN)
+async def test_add_partitions_to_txn(version: int) -> None:
+    kind = messages.AddPartitionsToTxnRequest
+    topics = [kind.AddPartitionsToTxnTopic(name="a", partitions=[0, 1]),
+              kind.AddPartitionsToTxnTopic(name="b", partitions=[9])]
+    if version < 4:
+        request = kind(v3_and_below_transactional_id="t", v3_and_below_producer_id=7,
+                       v3_and_below_producer_epoch=3, v3_and_below_topics=topics)
+    else:
+        request = kind(transactions=[kind.AddPartitionsToTxnTransaction(
+            transactional_id="t", producer_id=7, producer_epoch=3, verify_only=True, topics=topics)])
+    service = Service()
+    response = await call(service, ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
+    assert service.asked == [("t", 7, 3, [("a", 0), ("a", 1), ("b", 9)], version >= 4)]
+    results = (response.results_by_topic_v3_and_below if version < 4
+               else response.results_by_transaction[0].topic_results)
+    assert _codes(results) == {("a", 0): 0, ("a", 1): 0, ("b", 9): 3}
+    refused = await call(Service(ErrorCode.PRODUCER_FENCED), ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
+    results = (refused.results_by_topic_v3_and_below if version < 4
+               else refused.results_by_transaction[0].topic_results)
+    assert set(_codes(results).values()) == {ErrorCode.PRODUCER_FENCED}
+
+
+def _codes(results: Any) -> dict[tuple[str, int], int]:
+    return {(t.name, p.partition_index): p.partition_error_code for t in results for p in t.results_by_partition}
+
+
+@every_version(ApiKey.ADD_OFFSETS_TO_TXN)
+async def test_add_offsets_to_txn(version: int) -> None:
+    service = Service()
+    request = messages.AddOffsetsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, group_id="g")
+    response = await call(service, ApiKey.ADD_OFFSETS_TO_TXN, version, request)
+    assert response.error_code == 0 and service.asked == [("t", 7, 3, "g")]
+
+
+@every_version(ApiKey.END_TXN)
+async def test_end_txn(version: int) -> None:
+    service = Service()
+    request = messages.EndTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, committed=True)
+    response = await call(service, ApiKey.END_TXN, version, request)
+    assert response.error_code == 0 and service.asked == [("t", 7, 3, True)]
+    if version >= 5:
+        assert (response.producer_id, response.producer_epoch) == (7, 4)
+
+
+@every_version(ApiKey.TXN_OFFSET_COMMIT)
+async def test_txn_offset_commit(version: int) -> None:
+    kind = messages.TxnOffsetCommitRequest
+    partition = kind.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition
+    request = kind(
+        transactional_id="t", group_id="g", producer_id=7, producer_epoch=3, generation_id=4, member_id="m",
+        group_instance_id="i", topics=[kind.TxnOffsetCommitRequestTopic(name="a", partitions=[
+            partition(partition_index=0, committed_offset=11, committed_leader_epoch=2, committed_metadata="x"),
+            partition(partition_index=1, committed_offset=12, committed_leader_epoch=2, committed_metadata=None),
+        ])],
+    )
+    service = Service()
+    response = await call(service, ApiKey.TXN_OFFSET_COMMIT, version, request)
+    asked = service.asked[0][0]
+    assert (asked.generation, asked.member_id, asked.instance_id) == ((4, "m", "i") if version >= 3 else (-1, "", None))
+    epoch = 2 if version >= 2 else -1
+    assert [(o.offset, o.leader_epoch, o.metadata) for o in asked.offsets] == [(11, epoch, "x"), (12, epoch, "")]
+    assert [p.error_code for p in response.topics[0].partitions] == [0, 12]
+
+
+@every_version(ApiKey.OFFSET_COMMIT)
+async def test_offset_commit(version: int) -> None:
+    kind = messages.OffsetCommitRequest
+    partition = kind.OffsetCommitRequestTopic.OffsetCommitRequestPartition
+    topic = kind.OffsetCommitRequestTopic(name="a", topic_id=TOPIC_ID, partitions=[
+        partition(partition_index=0, committed_offset=11, committed_leader_epoch=2, committed_metadata="x"),
+        partition(partition_index=1, committed_offset=12, committed_leader_epoch=2, committed_metadata=None),
+    ])
+    request = kind(group_id="g", generation_id_or_member_epoch=4, member_id="m", group_instance_id="i",
+                   retention_time_ms=99, topics=[topic])
+    service = Service()
+    response = await call(service, ApiKey.OFFSET_COMMIT, version, request)
+    asked = service.asked[0][0]
+    assert asked.retention_ms == (99 if version <= 4 else -1)
+    assert asked.offsets[0].topic == ("a" if version < 10 else "")
+    assert asked.offsets[0].topic_id == (bytes(16) if version < 10 else TOPIC_ID.bytes)
+    assert [p.error_code for p in response.topics[0].partitions] == [0, 12]
+    if version >= 10:
+        assert response.topics[0].topic_id == TOPIC_ID
+
+
+@every_version(ApiKey.OFFSET_FETCH)
+async def test_offset_fetch(version: int) -> None:
+    kind = messages.OffsetFetchRequest
+    if version < 8:
+        request = kind(group_id="g", require_stable=True,
+                       topics=[kind.OffsetFetchRequestTopic(name="a", partition_indexes=[0, 1])])
+    else:
+        topic = kind.OffsetFetchRequestGroup.OffsetFetchRequestTopics(
+            name="a", topic_id=TOPIC_ID, partition_indexes=[0, 1])
+        request = kind(groups=[kind.OffsetFetchRequestGroup(
+            group_id="g", member_id="m", member_epoch=1, topics=[topic])], require_stable=True)
+    service = Service()
+    response = await call(service, ApiKey.OFFSET_FETCH, version, request)
+    group, stable = service.asked[0]
+    assert stable is (version >= 7) and group.group_id == "g"
+    topics = response.topics if version < 8 else response.groups[0].topics
+    assert [(p.partition_index, p.committed_offset) for p in topics[0].partitions] == [(0, 40), (1, 41)]
+    if version >= 10:
+        assert topics[0].topic_id == TOPIC_ID
+    refused = await call(Service(ErrorCode.NOT_COORDINATOR), ApiKey.OFFSET_FETCH, version, request)
+    if version == 1:
+        assert [p.error_code for p in refused.topics[0].partitions] == [16, 16]
+    else:
+        assert (refused.error_code if version < 8 else refused.groups[0].error_code) == 16
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_offset_fetch_of_all_partitions(version: int) -> None:
+    kind = messages.OffsetFetchRequest
+    request = (kind(group_id="g", topics=None) if version < 8
+               else kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=None)]))
+    service = Service()
+    await call(service, ApiKey.OFFSET_FETCH, version, request)
+    assert service.asked[0][0].partitions is None
+
+
+@every_version(ApiKey.WRITE_TXN_MARKERS)
+async def test_write_txn_markers(version: int) -> None:
+    kind = messages.WriteTxnMarkersRequest
+    request = kind(markers=[kind.WritableTxnMarker(
+        producer_id=7, producer_epoch=3, transaction_result=False, coordinator_epoch=5, transaction_version=2,
+        topics=[kind.WritableTxnMarker.WritableTxnMarkerTopic(name="a", partition_indexes=[0, 2])],
+    )])
+    service = Service()
+    response = await call(service, ApiKey.WRITE_TXN_MARKERS, version, request)
+    marker = service.asked[0][0]
+    assert (marker.commit, marker.transaction_version) == (False, 2 if version >= 2 else 0)
+    assert marker.partitions == (("a", 0), ("a", 2))
+    results = response.markers[0].topics[0].partitions
+    assert [(p.partition_index, p.error_code) for p in results] == [(0, 0), (2, 0)]
+
+
+async def test_describe_transactions() -> None:
+    request = messages.DescribeTransactionsRequest(transactional_ids=["t"])
+    response = await call(Service(), ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
+    state = response.transaction_states[0]
+    assert (state.transaction_state, state.producer_id) == ("Ongoing", 7)
+    assert [(t.topic, list(t.partitions)) for t in state.topics] == [("a", [0, 2]), ("b", [1])]
+    refusing = Service(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    response = await call(refusing, ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
+    assert response.transaction_states[0].error_code == 105
+
+
+@every_version(ApiKey.LIST_TRANSACTIONS)
+async def test_list_transactions(version: int) -> None:
+    service = Service()
+    request = messages.ListTransactionsRequest(
+        state_filters=["Ongoing", "Nonsense"], producer_id_filters=[7], duration_filter=5, transactional_id_pattern="t.*"
+    )
+    response = await call(service, ApiKey.LIST_TRANSACTIONS, version, request)
+    (filters,) = service.asked[0]
+    assert filters.states == ("Ongoing",)
+    assert filters.duration_ms == (5 if version >= 1 else -1)
+    assert filters.pattern == ("t.*" if version >= 2 else None)
+    assert response.unknown_state_filters == ["Nonsense"]
+    assert [t.transactional_id for t in response.transaction_states] == ["t"]
+
+
+async def test_describe_producers() -> None:
+    kind = messages.DescribeProducersRequest
+    request = kind(topics=[kind.TopicRequest(name="a", partition_indexes=[0])])
+    response = await call(Service(), ApiKey.DESCRIBE_PRODUCERS, 0, request)
+    (producer,) = response.topics[0].partitions[0].active_producers
+    assert (producer.producer_id, producer.last_sequence, producer.current_txn_start_offset) == (7, 9, -1)
