@@ -15,7 +15,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TextIO, TypeVar
 
 _NAME: Final = "hapax"
 _service = "hapax"
@@ -52,11 +52,11 @@ def logger(part: str) -> Logger:
     return Logger(part)
 
 
-def start_logging(service: str, level: str = "INFO") -> None:
+def start_logging(service: str, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Called once by `main.py`; `service` is the process's name, such as `broker-0`. Lines go to stderr."""
     global _service
     _service = service
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -1,0 +1,55 @@
+# Every verb sets up what it needs; `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+T ?= tests
+SEEDS ?= 1-100
+HOURS ?= 1
+SEED ?= 1
+
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update sim sim-seed clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## virtual environment, packages, etcd, a Java for Spark; seconds when all is there
+	@scripts/setup.sh
+
+demo: setup ## 336,776 flights through a cluster whose processes are killed: each counted once
+	@$(BIN)/python -m demo
+
+test: lint ## everything: lint, types, layering, generated code, then all tests
+	@$(BIN)/python -m pytest tests
+
+test-one: setup ## one test or folder: make test-one T=tests/unit/core
+	@$(BIN)/python -m pytest $(T)
+
+lint: setup ## ruff, mypy, import-linter, generated code and pages are current
+	@$(BIN)/ruff check
+	@$(BIN)/mypy services/hapax spark/hapax_spark scripts
+	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/generate_proto.py --check
+	@$(BIN)/python scripts/generate_docs.py --check
+
+bench: setup ## the figures of docs/benchmarks.md; also as JSON lines in build/bench.jsonl
+	@$(BIN)/python -m bench
+
+proto: setup ## regenerate services/hapax/rpc/gen from proto/
+	@$(BIN)/python scripts/generate_proto.py
+
+docs: setup ## regenerate the pages that come from the source (docs/settings.md)
+	@$(BIN)/python scripts/generate_docs.py
+
+scenarios-update: setup ## rewrite the golden scenario scripts from what the code does now; review the diff
+	@HAPAX_UPDATE_SCENARIOS=1 $(BIN)/python -m pytest tests/scenarios
+
+sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=1
+	@$(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS)
+
+sim-seed: setup ## one simulated history with its trace: make sim-seed SEED=7
+	@$(BIN)/python -m hapax_sim --seed $(SEED) --trace
+
+clean: ## remove what was built; the caches of packages and etcd stay
+	@rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,115 @@
+"""One table, three sources, and no typing error that passes for a default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hapax.runtime.settings import (
+    SETTING_NAMES,
+    TOPIC_CONFIGS,
+    Address,
+    Settings,
+    SettingsError,
+    load,
+    parse_arguments,
+    settings_page,
+)
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("# a comment\nnum.partitions=2\nlog.segment.bytes = 1000\nmessage.max.bytes=10\n")
+    environment = {"HAPAX_NUM_PARTITIONS": "3", "HAPAX_LOG_SEGMENT_BYTES": "2000", "PATH": "/bin"}
+    settings = load(["num.partitions=4"], file=file, environment=environment)
+    assert (settings.num_partitions, settings.log_segment_bytes, settings.message_max_bytes) == (4, 2000, 10)
+    assert settings.durability == "fsync"
+
+
+def test_toml_with_nested_tables_and_dotted_keys(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('durability = "page-cache"\n"num.partitions" = 5\n[auto.create.topics]\nenable = false\n')
+    settings = load(file=file, environment={})
+    assert (settings.durability, settings.num_partitions) == ("page-cache", 5)
+    assert settings.auto_create_topics_enable is False
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["log.segment.byte=5"], r"log\.segment\.byte \(--set\): no such setting; did you mean log\.segment\.bytes\?"),
+        (["log.segment.bytes=many"], r"log\.segment\.bytes=many \(--set\): .*integer"),
+        (["durability=maybe"], r"durability=maybe \(--set\): .*'fsync' or 'page-cache'"),
+        (["listeners=SSL://a:1"], r"SSL"),
+        (["num.partitions=0"], r"num\.partitions=0"),
+        (["num.partitions"], r"expected name=value"),
+    ],
+)
+def test_a_fault_names_the_setting_and_where_it_came_from(flags: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(flags, environment={})
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(SettingsError) as raised:
+        load(["nonsense=1", "num.partitions=x"], environment={"HAPAX_DURABILITY": "y"})
+    assert len(str(raised.value).splitlines()) == 3
+    assert "durability=y (environment)" in str(raised.value)
+
+
+def test_what_kubernetes_puts_into_the_environment_is_no_setting() -> None:
+    environment = {
+        "HAPAX_SERVICE_HOST": "10.0.0.1",
+        "HAPAX_BROKER_SERVICE_PORT_KAFKA": "9092",
+        "HAPAX_PORT": "tcp://10.0.0.1:9092",
+        "HAPAX_BROKER_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "HAPAX_TEST_SOMETHING": "1",
+    }
+    assert load(environment=environment) == Settings()
+
+
+def test_a_topics_configuration_overrides_the_brokers() -> None:
+    broker = load(["log.retention.hours=1", "log.segment.bytes=500"], environment={})
+    topic = broker.for_topic({"retention.ms": "5", "segment.ms": "7"})
+    assert (broker.retention_ms, topic.retention_ms, topic.roll_ms) == (3_600_000, 5, 7)
+    assert topic.log_segment_bytes == 500
+    with pytest.raises(SettingsError, match="retention"):
+        broker.for_topic({"retention.msec": "5"})
+    with pytest.raises(SettingsError, match="topic configuration"):
+        broker.for_topic({"retention.ms": "soon"})
+
+
+def test_topic_configurations_name_settings() -> None:
+    assert set(TOPIC_CONFIGS.values()) <= set(SETTING_NAMES)
+
+
+def test_a_services_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.properties"
+    file.write_text("node.id=3\n")
+    assert parse_arguments(["--config", str(file), "--set", "num.partitions=2"]).num_partitions == 2
+    assert parse_arguments([f"--config={file}"]).node_id == 3
+    with pytest.raises(SettingsError, match="expected --set"):
+        parse_arguments(["--verbose"])
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("127.0.0.1:9092", "127.0.0.1", 9092), ("PLAINTEXT://:0", "0.0.0.0", 0), ("[::1]:5", "::1", 5)],
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    address = Address.parse(text)
+    assert (address.host, address.port) == (host, port)
+    assert Address.parse(str(address)) == address
+
+
+def test_an_advertised_port_0_is_the_bound_one() -> None:
+    settings = load(["advertised.listeners=broker.example:0"], environment={})
+    assert str(settings.advertised_kafka(Address(("0.0.0.0", 41)))) == "broker.example:41"
+
+
+def test_every_setting_is_documented() -> None:
+    page = settings_page()
+    for name in SETTING_NAMES:
+        assert f"| `{name}` |" in page
+    assert "| |\n" not in page
