@@ -1,9 +1,9 @@
 """The message classes of `kafka.protocol`, by name: `from hapax.kafka.messages import MetadataRequest`.
 
 kafka-python generates them from Kafka's published schemas, for both directions and every version. Two things are
-added here. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB):
+done here. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB):
 here the package is made without running it, and it runs only when somebody asks it for a client class. And
-unknown tagged fields, which carry Hapax's own fields, are written as well as read.
+`hardening` makes the decoders fit for strangers' bytes, and the encoders write unknown tagged fields.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ def _place_late(package: str) -> None:
 for _package in ("kafka", "kafka.protocol", "kafka.protocol.admin", "kafka.protocol.consumer",
                  "kafka.protocol.producer", "kafka.protocol.metadata"):
     _place_late(_package)
+
+from hapax.kafka import hardening  # noqa: E402 - needs the packages above
+
+hardening.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,170 @@
+"""Makes kafka-python's generated decoders safe to feed with bytes from strangers, and its encoders complete.
+
+The library compiles one decoder per message and version, written for answers from a trusted broker. Against hostile
+bytes they need four more checks, made here by replacing the pieces of the code generator:
+
+* a varint ends after five bytes (the library's grows a number without end: quadratic time);
+* a string, byte array or array must fit into what is left of the frame (a slice past the end is silently short);
+* tagged fields are read in place (the library copies the rest of the frame for each: quadratic time);
+* whatever goes wrong is an exception, never a loop over a claimed count.
+
+Encoding gains one thing: unknown tagged fields are written, since Hapax's own travel as such.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, Final
+
+from kafka.protocol.schemas.fields import array, struct, struct_array
+from kafka.protocol.schemas.fields.codecs import encode_buffer, tagged_fields, types
+
+_LOOP: Final = re.compile(r"( *)for \w+ in range\((\w+)\):$")
+_MAX_TAGS: Final = 1000
+
+
+def _emit_varint(cls: Any, ctx: Any, var_name: str, indent: str) -> None:
+    byte, shift = ctx.next_var("b"), ctx.next_var("sh")
+    for line in (
+        f"{var_name} = data[pos]",
+        "pos += 1",
+        f"if {var_name} & 0x80:",
+        f"    {var_name} &= 0x7f",
+        f"    {shift} = 7",
+        "    while True:",
+        f"        {byte} = data[pos]",
+        "        pos += 1",
+        f"        {var_name} |= ({byte} & 0x7f) << {shift}",
+        f"        if not ({byte} & 0x80): break",
+        f"        {shift} += 7",
+        f"        if {shift} > 28: raise ValueError('a varint of more than five bytes')",
+    ):
+        ctx.emit(indent, line)
+
+
+def _emit_length(ctx: Any, indent: str, compact: bool, fmt: str, size: int) -> str:
+    length = str(ctx.next_var("ln"))
+    if compact:
+        types.UnsignedVarInt32.emit_decode_from(ctx, length, indent)
+        ctx.emit(indent, f"{length} -= 1")
+    else:
+        ctx.emit(indent, f'{length} = unpack_from(">{fmt}", data, pos)[0]')
+        ctx.emit(indent, f"pos += {size}")
+    return length
+
+
+def _emit_sized(ctx: Any, var_name: str, indent: str, length: str, convert: str) -> None:
+    ctx.emit(indent, f"if {length} < 0:")
+    ctx.emit(indent, f"    {var_name} = None")
+    ctx.emit(indent, "else:")
+    ctx.emit(indent, f"    if {length} > len(data) - pos: raise ValueError('a length past the end of the frame')")
+    ctx.emit(indent, f"    {var_name} = {convert.format(f'data[pos:pos+{length}]')}")
+    ctx.emit(indent, f"    pos += {length}")
+
+
+def _emit_string(self: Any, ctx: Any, var_name: str, indent: str, compact: bool = False) -> None:
+    _emit_sized(ctx, var_name, indent, _emit_length(ctx, indent, compact, "h", 2), 'str({}, "utf-8")')
+
+
+def _emit_bytes(cls: Any, ctx: Any, var_name: str, indent: str, compact: bool = False) -> None:
+    _emit_sized(ctx, var_name, indent, _emit_length(ctx, indent, compact, "i", 4), "bytes({})")
+
+
+def _bounded(emit: Any) -> Any:
+    """An array's decoder with a check of the claimed count: every element takes at least one byte."""
+
+    def emit_decode_from(self: Any, ctx: Any, var_name: str, indent: str, **options: Any) -> None:
+        first = len(ctx.lines)
+        emit(self, ctx, var_name, indent, **options)
+        for index in range(first, len(ctx.lines)):
+            loop = _LOOP.match(ctx.lines[index])
+            if loop:
+                check = f"if {loop[2]} > len(data) - pos: raise ValueError('a count past the end of the frame')"
+                ctx.lines.insert(index, loop[1] + check)
+                return
+        raise AssertionError("the code generator of kafka-python has changed: no loop in an array's decoder")
+
+    return emit_decode_from
+
+
+def _emit_tags(self: Any, ctx: Any, var_name: str, indent: str, version: int) -> None:
+    known = ctx.next_var("tf")
+    ctx.globs[known] = self.tagged_fields(version)
+    ctx.globs["_read_tags"] = _read_tags
+    ctx.emit(indent, f"pos = _read_tags({var_name}, data, pos, {known}, {version})")
+
+
+def _read_tags(message: Any, data: memoryview, position: int, known: Any, version: int) -> int:
+    """Sets the tagged fields of `message` that begin at `position`; returns the position after them."""
+    count, position = _varint(data, position)
+    if count > _MAX_TAGS:
+        raise ValueError(f"{count} tagged fields")
+    for _ in range(count):
+        tag, position = _varint(data, position)
+        size, position = _varint(data, position)
+        end = position + size
+        if end > len(data):
+            raise ValueError("a tagged field past the end of the frame")
+        value = bytes(data[position:end])
+        position = end
+        field = known._tags.get(tag)
+        if field is None:
+            if message.unknown_tags is None:
+                message.unknown_tags = {}
+            message.unknown_tags[f"_{tag}"] = value
+        else:
+            if message.tags is None:
+                message.tags = set()
+            message.tags.add(field.name)
+            setattr(message, field.name,
+                    field.decode(io.BytesIO(value), version=version, compact=True, tagged=None))
+    return position
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a varint of more than five bytes")
+
+
+_encode_known_tags: Final = tagged_fields.TaggedFields.encode_into
+
+
+def _encode_tags(self: Any, item: Any, out: Any, version: int | None = None) -> None:
+    unknown: dict[str, bytes] | None = getattr(item, "unknown_tags", None)
+    if not unknown:
+        _encode_known_tags(self, item, out, version=version)
+        return
+    known = encode_buffer.EncodeBuffer(256)
+    _encode_known_tags(self, item, known, version=version)
+    count, start = _varint(memoryview(known.buf), 0)
+    put_varint = types.UnsignedVarInt32.encode_into
+    put_varint(out, count + len(unknown))
+    _put(out, bytes(known.buf[start : known.pos]))
+    for name in sorted(unknown, key=lambda name: int(name[1:])):  # tags must rise; the known ones are lower
+        put_varint(out, int(name[1:]))
+        put_varint(out, len(unknown[name]))
+        _put(out, unknown[name])
+
+
+def _put(out: Any, data: bytes) -> None:
+    out.ensure(len(data))
+    out.buf[out.pos : out.pos + len(data)] = data
+    out.pos += len(data)
+
+
+def install() -> None:
+    """Replaces the pieces; before any message is compiled. Repeating it would wrap twice: call it once."""
+    types.UnsignedVarInt32.emit_decode_from = classmethod(_emit_varint)
+    types.String.emit_decode_from = _emit_string
+    types.Bytes.emit_decode_from = classmethod(_emit_bytes)
+    array.ArrayField.emit_decode_from = _bounded(array.ArrayField.emit_decode_from)
+    struct_array.StructArrayField.emit_decode_from = _bounded(struct_array.StructArrayField.emit_decode_from)
+    struct.StructField._emit_tagged_decode = _emit_tags
+    tagged_fields.TaggedFields.encode_into = _encode_tags
