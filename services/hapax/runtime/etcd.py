@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import grpc.aio
-from aetcd.rpc import kv_pb2, rpc_pb2  # type: ignore[import-untyped]
+from aetcd.rpc import kv_pb2, rpc_pb2
 
 from hapax.runtime import telemetry
 from hapax.runtime.ports import (

@@ -1,0 +1,59 @@
+"""Who a node is: the ranges of node ids, and the `meta.properties` that stands in every data folder (rule 22).
+
+The file is Kafka's (`version=1`, `cluster.id`, `node.id`, `directory.id`), so third-party tools can read it. Its
+directory id tells one folder from another of the same node: a process that restarts on the same folder may replace
+its predecessor's registration without waiting for that one's lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from hapax.codec.metadata import Role
+from hapax.core.types import NodeId
+from hapax.runtime.ports import Disk, Randomness
+
+FIRST_NODE_ID: Final[dict[Role, int]] = {"broker": 0, "coordinator": 100, "pid": 200, "controller": 300}
+"""Where each role begins to count. Clients know brokers and coordinators alike as nodes, hence one space of ids."""
+
+FILE: Final = "meta.properties"
+
+
+class FolderRefused(Exception):
+    """The data folder belongs to another cluster or node."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderIdentity:
+    cluster_id: str
+    node_id: NodeId
+    directory_id: str
+    """32 hex digits, drawn when the folder was made."""
+
+
+async def claim_folder(disk: Disk, cluster_id: str, node_id: NodeId, random: Randomness) -> FolderIdentity:
+    """Reads the folder's identity, or writes it where the folder is new. Raises FolderRefused."""
+    if not disk.exists(FILE):
+        identity = FolderIdentity(cluster_id, node_id, random.randbytes(16).hex())
+        lines = ["version=1", f"cluster.id={cluster_id}", f"node.id={node_id}",
+                 f"directory.id={identity.directory_id}", ""]  # fmt: skip
+        await disk.write_atomically(FILE, "\n".join(lines).encode())
+        return identity
+    file = disk.open(FILE)
+    try:
+        text = file.read(0, file.size()).decode("utf-8", "replace")
+    finally:
+        file.close()
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            fields[name.strip()] = value.strip()
+    for name, wanted in (("cluster.id", cluster_id), ("node.id", str(node_id))):
+        if fields.get(name) != wanted:
+            raise FolderRefused(
+                f"this data folder's {FILE} says {name}={fields.get(name)}, but this process has {name}={wanted}: "
+                "refusing to touch it"
+            )
+    return FolderIdentity(cluster_id, node_id, fields.get("directory.id", ""))

@@ -1,0 +1,205 @@
+"""A node's registration in the metadata store: its key under a lease, kept alive until the service ends.
+
+The key's create revision is the node's registration epoch. A process that restarts on the same data folder deletes
+its predecessor's key by compare-and-swap and creates its own, so that it need not wait for the old lease to end;
+the controller sees a new epoch and gives out new leader epochs. Any other process under a taken node id waits at most
+one lease for it to become free, and then gives up.
+
+While the store is away the service goes on: what it may still do is decided by epochs at the partition leaders, not
+by its lease (rule 12). Once the store answers and the registration is gone, or is another process's, `on_lost` is
+called with one sentence and the service must end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from hapax.codec.metadata import Keys, NodeRecord
+from hapax.core.types import RegistrationEpoch
+from hapax.runtime import telemetry
+from hapax.runtime.ports import (
+    Compare,
+    Delete,
+    KeyValue,
+    MetadataCompacted,
+    MetadataLeaseGone,
+    MetadataStore,
+    MetadataUnavailable,
+    Put,
+    Randomness,
+    Task,
+)
+
+log = telemetry.logger("registration")
+
+DEFAULT_TTL_S: Final = 3.0
+_RENEWALS_PER_TTL: Final = 3
+_WAIT_SLACK_S: Final = 1.0
+"""Beyond the lease's time to live: etcd checks for ended leases twice a second."""
+_RETRY_S: Final = 0.1
+
+
+class NodeIdTaken(Exception):
+    """Another live process is registered under the node id."""
+
+
+class Registration:
+    """Use `register`. `epoch` and `record.session` prove this process to the others."""
+
+    def __init__(
+        self, store: MetadataStore, keys: Keys, record: NodeRecord, ttl_s: float, random: Randomness,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.record: Final = record
+        self.epoch = RegistrationEpoch(0)
+        self.lease = 0
+        self._store = store
+        self._key = keys.node(record.node_id)
+        self._ttl_s = ttl_s
+        self._random = random
+        self._on_lost = on_lost
+        self._keeper: Task | None = None
+        self._confirmed_until = 0.0
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the lease certainly has not run out yet: False once the store was away for a whole lease."""
+        return asyncio.get_running_loop().time() < self._confirmed_until
+
+    def fence(self) -> Compare:
+        """What this node's own writes compare: they fail once the registration is gone or another's."""
+        return Compare(self._key, "create_revision", self.epoch)
+
+    async def close(self) -> None:
+        """Gives the registration up at once: others take over without waiting for the lease."""
+        if self._keeper is None:
+            return
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+        self._keeper = None
+        try:
+            async with asyncio.timeout(1.0):
+                await self._store.revoke_lease(self.lease)
+        except (MetadataUnavailable, TimeoutError) as error:
+            log.warning("could not give the registration up, its lease will end by itself", error=error)
+
+    # --- taking the key
+
+    async def start(self) -> None:
+        deadline: float | None = None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                existing = await self._store.get(self._key)
+                if existing is None:
+                    if await self._create():
+                        break
+                elif self._is_mine(existing):  # an attempt whose answer was lost
+                    self.epoch, self.lease = RegistrationEpoch(existing.create_revision), existing.lease
+                    break
+                elif self._is_predecessor(existing):
+                    log.info("replacing the registration of this data folder's last process")
+                    await self._store.txn(
+                        [Compare(self._key, "mod_revision", existing.mod_revision)], [Delete(self._key)])
+                else:
+                    deadline = deadline or loop.time() + self._ttl_s + _WAIT_SLACK_S
+                    await self._wait_for_end(existing, deadline)
+            except (MetadataUnavailable, MetadataLeaseGone) as error:
+                log.warning("could not register, trying again", error=error)
+                await asyncio.sleep(_RETRY_S * (0.5 + self._random.random()))
+        self._confirm(loop.time())
+        log.info("registered", node=self.record.node_id, epoch=self.epoch)
+        self._keeper = loop.create_task(self._keep(), name="registration")
+
+    async def _create(self) -> bool:
+        self.lease = await self._store.grant_lease(self._ttl_s)
+        created = await self._store.txn(
+            [Compare(self._key, "create_revision", 0)], [Put(self._key, self.record.encode(), self.lease)])
+        self.epoch = RegistrationEpoch(created.revision)
+        return created.succeeded
+
+    def _is_mine(self, existing: KeyValue) -> bool:
+        return NodeRecord.decode(existing.value).session == self.record.session
+
+    def _is_predecessor(self, existing: KeyValue) -> bool:
+        identity = NodeRecord.decode(existing.value).identity
+        return bool(identity) and identity == self.record.identity
+
+    async def _wait_for_end(self, existing: KeyValue, deadline: float) -> None:
+        """Returns when the key has changed; raises NodeIdTaken when it is still held at the deadline."""
+        other = NodeRecord.decode(existing.value)
+        log.warning("node id is taken, waiting for its lease to end",
+                    node=other.node_id, host=other.host, port=other.port)
+        try:
+            async with asyncio.timeout_at(deadline):
+                async for events in self._store.watch(self._key, existing.mod_revision + 1):
+                    if any(event.key == self._key for event in events):
+                        return
+        except TimeoutError:
+            raise NodeIdTaken(
+                f"node id {other.node_id} is in use by a live {other.role} at {other.host}:{other.port} "
+                f"(rpc {other.rpc_address}): give this process another node.id, or stop that one"
+            ) from None
+        except MetadataCompacted:
+            return
+
+    # --- keeping it
+
+    def _confirm(self, as_of: float) -> None:
+        self._confirmed_until = as_of + self._ttl_s
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = self._ttl_s / _RENEWALS_PER_TTL
+        away = False
+        while True:
+            await asyncio.sleep(pause)
+            as_of = loop.time()
+            try:
+                remaining = await self._store.keep_alive(self.lease)
+                existing = await self._store.get(self._key)
+            except MetadataUnavailable as error:
+                pause = _RETRY_S
+                if not self.confirmed and not away:
+                    away = True
+                    log.warning("metadata store is away for a whole lease, serving on by epochs", error=error)
+                continue
+            pause, away = self._ttl_s / _RENEWALS_PER_TTL, False
+            lost = self._lost(remaining, existing)
+            if lost:
+                log.error(lost)
+                self._on_lost(lost)
+                return
+            self._confirm(as_of)
+
+    def _lost(self, remaining: float, existing: KeyValue | None) -> str:
+        node = self.record.node_id
+        if existing is not None and existing.create_revision != self.epoch:
+            other = NodeRecord.decode(existing.value)
+            return f"another process registered as node {node} ({other.host}:{other.port}): this one ends"
+        if remaining <= 0 or existing is None:
+            return f"the registration of node {node} has ended with its lease: this process ends"
+        return ""
+
+
+async def register(
+    store: MetadataStore,
+    keys: Keys,
+    record: NodeRecord,
+    *,
+    random: Randomness,
+    on_lost: Callable[[str], None],
+    ttl_s: float = DEFAULT_TTL_S,
+) -> Registration:
+    """Registers the node, waiting without end while the store is away. Draws the session where `record` has none.
+
+    Raises NodeIdTaken.
+    """
+    if not record.session:
+        record = replace(record, session=random.randbytes(16))
+    registration = Registration(store, keys, record, ttl_s, random, on_lost)
+    await registration.start()
+    return registration
