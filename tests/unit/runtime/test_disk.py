@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from hapax.runtime import disk as disk_module
 from hapax.runtime.disk import FolderInUse, RealDisk, open_folder
 

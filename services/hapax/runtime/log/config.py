@@ -1,0 +1,48 @@
+"""What a partition's log is told: the part of the settings that concerns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hapax.runtime.settings import Settings
+
+UNLIMITED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Settings of one partition's log, from the node's and the topic's configuration."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 86_400_000
+    index_interval_bytes: int = 4096
+    index_bytes: int = 10 << 20
+    retention_bytes: int = UNLIMITED
+    retention_ms: int = 7 * 86_400_000
+    """-1: kept for ever."""
+    delete: bool = True
+    """Retention by time and size applies."""
+    compact: bool = False
+    """Only the last record of each key is kept."""
+    delete_retention_ms: int = 86_400_000
+    """How long a compacted log keeps tombstones."""
+    checkpoint_bytes: int = 64 << 20
+    """A snapshot of the producers after so many appended bytes: what recovery scans at most."""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> LogConfig:
+        """`settings` are the topic's (`Settings.for_topic`)."""
+        return cls(
+            segment_bytes=settings.log_segment_bytes,
+            segment_ms=settings.roll_ms,
+            index_interval_bytes=settings.log_index_interval_bytes,
+            index_bytes=settings.log_index_size_max_bytes,
+            retention_bytes=settings.log_retention_bytes,
+            retention_ms=settings.retention_ms,
+            delete="delete" in settings.log_cleanup_policy,
+            compact="compact" in settings.log_cleanup_policy,
+            delete_retention_ms=settings.log_cleaner_delete_retention_ms,
+            checkpoint_bytes=settings.log_snapshot_interval_bytes,
+        )

@@ -1,0 +1,289 @@
+"""Opening a partition's log: after a clean stop from its last snapshot, after a crash by scanning what follows it.
+
+A scan trusts nothing: every batch from the snapshot on is checked by its CRC, the log is cut at the first one that
+is not whole, and what is kept is written again and synced before it counts. Writing again matters: after a failed
+sync the page cache shows bytes that no later sync would bring to the disk (rule 13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, LENGTH_END, crc_matches, read_header
+from hapax.core.batch import BatchHeader
+from hapax.core.partition import AbortedTransaction
+from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.layout import (
+    INDEX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    TXN_INDEX,
+    EpochStart,
+    decode_leader_epochs,
+    offset_name,
+    parse_offset_name,
+)
+from hapax.runtime.log.segment import Segment
+from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.txn_index import cut_aborted, read_aborted
+from hapax.runtime.ports import Disk
+
+_CHUNK: Final = 512 << 10
+"""Bytes that are scanned between two turns of the loop; a larger batch is read whole."""
+_MAX_BATCH: Final = 1 << 30
+
+
+class State(Protocol):
+    """What is rebuilt from the log: the partition's machine, as its replica wraps it."""
+
+    def restore(self, snapshot: bytes | None, offset: int) -> None:
+        """Starts from a snapshot taken at `offset`, or from nothing. Raises ValueError for a damaged snapshot."""
+        ...
+
+    def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
+        """One batch of the log, in order."""
+        ...
+
+    def restore_aborted(self, aborted: list[AbortedTransaction]) -> None:
+        """The aborted transactions whose markers lie below the snapshot."""
+        ...
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What opening a log did."""
+
+    clean: bool = False
+    from_offset: int = 0
+    scanned_bytes: int = 0
+    scanned_batches: int = 0
+    truncated_bytes: int = 0
+    truncated_why: str = ""
+    end_offset: int = 0
+
+
+async def open_log(
+    disk: Disk, folder: str, config: LogConfig, state: State, *, clean: bool
+) -> tuple[SegmentLog, Recovery]:
+    """Opens the log of a folder that exists. `clean`: the last stop said that nothing needs a scan."""
+    log = SegmentLog(disk, folder, config)
+    names = _swept(disk, folder)
+    parsed = [p for p in map(parse_offset_name, names) if p is not None]
+    bases = sorted(offset for offset, suffix in parsed if suffix == LOG)
+    log.snapshot_offsets = sorted(offset for offset, suffix in parsed if suffix == SNAPSHOT)
+    present = set(names)
+    for base in bases:
+        segment = Segment(disk, folder, base, config.index_interval_bytes, create=False)
+        log.add_segment(segment)
+        segment.load_max_timestamp()
+        if segment.size > config.index_interval_bytes and offset_name(base, INDEX) not in present:
+            await _rebuild_index(segment)
+    if not bases:
+        log.create([])
+    log.leader_epochs = _read_leader_epochs(disk, folder)
+    recovery = Recovery()
+    scan_from = _restore_newest(log, state, recovery, clean=clean)
+    cut = [a for s in log.segments for a in read_aborted(disk, s.path(TXN_INDEX))]
+    state.restore_aborted([a for a in cut if a.last_offset < recovery.from_offset])
+    if scan_from is None:
+        log.end_offset = log.synced_offset = recovery.from_offset
+        log.active.load_indexes()
+    else:
+        await _Scan(log, state, recovery).run(*scan_from)
+    if log.active.time_index.timestamps:
+        log.active.first_timestamp = log.active.time_index.timestamps[0]
+    log.opened()
+    recovery.end_offset = log.end_offset
+    return log, recovery
+
+
+def _swept(disk: Disk, folder: str) -> list[str]:
+    """The folder's names, without the remains of what a crash interrupted."""
+    names = disk.list(folder)
+    logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG)}
+    kept = []
+    for name in names:
+        parsed = parse_offset_name(name)
+        orphan = parsed is not None and parsed[1] in SEGMENT_SUFFIXES and name.partition(".")[0] not in logs
+        if orphan or name.endswith((".tmp", ".deleted")):
+            disk.remove(f"{folder}/{name}")
+        else:
+            kept.append(name)
+    return kept
+
+
+def _restore_newest(
+    log: SegmentLog, state: State, recovery: Recovery, *, clean: bool
+) -> tuple[int, int] | None:
+    """Restores the newest usable snapshot; returns the (segment number, position) to scan from, None for no scan."""
+    for offset in reversed(log.snapshot_offsets):
+        path = f"{log.folder}/{offset_name(offset, SNAPSHOT)}"
+        newest = offset == log.snapshot_offsets[-1]
+        found = (len(log.segments) - 1, log.active.size) if clean and newest else _place_of(log, offset)
+        if found is not None and offset >= log.active.base_offset * (clean and newest):
+            try:
+                state.restore(_read(log.disk, path), offset)
+            except ValueError:
+                found = None
+        if found is None:
+            log.disk.remove(path)  # ahead of its log, or damaged: an older one will do
+            log.snapshot_offsets.remove(offset)
+            continue
+        recovery.from_offset = offset
+        recovery.clean = clean and newest
+        return None if recovery.clean else found
+    recovery.from_offset = log.segments[0].base_offset
+    state.restore(None, recovery.from_offset)
+    return 0, 0
+
+
+def _place_of(log: SegmentLog, offset: int) -> tuple[int, int] | None:
+    """(segment number, position) of the batch boundary at `offset`; None where the log ends below it."""
+    at = max((i for i, s in enumerate(log.segments) if s.base_offset <= offset), default=-1)
+    if at < 0:
+        return None
+    segment = log.segments[at]
+    segment.load_indexes()
+    if offset == segment.base_offset:
+        return at, 0
+    position = segment.index.position_before(offset)
+    while (place := segment.place_at(position)) is not None:
+        if place.base_offset >= offset:
+            return (at, position)
+        if place.size <= LENGTH_END or place.end > segment.size:
+            return None
+        if place.last_offset + 1 == offset:
+            return (at, place.end)
+        position = place.end
+    return (at, position) if at + 1 < len(log.segments) else None
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def _read_leader_epochs(disk: Disk, folder: str) -> list[EpochStart]:
+    path = f"{folder}/{LEADER_EPOCH_CHECKPOINT}"
+    return decode_leader_epochs(_read(disk, path)) if disk.exists(path) else []
+
+
+async def _rebuild_index(segment: Segment) -> None:
+    """For a closed segment whose index is missing, as after a copy of the logs alone."""
+    for index in (segment.index, segment.time_index):
+        segment.disk.remove(index.path)
+    segment.load_indexes()
+    position = 0
+    while (place := segment.place_at(position)) is not None and place.end <= segment.size:
+        segment.note(position, place.size, place.last_offset, place.max_timestamp)
+        position = place.end
+        if len(segment.index) % 256 == 0:
+            await asyncio.sleep(0)
+    segment.close_for_writing()
+    await segment.flush_indexes()
+
+
+class _Scan:
+    """The walk over everything after the snapshot."""
+
+    def __init__(self, log: SegmentLog, state: State, recovery: Recovery) -> None:
+        self.log = log
+        self.state = state
+        self.recovery = recovery
+        self.expected = recovery.from_offset
+
+    async def run(self, at: int, position: int) -> None:
+        log, recovery = self.log, self.recovery
+        scanned = []
+        for segment in list(log.segments[at:]):
+            if scanned and segment.base_offset != self.expected and not log.config.compact:
+                recovery.truncated_why = f"offsets {self.expected} to {segment.base_offset} are missing"
+                self._drop_after(scanned[-1])
+                break
+            segment.load_indexes()
+            segment.forget_indexed_from(position, self.expected)
+            cut_aborted(log.disk, segment.path(TXN_INDEX), self.expected)
+            scanned.append(segment)
+            whole = await self._scan_segment(segment, position)
+            position = 0
+            if not whole:
+                self._drop_after(segment)
+                break
+        log.end_offset = self.expected
+        while log.leader_epochs and log.leader_epochs[-1].offset > log.end_offset:
+            log.leader_epochs.pop()
+        await log.recovered(scanned)
+        recovery.end_offset = log.end_offset
+
+    async def _scan_segment(self, segment: Segment, position: int) -> bool:
+        """False where the segment had to be cut."""
+        file, size = segment.file, segment.size
+        want = _CHUNK
+        while position < size:
+            await file.read_ahead(position, want)
+            chunk = memoryview(file.read(position, want))
+            done = self._scan_chunk(segment, chunk, position, size)
+            if done:
+                file.write_at(position, bytes(chunk[:done]))
+                position += done
+                want = _CHUNK
+            elif (needed := self._whole_size(chunk)) > len(chunk) and position + needed <= size:
+                want = needed  # a batch larger than the chunk
+            else:
+                self.recovery.truncated_bytes += size - position
+                self.recovery.truncated_why = self._why(segment, chunk, position, size)
+                segment.truncate(position, self.expected)
+                return False
+        return True
+
+    def _scan_chunk(self, segment: Segment, chunk: memoryview, position: int, size: int) -> int:
+        """Replays the whole, undamaged batches at the chunk's beginning; returns their bytes."""
+        at, limit, state = 0, len(chunk), self.state
+        while at + HEADER_SIZE <= limit:
+            header = read_header(chunk, at)
+            end = at + header.batch_length + LENGTH_END
+            if (
+                end > limit
+                or header.batch_length < HEADER_SIZE - LENGTH_END
+                or header.magic != CURRENT_MAGIC
+                or header.base_offset < self.expected
+                or header.last_offset_delta < 0
+                or not crc_matches(chunk, header, at)
+            ):
+                break
+            segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
+            state.replay(header, chunk, at)
+            self.expected = header.next_offset
+            self.recovery.scanned_batches += 1
+            at = end
+        self.recovery.scanned_bytes += at
+        return at
+
+    @staticmethod
+    def _whole_size(chunk: memoryview) -> int:
+        if len(chunk) < HEADER_SIZE:
+            return 0
+        size = read_header(chunk).size
+        return size if HEADER_SIZE <= size <= _MAX_BATCH else 0
+
+    def _why(self, segment: Segment, chunk: memoryview, position: int, size: int) -> str:
+        if self._whole_size(chunk) == 0 or position + self._whole_size(chunk) > size:
+            return "a torn batch"
+        header = read_header(chunk)
+        if header.base_offset < self.expected:
+            return f"a batch of offset {header.base_offset} where {self.expected} was due"
+        return "a batch whose CRC does not match"
+
+    def _drop_after(self, segment: Segment) -> None:
+        """What follows a cut is not connected to it any more."""
+        log = self.log
+        later = [s for s in log.segments if s.base_offset > segment.base_offset]
+        self.recovery.truncated_bytes += sum(s.size for s in later)
+        log.drop_last(len(later))

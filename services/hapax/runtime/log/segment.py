@@ -1,0 +1,220 @@
+"""One segment of a partition's log: a file of batches and its indexes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from hapax.codec.batch import HEADER_SIZE, LENGTH_END
+from hapax.runtime.log.index import OffsetIndex, TimeIndex
+from hapax.runtime.log.layout import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
+from hapax.runtime.ports import Disk, File
+
+_WINDOW: Final = 4096
+"""Bytes read at once while walking batch headers."""
+_PLACE = struct.Struct(">qi11xi")
+"""Of a header: base offset, batch length, last offset delta."""
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT: Final = 35
+NO_TIMESTAMP: Final = -1
+
+
+class Place(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    size: int
+    max_timestamp: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+
+class Segment:
+    """A file of batches and its indexes. Whoever reads from the file holds the segment until done: its files go
+    only when it is dropped and nobody holds it."""
+
+    __slots__ = (
+        "_dropped", "_holders", "_since_index", "base_offset", "disk", "file", "first_timestamp", "folder", "index",
+        "interval", "max_timestamp", "max_timestamp_offset", "time_index",
+    )
+
+    def __init__(self, disk: Disk, folder: str, base_offset: int, interval: int, *, create: bool) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.interval = interval
+        self.file: File = disk.open(self.path(LOG), create=create)
+        self.index = OffsetIndex(disk, self.path(INDEX), base_offset, loaded=create)
+        self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, loaded=create)
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.first_timestamp = NO_TIMESTAMP
+        """Maximum timestamp of the first batch, from which the segment's age counts; -1: not known (yet)."""
+        self._since_index = 0
+        self._holders = 0
+        self._dropped: Callable[[], None] | None = None
+
+    def path(self, suffix: str) -> str:
+        return f"{self.folder}/{offset_name(self.base_offset, suffix)}"
+
+    @property
+    def size(self) -> int:
+        return self.file.size()
+
+    # --- write ----------------------------------------------------------------------------------------------------
+
+    def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """A batch was written at `position`. The entries are those that Kafka would make."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.first_timestamp < 0:
+            self.first_timestamp = max_timestamp
+        if self._since_index > self.interval:
+            self.index.add(last_offset, position)
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+            self._since_index = 0
+        self._since_index += size
+
+    def load_indexes(self) -> None:
+        """Reads the indexes where they are not in memory; the log itself is not read."""
+        if not self.index.loaded:
+            self.index.load()
+            self.time_index.load()
+
+    async def warm_indexes(self) -> None:
+        """As `load_indexes`, without waiting for the device on the loop."""
+        for index in (self.index, self.time_index):
+            if self.disk.exists(index.path):
+                file = self.disk.open(index.path)
+                try:
+                    await file.read_ahead(0, file.size())
+                finally:
+                    file.close()
+        self.load_indexes()
+
+    def load_max_timestamp(self) -> None:
+        """Reads the last entry of the time index: all that a closed segment's retention needs."""
+        self._set_max_timestamp()
+
+    def _set_max_timestamp(self) -> None:
+        last = self.time_index.last()
+        if last is not None:
+            self.max_timestamp, self.max_timestamp_offset = last
+
+    def close_for_writing(self) -> None:
+        """The time index of a closed segment ends with its greatest timestamp."""
+        if self.max_timestamp >= 0:
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cuts everything from `position` on, where the batch of `offset` began."""
+        self.file.truncate(position)
+        self.forget_indexed_from(position, offset)
+
+    def forget_indexed_from(self, position: int, offset: int) -> None:
+        self.index.truncate(position)
+        self.time_index.truncate(offset)
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._set_max_timestamp()
+        self._since_index = 0
+
+    async def flush_indexes(self) -> None:
+        """Makes the indexes' entries durable."""
+        self.hold()
+        try:
+            await self.index.flush()
+            await self.time_index.flush()
+        finally:
+            self.release()
+
+    # --- find -----------------------------------------------------------------------------------------------------
+
+    def place_at(self, position: int) -> Place | None:
+        """The batch that begins at `position`; None at the end of the file."""
+        header = self.file.read(position, HEADER_SIZE)
+        return None if len(header) < HEADER_SIZE else _place(header, 0, position)
+
+    def find(self, offset: int, position: int | None = None) -> Place | None:
+        """The first batch whose last offset is >= `offset`, walking from `position` (default: from the index)."""
+        at = self.index.position_before(offset) if position is None else position
+        return self._walk(at, lambda place: place.last_offset >= offset)
+
+    def find_timestamp(self, timestamp: int, from_offset: int) -> Place | None:
+        """The first batch from `from_offset` on whose maximum timestamp is >= `timestamp`."""
+        start = max(self.time_index.offset_before(timestamp), from_offset)
+        return self._walk(
+            self.index.position_before(start),
+            lambda place: place.max_timestamp >= timestamp and place.last_offset >= from_offset,
+        )
+
+    def _walk(self, position: int, wanted: Callable[[Place], bool]) -> Place | None:
+        size = self.size
+        while position < size:
+            window = self.file.read(position, _WINDOW)
+            at = 0
+            while at + HEADER_SIZE <= len(window):
+                place = _place(window, at, position + at)
+                if wanted(place):
+                    return place
+                if place.size <= LENGTH_END:
+                    return None
+                at += place.size
+            if at == 0:
+                return None
+            position += at
+        return None
+
+    # --- hold and drop --------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        self._holders += 1
+
+    def release(self) -> None:
+        self._holders -= 1
+        if self._holders == 0 and self._dropped is not None:
+            self._dropped()
+
+    def drop(self, *, remove: bool) -> None:
+        """Closes the file, and removes the segment's files with `remove`, as soon as nobody holds it."""
+        self._dropped = self._remove if remove else self.file.close
+        if self._holders == 0:
+            self._dropped()
+
+    def _remove(self) -> None:
+        self.file.close()
+        for suffix in SEGMENT_SUFFIXES:
+            self.disk.remove(self.path(suffix))
+
+
+class LogRange:
+    """A part of a segment's file on its way to a reader; `ports.FileRange`."""
+
+    __slots__ = ("_segment", "position", "size")
+
+    def __init__(self, segment: Segment, position: int, size: int) -> None:
+        segment.hold()
+        self._segment = segment
+        self.position = position
+        self.size = size
+
+    @property
+    def fd(self) -> int:
+        return self._segment.file.fd
+
+    def read(self) -> bytes:
+        return self._segment.file.read(self.position, self.size)
+
+    def release(self) -> None:
+        self._segment.release()
+
+
+def _place(buffer: bytes, at: int, position: int) -> Place:
+    base_offset, batch_length, delta = _PLACE.unpack_from(buffer, at)
+    max_timestamp = _MAX_TIMESTAMP.unpack_from(buffer, at + _MAX_TIMESTAMP_AT)[0]
+    return Place(position, base_offset, base_offset + delta, batch_length + LENGTH_END, max_timestamp)

@@ -1,0 +1,475 @@
+"""A partition's log: segments in Kafka's layout, one writer, many readers.
+
+What is durable when: `append` reaches the page cache; `sync` makes everything appended so far durable, and with the
+first call also the files' names; `checkpoint` makes the indexes durable and writes a snapshot of the producers, from
+which recovery starts. A name, an index entry or a snapshot is never ahead of the bytes it speaks of.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from hapax.core.partition import AbortedTransaction
+from hapax.runtime.log.config import UNLIMITED, LogConfig
+from hapax.runtime.log.index import OFFSET_ENTRY
+from hapax.runtime.log.layout import (
+    LEADER_EPOCH_CHECKPOINT,
+    SNAPSHOT,
+    TXN_INDEX,
+    EpochStart,
+    encode_leader_epochs,
+    offset_name,
+)
+from hapax.runtime.log.segment import LogRange, Place, Segment
+from hapax.runtime.log.txn_index import append_aborted
+from hapax.runtime.ports import Disk
+
+Bytes = bytes | bytearray | memoryview
+
+_RECENT: Final = 512
+"""Positions of so many last batches are remembered: readers at the end of the log need no index."""
+_WARM_BYTES: Final = 32 << 20
+"""The last bytes that this process wrote are taken to be in the page cache without asking."""
+_SNAPSHOTS_KEPT: Final = 2
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_PROBE: Final = 64 << 10
+"""A scan from an index entry to a batch reads less than this."""
+
+
+class Cold(Exception):
+    """The range to read is not in memory: `await log.warm(cold)`, then read again (rule 18)."""
+
+    def __init__(self, segment: Segment, position: int, size: int) -> None:
+        super().__init__()
+        self.segment = segment
+        self.position = position
+        self.size = size
+
+
+class Fetched(NamedTuple):
+    """Whole batches of one segment, from the batch that holds the offset asked for."""
+
+    range: LogRange | None
+    """None: no bytes."""
+    next_offset: int
+    """Where a reader goes on; exclusive upper bound of the batches' offsets."""
+
+
+class SegmentLog:
+    """See above. Made empty by `create`, or from files by `hapax.runtime.log.recovery`."""
+
+    def __init__(self, disk: Disk, folder: str, config: LogConfig) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.config = config
+        self.segments: list[Segment] = []
+        self._bases: list[int] = []
+        self.end_offset = 0
+        self.synced_offset = 0
+        """Everything below is durable."""
+        self.leader_epochs: list[EpochStart] = []
+        self.bytes_since_checkpoint = 0
+        self.batches_since_checkpoint = 0
+        self.snapshot_offsets: list[int] = []
+        self.on_roll: Callable[[int], None] | None = None
+        """Called with the new segment's base offset, before anything is appended to it."""
+        self._active: Segment
+        self._unsynced: list[Segment] = []
+        self._unsynced_files: list[str] = []
+        self._unsynced_folders: list[str] = []
+        self._unindexed: list[Segment] = []
+        self._unwritten_aborted: list[AbortedTransaction] = []
+        self._recent_offsets: list[int] = []
+        self._recent_positions: list[int] = []
+        self._written_from = 0
+
+    # --- make and open --------------------------------------------------------------------------------------------
+
+    def create(self, small_files: Sequence[tuple[str, bytes]], parent: str = "") -> None:
+        """Makes an empty log's folder with some small files. Durable with the first `sync`."""
+        self.disk.make_folder(self.folder)
+        self._unsynced_folders = [parent]
+        for name, data in small_files:
+            self._write_unsynced(name, data)
+        self.add_segment(Segment(
+            self.disk, self.folder, 0, self.config.index_interval_bytes, create=True
+        ))
+        self.opened()
+        self._unsynced_folders.append(self.folder)
+
+    def add_segment(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._active = segment
+
+    def opened(self) -> None:
+        """All segments are there: appends go to the last one."""
+        self._written_from = self._active.size
+        self._recent_offsets.clear()
+        self._recent_positions.clear()
+
+    def _write_unsynced(self, name: str, data: bytes) -> None:
+        file = self.disk.open(f"{self.folder}/{name}", create=True)
+        file.truncate(0)
+        file.append([data])
+        file.close()
+        self._unsynced_files.append(f"{self.folder}/{name}")
+
+    @property
+    def start_offset(self) -> int:
+        return self._bases[0]
+
+    @property
+    def active(self) -> Segment:
+        return self._active
+
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    # --- write ----------------------------------------------------------------------------------------------------
+
+    def append(self, chunks: Sequence[Bytes], size: int, base_offset: int, last_offset: int, timestamp: int) -> None:
+        """Writes one batch, whose offsets are final, at the end. `timestamp` is its maximum.
+
+        Raises OSError where the disk is full or broken; the log then ends where it ended before.
+        """
+        segment = self._active
+        if segment.file.size() + size > self.config.segment_bytes or self._is_old(segment, last_offset, timestamp):
+            segment = self._roll_if_not_empty(segment)
+        before = segment.file.size()
+        try:
+            position = segment.file.append(chunks)
+        except OSError:
+            segment.file.truncate(before)
+            raise
+        segment.note(position, size, last_offset, timestamp)
+        offsets = self._recent_offsets
+        offsets.append(base_offset)
+        self._recent_positions.append(position)
+        if len(offsets) >= 2 * _RECENT:
+            del offsets[:_RECENT], self._recent_positions[:_RECENT]
+        self.end_offset = last_offset + 1
+        self.bytes_since_checkpoint += size
+        self.batches_since_checkpoint += 1
+        if not self._unsynced or self._unsynced[-1] is not segment:
+            self._unsynced.append(segment)
+
+    def _is_old(self, segment: Segment, last_offset: int, timestamp: int) -> bool:
+        return (
+            (timestamp - segment.first_timestamp > self.config.segment_ms and segment.first_timestamp >= 0)
+            or last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
+            or len(segment.index) * OFFSET_ENTRY >= self.config.index_bytes
+        )
+
+    def _roll_if_not_empty(self, segment: Segment) -> Segment:
+        return self.roll() if segment.size else segment
+
+    def roll(self) -> Segment:
+        """Begins a new segment. Raises OSError; nothing has changed then."""
+        segment = Segment(self.disk, self.folder, self.end_offset, self.config.index_interval_bytes, create=True)
+        segment.file.truncate(0)
+        self._active.close_for_writing()
+        if self._active not in self._unindexed:
+            self._unindexed.append(self._active)
+        self.add_segment(segment)
+        self.opened()
+        if self.folder not in self._unsynced_folders:
+            self._unsynced_folders.append(self.folder)
+        if self.on_roll is not None:
+            self.on_roll(segment.base_offset)
+        return segment
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """For the `.txnindex`. Durable with the next checkpoint; until then recovery finds the marker itself."""
+        self._unwritten_aborted.append(aborted)
+
+    def begin_leader_epoch(self, leader_epoch: int) -> None:
+        """The next append is the first one under this epoch. Durable with the next `sync`."""
+        epochs = self.leader_epochs
+        if epochs and epochs[-1].leader_epoch >= leader_epoch:
+            return
+        while epochs and epochs[-1].offset >= self.end_offset:
+            epochs.pop()  # an epoch under which nothing was written
+        epochs.append(EpochStart(leader_epoch, self.end_offset))  # type: ignore[arg-type]
+        self._write_unsynced(LEADER_EPOCH_CHECKPOINT + ".tmp", encode_leader_epochs(epochs))
+        self.disk.rename(
+            f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}.tmp", f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
+        )
+        self._unsynced_files[-1] = f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
+        if self.folder not in self._unsynced_folders:
+            self._unsynced_folders.append(self.folder)
+
+    def end_of_leader_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(the greatest epoch <= `leader_epoch` that the log knows, where it ends); (-1, -1): none."""
+        at = bisect_right(self.leader_epochs, leader_epoch, key=lambda e: e.leader_epoch)
+        if at == 0:
+            return -1, -1
+        end = self.leader_epochs[at].offset if at < len(self.leader_epochs) else self.end_offset
+        return self.leader_epochs[at - 1].leader_epoch, end
+
+    @property
+    def needs_sync(self) -> bool:
+        return self.synced_offset < self.end_offset
+
+    async def sync(self) -> None:
+        """Makes everything appended before the call durable. OSError is final for the process (rule 13)."""
+        target = self.end_offset
+        segments, self._unsynced = self._unsynced, []
+        for segment in segments:
+            segment.hold()
+            if segment not in self._unindexed:
+                self._unindexed.append(segment)
+        try:
+            for segment in segments:
+                await segment.file.sync()
+            if self._unsynced_files or self._unsynced_folders:
+                await self._sync_names()
+        finally:
+            for segment in segments:
+                segment.release()
+        if target > self.synced_offset:
+            self.synced_offset = target
+
+    async def _sync_names(self) -> None:
+        files, self._unsynced_files = self._unsynced_files, []
+        folders, self._unsynced_folders = self._unsynced_folders, []
+        for path in files:
+            file = self.disk.open(path)
+            try:
+                await file.sync()
+            finally:
+                file.close()
+        for folder in folders:
+            await self.disk.sync_folder(folder)
+
+    # --- checkpoint -----------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, offset: int, snapshot: bytes) -> None:
+        """Makes `snapshot`, the state as of `offset`, the point from which recovery scans."""
+        while self.synced_offset < offset or self._unsynced_files or self._unsynced_folders:
+            await self.sync()
+        segments, self._unindexed = self._unindexed, []
+        aborted, self._unwritten_aborted = self._unwritten_aborted, []
+        for segment in segments:
+            await segment.flush_indexes()
+        for segment, entries in groupby(
+            (a for a in aborted if a.last_offset >= self.start_offset), lambda a: self.segment_of(a.last_offset)
+        ):
+            await append_aborted(self.disk, segment.path(TXN_INDEX), list(entries))
+        await self.disk.write_atomically(f"{self.folder}/{offset_name(offset, SNAPSHOT)}", snapshot)
+        self.snapshot_offsets = sorted({*self.snapshot_offsets, offset})
+        for old in self.snapshot_offsets[:-_SNAPSHOTS_KEPT]:
+            self.disk.remove(f"{self.folder}/{offset_name(old, SNAPSHOT)}")
+        del self.snapshot_offsets[:-_SNAPSHOTS_KEPT]
+
+    def checkpoint_started(self) -> None:
+        self.bytes_since_checkpoint = 0
+        self.batches_since_checkpoint = 0
+
+    # --- read -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool = True, warmed: bool = False
+    ) -> Fetched:
+        """Whole batches from the one that holds `offset`, all below `end_offset`, about `max_bytes` of one segment.
+
+        `start_offset <= offset <= end_offset <= self.end_offset`, and `end_offset` is a boundary of batches. With
+        `at_least_one`, a first batch that is larger than `max_bytes` is returned all the same: a reader always
+        makes progress. Raises Cold unless `warmed`.
+        """
+        at = bisect_right(self._bases, offset) - 1
+        while True:
+            if offset >= end_offset:
+                return Fetched(None, offset)
+            segment = self.segments[at]
+            if not warmed and not self._is_warm(segment, offset):
+                self._check_cached(segment, offset, max_bytes)
+            segment.load_indexes()
+            start = self._position(at, offset)
+            if start < segment.size:
+                return self._cut(at, offset, start, max_bytes, end_offset, at_least_one)
+            at += 1  # Compaction left nothing at the end of this segment.
+            if at == len(self.segments):
+                return Fetched(None, end_offset)
+            offset = self._bases[at]
+
+    def _cut(
+        self, at: int, offset: int, start: int, max_bytes: int, end_offset: int, at_least_one: bool
+    ) -> Fetched:
+        segment = self.segments[at]
+        stop = self._position(at, end_offset)
+        if stop - start <= max_bytes:
+            next_offset = end_offset
+            if at + 1 < len(self._bases):
+                next_offset = min(end_offset, self._bases[at + 1])
+        else:
+            limit = start + max_bytes
+            stop = self._batch_start_at_or_below(segment, limit)
+            if stop <= start:
+                stop = start
+                while (place := segment.place_at(stop)) is not None and place.end <= limit:
+                    stop = place.end
+                if stop == start and place is not None:
+                    if not at_least_one:
+                        return Fetched(None, offset)
+                    stop = place.end
+            next_place = segment.place_at(stop)
+            next_offset = end_offset if next_place is None else next_place.base_offset
+        if stop <= start:
+            return Fetched(None, offset)
+        return Fetched(LogRange(segment, start, stop - start), next_offset)
+
+    def _batch_start_at_or_below(self, segment: Segment, position: int) -> int:
+        if segment is self._active and self._recent_positions and position >= self._recent_positions[0]:
+            return self._recent_positions[bisect_right(self._recent_positions, position) - 1]
+        return segment.index.batch_start_at_or_below(position)
+
+    def _position(self, at: int, offset: int) -> int:
+        """Where the batch that holds `offset` begins; the segment's size where it ends below."""
+        segment = self.segments[at]
+        if at == len(self.segments) - 1:
+            if offset >= self.end_offset:
+                return segment.size
+            recent = self._recent_offsets
+            if recent and offset >= recent[0]:
+                return self._recent_positions[bisect_right(recent, offset) - 1]
+        elif offset >= self._bases[at + 1]:
+            return segment.size
+        place = segment.find(offset)
+        return segment.size if place is None else place.position
+
+    def _is_warm(self, segment: Segment, offset: int) -> bool:
+        if segment is not self._active:
+            return False
+        recent = self._recent_offsets
+        if recent and offset >= recent[0]:
+            return True
+        position = segment.index.position_before(offset)
+        return position >= self._written_from and segment.size - position <= _WARM_BYTES
+
+    def _check_cached(self, segment: Segment, offset: int, max_bytes: int) -> None:
+        if not segment.index.loaded:
+            raise Cold(segment, -1, 0)
+        position = segment.index.position_before(offset)
+        size = min(max_bytes + _PROBE, segment.size - position)
+        if size > 0 and not segment.file.is_cached(position, size):
+            raise Cold(segment, position, size)
+
+    async def warm(self, cold: Cold) -> None:
+        """Brings what a read was missing into memory, off the loop."""
+        segment = cold.segment
+        segment.hold()
+        try:
+            if cold.position < 0:
+                await segment.warm_indexes()
+                self._unload_others(segment)
+            else:
+                await segment.file.read_ahead(cold.position, cold.size)
+        finally:
+            segment.release()
+
+    def _unload_others(self, segment: Segment) -> None:
+        """Keeps the indexes of the active segment and of two closed ones in memory."""
+        closed = [s for s in self.segments[:-1] if s.index.loaded and s is not segment and s not in self._unindexed]
+        for other in closed[:-1]:
+            other.index.unload()
+            other.time_index.unload()
+
+    def segment_of(self, offset: int) -> Segment:
+        return self.segments[bisect_right(self._bases, offset) - 1]
+
+    # --- find by time ---------------------------------------------------------------------------------------------
+
+    def find_timestamp(self, timestamp: int, end_offset: int) -> tuple[Segment, Place] | None:
+        """The first batch below `end_offset` whose maximum timestamp is >= `timestamp`."""
+        for segment in self.segments:
+            if segment.max_timestamp >= timestamp:
+                segment.load_indexes()
+                place = segment.find_timestamp(timestamp, segment.base_offset)
+                if place is not None:
+                    return (segment, place) if place.base_offset < end_offset else None
+        return None
+
+    def find_max_timestamp(self) -> tuple[Segment, Place] | None:
+        """The batch that holds the greatest timestamp of the log."""
+        segment = max(self.segments, key=lambda s: s.max_timestamp)
+        if segment.max_timestamp < 0:
+            return None
+        segment.load_indexes()
+        place = segment.find(segment.max_timestamp_offset)
+        return None if place is None else (segment, place)
+
+    # --- retention ------------------------------------------------------------------------------------------------
+
+    def retire(self, now_ms: int, limit: int) -> list[Segment]:
+        """Takes the oldest segments out of the log, by size and by age, none with offsets >= `limit`.
+
+        The caller persists nothing: the first segment's name is the log's start. Returns what was dropped.
+        """
+        if not self.config.delete:
+            return []
+        if self._expired(self._active, now_ms) and self._active.size and self.end_offset <= limit:
+            self.roll()
+        excess = self.size() - self.config.retention_bytes if self.config.retention_bytes != UNLIMITED else 0
+        dropped: list[Segment] = []
+        for segment, following in zip(self.segments, self._bases[1:], strict=False):
+            too_large = 0 < segment.size <= excess
+            if following > limit or not (too_large or self._expired(segment, now_ms)):
+                break
+            excess -= segment.size
+            dropped.append(segment)
+        self.drop_first(len(dropped))
+        return dropped
+
+    def _expired(self, segment: Segment, now_ms: int) -> bool:
+        return (
+            self.config.retention_ms != UNLIMITED
+            and segment.max_timestamp >= 0
+            and now_ms - segment.max_timestamp > self.config.retention_ms
+        )
+
+    def drop_first(self, count: int) -> None:
+        """Removes the first segments; their files go when their readers are done."""
+        dropped = self.segments[:count]
+        del self.segments[:count], self._bases[:count]
+        for segment in dropped:
+            self._unindexed = [s for s in self._unindexed if s is not segment]
+            self._unsynced = [s for s in self._unsynced if s is not segment]
+            segment.drop(remove=True)
+
+    def drop_last(self, count: int) -> None:
+        """Removes the last segments (recovery, when the log was cut before them)."""
+        dropped = self.segments[len(self.segments) - count :]
+        del self.segments[len(self.segments) - count :], self._bases[len(self._bases) - count :]
+        self._active = self.segments[-1]
+        for segment in dropped:
+            segment.drop(remove=True)
+
+    async def recovered(self, scanned: Sequence[Segment]) -> None:
+        """Recovery scanned these segments and wrote them again: now they become durable, before they count."""
+        self._unsynced = list(scanned)
+        self._unindexed = list(scanned)
+        self._unsynced_folders.append(self.folder)
+        await self.sync()
+        self.synced_offset = self.end_offset
+        self.bytes_since_checkpoint = sum(segment.size for segment in scanned)
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Puts a compacted segment in the place of the closed ones that it was made of (same base offset as the
+        first). Their files have been renamed over or are removed here."""
+        at = self.segments.index(old[0])
+        self.segments[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        for segment in old:
+            self._unindexed = [s for s in self._unindexed if s is not segment]
+            self._unsynced = [s for s in self._unsynced if s is not segment]
+            segment.drop(remove=segment.base_offset != new.base_offset)
+
+    # --- end ------------------------------------------------------------------------------------------------------
+
+    def close(self, *, remove: bool = False) -> None:
+        for segment in self.segments:
+            segment.drop(remove=remove)

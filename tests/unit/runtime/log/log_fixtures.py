@@ -1,0 +1,57 @@
+"""A log with a state that only remembers what was replayed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hapax.codec.batch import assemble_batch, patch_prefix
+from hapax.core.batch import BatchHeader
+from hapax.core.partition import AbortedTransaction
+from hapax.runtime.disk import RealDisk
+from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.recovery import Recovery, open_log
+from hapax.runtime.log.segment_log import SegmentLog
+
+FOLDER = "t-0"
+
+
+@dataclass
+class Recorder:
+    """A `State` whose snapshot is the text of the offset."""
+
+    restored_at: int | None = None
+    replayed: list[int] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+    def restore(self, snapshot: bytes | None, offset: int) -> None:
+        if snapshot is not None and snapshot != str(offset).encode():
+            raise ValueError("damaged")
+        self.restored_at = None if snapshot is None else offset
+
+    def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
+        self.replayed.append(header.base_offset)
+
+    def restore_aborted(self, aborted: list[AbortedTransaction]) -> None:
+        self.aborted = aborted
+
+
+def batch(base_offset: int, records: int = 1, size: int = 100, timestamp: int = 1000) -> bytearray:
+    """`records` records in a batch of `size` bytes."""
+    made = assemble_batch(bytes(size - 61), record_count=records, base_timestamp=timestamp, max_timestamp=timestamp)
+    patch_prefix(made, base_offset, 0)
+    return made
+
+
+def append(log: SegmentLog, records: int = 1, size: int = 100, timestamp: int = 1000) -> int:
+    base = log.end_offset
+    made = batch(base, records, size, timestamp)
+    log.append([made], size, base, base + records - 1, timestamp)
+    return base
+
+
+async def reopen(
+    disk: RealDisk, *, clean: bool = False, config: LogConfig | None = None
+) -> tuple[SegmentLog, Recovery, Recorder]:
+    state = Recorder()
+    log, recovery = await open_log(disk, FOLDER, config or LogConfig(), state, clean=clean)
+    return log, recovery, state
