@@ -25,8 +25,23 @@ class SimProcess:
         self.alive = True
         self.frozen = False
         self.backlog: list[Callable[[], None]] = []
-        self.on_death: list[Callable[[], None]] = []
         self.tasks: list[asyncio.Task[Any]] = []
+        self._on_death: dict[int, Callable[[], None]] = {}
+        self._watches = 0
+
+    def watch(self, callback: Callable[[], None]) -> int:
+        """Calls back once when the process dies, unless `unwatch` came first."""
+        self._watches += 1
+        self._on_death[self._watches] = callback
+        return self._watches
+
+    def unwatch(self, watch: int) -> None:
+        self._on_death.pop(watch, None)
+
+    def died(self) -> None:
+        watchers, self._on_death = self._on_death, {}
+        for callback in watchers.values():
+            callback()
 
     def __repr__(self) -> str:
         return f"SimProcess({self.name}{'' if self.alive else ' dead'})"
@@ -132,8 +147,7 @@ class SimLoop(asyncio.BaseEventLoop):
         process.alive = False
         process.backlog.clear()
         self.trace(f"crash {process.name}")
-        for callback in process.on_death:
-            callback()
+        process.died()
 
     def freeze(self, process: SimProcess) -> None:
         process.frozen = True

@@ -74,6 +74,7 @@ class _End:
         self.other: _End | None = None
         self.open = True
         self.reading = True
+        self.watch: int | None = None
         self._inbox: list[bytes] = []
         self._arrival = 0.0
 
@@ -130,7 +131,7 @@ class _End:
     def _shut(self, reason: str, *, after_data: bool) -> None:
         if not self.open:
             return
-        self.open = False
+        self._end()
         if self.other is not None:
             if after_data:
                 self._deliver(self.other._closed, reason or "closed by peer")
@@ -149,9 +150,14 @@ class _End:
         self._break_other(reason)
         self.world.loop.in_process(self.process, self._closed, reason, delay=self.world.delay())
 
+    def _end(self) -> None:
+        self.open = False
+        if self.watch is not None:
+            self.process.unwatch(self.watch)
+
     def _closed(self, reason: str) -> None:
         if self.open:
-            self.open = False
+            self._end()
             if self.handler is not None:
                 self.handler.on_closed(reason)
 
@@ -196,7 +202,7 @@ class SimNetwork:
 
     def __init__(self, world: World, process: SimProcess) -> None:
         self.world, self.process = world, process
-        process.on_death.append(self._died)
+        process.watch(self._died)
         self._ends: list[_End] = []
 
     async def listen(
@@ -228,8 +234,7 @@ class SimNetwork:
     @staticmethod
     def _accept(listener: _Listener, far: _End) -> None:
         far.handler = listener.accept(far)
-        owner = far.process
-        owner.on_death.append(lambda: far._break_other("peer died") if far.open else None)
+        far.watch = far.process.watch(lambda: far._break_other("peer died"))
         far._drain()
 
     async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> _RpcServer:
@@ -273,16 +278,18 @@ class SimRpcChannel:
             loop.in_process(
                 caller, _fail, answer, RpcError("UNAVAILABLE", "connection reset"), delay=world.delay()
             )
-        server.process.on_death.append(
-            lambda: None
-            if answer.done()
-            else loop.in_process(caller, _fail, answer, RpcError("UNAVAILABLE", "peer died"), delay=world.delay())
+        watch = server.process.watch(
+            lambda: loop.in_process(
+                caller, _fail, answer, RpcError("UNAVAILABLE", "peer died"), delay=world.delay()
+            )
         )
         try:
             async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError:
             raise RpcError("DEADLINE_EXCEEDED", method) from None
+        finally:
+            server.process.unwatch(watch)
 
     def _serve(self, server: _RpcServer, method: str, request: bytes, answer: asyncio.Future[bytes]) -> None:
         self.world.loop.spawn(server.process, self._run(server, method, request, answer), f"rpc {method}")
