@@ -294,7 +294,8 @@ async def test_describe_transactions() -> None:
 async def test_list_transactions(version: int) -> None:
     service = Service()
     request = messages.ListTransactionsRequest(
-        state_filters=["Ongoing", "Nonsense"], producer_id_filters=[7], duration_filter=5, transactional_id_pattern="t.*"
+        state_filters=["Ongoing", "Nonsense"], producer_id_filters=[7], duration_filter=5,
+        transactional_id_pattern="t.*",
     )
     response = await call(service, ApiKey.LIST_TRANSACTIONS, version, request)
     (filters,) = service.asked[0]
