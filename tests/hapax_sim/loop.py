@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -91,8 +92,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now
 
     def advance(self, seconds: float) -> None:
-        # Whole microseconds: sums of floats must not depend on how often the loop woke up.
-        self._now = round(self._now + seconds, 6)
+        # Whole microseconds, upwards: rounded down, a timer would never become due.
+        self._now = math.ceil((self._now + seconds) * 1e6) / 1e6
 
     def trace(self, line: str) -> None:
         """Adds one line to the history's hash (and to the listener, where a readable trace is written)."""

@@ -115,7 +115,8 @@ class _End:
         other = self.other
         assert other is not None
         now = self.world.loop.time()
-        self._arrival = max(self._arrival, now + self.world.delay())
+        # A microsecond apart: timers that are due at the same instant have no order.
+        self._arrival = max(self._arrival + 2e-6, now + self.world.delay())
         self.world.loop.in_process(other.process, callback, *args, delay=self._arrival - now)
 
     def _receive(self, frame: bytes) -> None:
