@@ -5,12 +5,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AllocateBlockRequest(_message.Message):
-    __slots__ = ("node_id", "size")
+    __slots__ = ("node_id", "size", "highest_seen")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_SEEN_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     size: int
-    def __init__(self, node_id: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+    highest_seen: int
+    def __init__(self, node_id: _Optional[int] = ..., size: _Optional[int] = ..., highest_seen: _Optional[int] = ...) -> None: ...
 
 class AllocateBlockResponse(_message.Message):
     __slots__ = ("first", "size")
