@@ -6,6 +6,7 @@
     join group=G generation=N members=a,b [rebalancing] / leave group=G
     fetch group=G [PARTITION…] [stable]
     expire / delete-topic NAME / now MS
+    tombstone group=G PARTITION…   one that was decided before what stands in front of it in the log
     state                 the whole state
     take-over             a new owner replays the log: prints whether its state is the same
     compact               removes what later committed records supersede; then as take-over
@@ -124,6 +125,10 @@ class Interpreter:
     def do_expire(self, command: Command) -> Iterator[str]:
         yield from self._append(*self.shard.decide_expiry(TimestampMs(self.now)))
 
+    def do_tombstone(self, command: Command) -> Iterator[str]:
+        group = command.text("group")
+        yield from self._append(*(OffsetRecord(group, _partition(name), None) for name in command.positional))
+
     def do_delete_topic(self, command: Command) -> Iterator[str]:
         yield from self._append(*self.shard.decide_topic_removal(command.positional))
 
@@ -207,7 +212,8 @@ def compact(log: list[Entry]) -> list[Entry]:
             newest[_key(entry)] = entry.offset
     kept: list[Entry] = []
     for entry in log:
-        if isinstance(entry.what, OffsetsMarker) or outcome[entry.offset] is None or newest.get(_key(entry)) == entry.offset:
+        marker = isinstance(entry.what, OffsetsMarker)
+        if marker or outcome[entry.offset] is None or newest.get(_key(entry)) == entry.offset:
             kept.append(entry)
     return kept
 

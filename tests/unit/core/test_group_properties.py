@@ -20,8 +20,8 @@ from hapax.core.types import (
 from scenarios.machines.group import Entry, compact, replay
 
 GROUPS = ("g", "h")
-PARTITIONS = tuple(TopicPartition("t", PartitionIndex(index)) for index in range(3))
-PRODUCERS = (7, 8, 9)
+PARTITIONS = tuple(TopicPartition("t", PartitionIndex(index)) for index in range(2))
+PRODUCERS = (7, 8)
 RETENTION_MS = 1000
 
 groups = st.sampled_from(GROUPS)
