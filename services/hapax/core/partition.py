@@ -15,161 +15,572 @@ Header and control record come decoded; see `hapax.core.batch` and `hapax.core.c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
-from hapax.core.batch import BatchHeader
-from hapax.core.control import Control, Marker, ProducerExpiry, ProducerFence
+from hapax.core.aborted_index import AbortedIndex, AbortedTransaction
+from hapax.core.batch import TRANSACTIONAL, BatchHeader
+from hapax.core.control import Control, Marker, ProducerExpiry, ProducerFence, ShardFence
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.leader_epochs import LeaderEpochs
+from hapax.core.partition_types import (
+    APPEND,
+    CLIENT,
+    NEED_VERIFICATION,
+    VERIFIED,
+    Append,
+    AppendContext,
+    AppendDecision,
+    Duplicate,
+    NeedVerification,
+    OpenTransaction,
+    PartitionSnapshot,
+    ProducerView,
+)
+from hapax.core.producers import Producer, ProducerTable
+from hapax.core.sequence import MAX_SEQUENCE, distance
 
+__all__ = [
+    "APPEND", "CLIENT", "NEED_VERIFICATION", "VERIFIED", "AbortedTransaction", "Append", "AppendContext",
+    "AppendDecision", "Duplicate", "NeedVerification", "OpenTransaction", "Partition", "PartitionSnapshot",
+    "ProducerView",
+]  # fmt: skip
 
-class AppendContext(NamedTuple):
-    """Where a batch comes from. Use the constants below on the hot path."""
+DEFAULT_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
+"""producer.id.expiration.ms"""
 
-    internal: bool = False
-    """From a registered node of the cluster: exempt from sequence checks and verification (rule 1)."""
-    shard_epoch: int = -1
-    """With `internal`: the epoch of the writing shard; -1 where none applies."""
-    verified: bool = False
-    """The coordinator has just confirmed that the partition is part of the producer's transaction (rule 3)."""
-    expected_offset: int = -1
-    """Conditional append: append only if the log ends here; -1: unconditionally (rule 21)."""
+_EXPIRY_MARKS: Final = 48
+"""How finely the end of the log is remembered in time, for expiry: 48 marks in an expiry time, half-hourly."""
 
-
-CLIENT: Final = AppendContext()
-VERIFIED: Final = AppendContext(verified=True)
-
-
-class Append(NamedTuple):
-    """Append the batch at the end of the log, then replay it."""
-
-
-class NeedVerification(NamedTuple):
-    """Park the batch and ask the transaction coordinator first (`hapax.core.verification`)."""
-
-
-class Duplicate(NamedTuple):
-    """The log holds it already: append nothing, answer as for the original once `wait_for` is below the high
-    watermark, that is once `high_watermark > wait_for`."""
-
-    base_offset: int
-    """Of the original batch; of the last marker for a marker."""
-    wait_for: int
-    """Last offset of the original."""
-    timestamp: int = -1
-    """Maximum timestamp of the original; its log-append time where the topic has that."""
-
-
-APPEND: Final = Append()
-NEED_VERIFICATION: Final = NeedVerification()
-AppendDecision = Append | Duplicate | NeedVerification
-
-
-class AbortedTransaction(NamedTuple):
-    """An entry of the aborted-transaction index (`.txnindex`)."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    """Of the marker."""
-    last_stable_offset: int
-    """Of the log at the marker, this transaction left out: no later entry can begin below it."""
-
-
-@dataclass(slots=True)
-class OpenTransaction:
-    """A transaction that has data in this partition and no marker yet."""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    record_count: int
-    start_timestamp: int
-    """Of its first batch (the client's clock)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerView:
-    """A producer as one describes it; the table itself is packed."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    """-1: no batch in this epoch."""
-    last_offset: int
-    """Of its last batch or marker; -1: none."""
-    last_timestamp: int
-    coordinator_epoch: int
-    txn_first_offset: int
-    """-1: no open transaction."""
-    record_count: int
-    """Over all generations and sequence wraps, without aborted and without undecided records."""
-    txn_record_count: int
-    keep_until_ms: int
-    """-1: not leased."""
-    serial: int
-    """Of the last decided transaction, -1: none known."""
+_MAX_AWAITED: Final = 1000
 
 
 class Partition:
     """The state machine of one partition. All offsets are those of the log; all methods are synchronous and pure."""
+
+    __slots__ = (
+        "_awaited", "_marks", "_open", "_undecided", "_undecided_first", "aborted", "expiry_ms", "high_watermark",
+        "leader_epochs", "log_end_offset", "log_start_offset", "marker_epochs", "producers", "shard_epoch",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        snapshot: PartitionSnapshot | None = None,
+        *,
+        log_start_offset: int = 0,
+        aborted: Iterable[AbortedTransaction] = (),
+        leader_epochs: Iterable[tuple[int, int]] = (),
+        expiry_ms: int = DEFAULT_EXPIRY_MS,
+    ) -> None:
+        """A new partition, or one as it was at a snapshot: replay the log from `log_end_offset` on.
+
+        `aborted` and `leader_epochs` come from the `.txnindex` files and the checkpoint; what they know beyond the
+        snapshot is forgotten here and comes back with the replay. Without a snapshot everything is replayed, from
+        `log_start_offset` on.
+        """
+        self.expiry_ms = expiry_ms
+        self.log_start_offset = log_start_offset
+        self.high_watermark = log_start_offset
+        self.aborted = AbortedIndex(aborted)
+        self.leader_epochs = LeaderEpochs(leader_epochs)
+        self.log_end_offset: int
+        self.shard_epoch: int
+        self.marker_epochs: dict[int, int]
+        self.producers: ProducerTable
+        self._open: dict[int, OpenTransaction]
+        self._undecided: deque[tuple[int, int]]
+        self._undecided_first: int
+        self._marks: deque[tuple[int, int]]
+        self._awaited: dict[int, tuple[int, int]]
+        self._load(snapshot)
+        self.leader_epochs.truncate_to(self.log_end_offset)
 
     # --- decide ---------------------------------------------------------------------------------------------------
 
     def decide_append(self, header: BatchHeader, now_ms: int, context: AppendContext = CLIENT) -> AppendDecision:
         """What to do with a data batch. Raises Refusal.
 
-        `now_ms` is the wall clock (leases). The batch was checked by `check_batch`, and by `check_client_batch`
-        unless internal.
+        `now_ms` is the wall clock (leases). The batch has passed `check_batch` and, unless internal,
+        `check_client_batch`.
         """
-        raise NotImplementedError
+        producer_id = header.producer_id
+        if context.internal:
+            self._check_shard_epoch(context.shard_epoch)
+            if producer_id >= 0:
+                self._check_internal_producer(header)
+        elif producer_id >= 0:
+            producer = self.producers.get(producer_id)
+            if producer is None:
+                self._check_stranger(header)
+            else:
+                duplicate = self._check_sequence(header, producer)
+                if duplicate is not None:
+                    return duplicate
+                if 0 <= producer.keep_until_ms < now_ms:
+                    raise Refusal(
+                        ErrorCode.INVALID_PRODUCER_EPOCH,
+                        f"the lease of producer {producer_id} ended at {producer.keep_until_ms}; lease it again",
+                    )
+            if (header.attributes & TRANSACTIONAL or self._open) and self._must_verify(header, context.verified):
+                return NEED_VERIFICATION
+        # The duplicate check came first: the retry of a conditional append that succeeded must find its own batch,
+        # not its condition broken by itself (rule 21).
+        if 0 <= context.expected_offset != self.log_end_offset:
+            raise Refusal(
+                ErrorCode.OPERATION_NOT_ATTEMPTED,
+                f"the log ends at {self.log_end_offset}, not at {context.expected_offset}",
+            )
+        return APPEND
+
+    def _check_stranger(self, header: BatchHeader) -> None:
+        """A producer without state here may begin at any sequence: the partition may have expired it. Except where
+        its lease ended here, and where an earlier batch of it was refused and is still to come."""
+        producer_id = header.producer_id
+        if self.producers.lease_has_ended(producer_id):
+            raise Refusal(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the lease of producer {producer_id} ended long ago and its state is gone; take a new lease",
+            )
+        if self._awaited:
+            epoch, sequence = self._awaited.get(producer_id, (-1, 0))
+            if epoch == header.producer_epoch and distance(sequence, header.base_sequence) > 0:
+                raise Refusal(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id}: sequence {header.base_sequence} before the refused {sequence}",
+                )
+
+    def _check_sequence(self, header: BatchHeader, producer: Producer) -> Duplicate | None:
+        """None: the batch follows on. Raises Refusal."""
+        base = header.base_sequence
+        if header.producer_epoch != producer.epoch:
+            if header.producer_epoch < producer.epoch:
+                raise _stale_epoch(header.producer_id, header.producer_epoch, producer)
+            if base != 0:
+                raise Refusal(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id}: epoch {header.producer_epoch} begins at sequence {base}, not at 0",
+                )
+            return None
+        expected = (producer.last_sequence + 1) & MAX_SEQUENCE
+        if base == expected:
+            return None
+        delta = header.last_offset_delta
+        # Only what was accepted in this epoch can be a duplicate. A producer without state may have begun anywhere,
+        # and what it sends from before that point was never stored: 46 would tell it otherwise, and lose it.
+        if 0 < distance(base, expected) <= producer.epoch_records:
+            last = (base + delta) & MAX_SEQUENCE
+            window = self.producers.window()
+            for entry in window:
+                if entry.last_sequence == last and entry.delta == delta:
+                    return Duplicate(entry.first_offset, entry.last_offset)
+            if distance(last, window[-1].first_sequence) > 0:
+                raise Refusal(
+                    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id}: sequences {base} to {last} were stored before its last five",
+                )
+        raise Refusal(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id}, epoch {producer.epoch}: sequence {base}, expected {expected}",
+        )
+
+    def _must_verify(self, header: BatchHeader, verified: bool) -> bool:
+        """Whether the coordinator must be asked. Raises Refusal."""
+        transaction = self._open.get(header.producer_id)
+        if not header.attributes & TRANSACTIONAL:
+            if transaction is not None:
+                raise Refusal(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"a write outside of the transaction that producer {header.producer_id} has open since offset "
+                    f"{transaction.first_offset}",
+                )
+            return False
+        if transaction is None:
+            return not verified
+        if transaction.producer_epoch == header.producer_epoch:
+            return False
+        if verified:
+            # The coordinator lets a transaction begin after the last one's markers are stored, so this is a marker
+            # under way; the client tries again.
+            raise Refusal(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"the transaction of epoch {transaction.producer_epoch} since offset {transaction.first_offset} "
+                f"has no marker yet",
+            )
+        return True
+
+    def _check_shard_epoch(self, shard_epoch: int) -> None:
+        """Rule 1. Above the fence is as wrong as below: a take-over appends its fence first, or it fences nobody."""
+        if shard_epoch != self.shard_epoch:
+            raise Refusal(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"shard epoch {shard_epoch}; the last fence is {self.shard_epoch}",
+            )
+
+    def _check_internal_producer(self, header: BatchHeader) -> None:
+        """Transactional offsets bear the client's producer id: no sequences, but epochs count."""
+        producer = self.producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise _stale_epoch(header.producer_id, header.producer_epoch, producer)
 
     def decide_marker(self, marker: Marker) -> Append | Duplicate:
-        """A transaction marker. Raises Refusal (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED)."""
-        raise NotImplementedError
+        """A transaction marker. Raises Refusal (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED).
 
-    def decide_control(self, header: BatchHeader, control: Control, shard_epoch: int) -> Append | Duplicate:
-        """A control batch of an internal writer: a shard's fence, or its markers for offsets. Raises Refusal."""
-        raise NotImplementedError
+        Without an open transaction it is appended all the same: it keeps late batches of the transaction out, by its
+        epoch, and late markers, by its serial.
+        """
+        producer = self.producers.get(marker.producer_id)
+        transaction = self._open.get(marker.producer_id)
+        if producer is not None and 0 <= marker.serial <= producer.serial:
+            return Duplicate(producer.last_offset, producer.last_offset)
+        known = self.marker_epochs.get(marker.shard, -1) if marker.shard >= 0 else -1
+        if producer is not None:
+            known = max(known, producer.coordinator_epoch)
+        if marker.coordinator_epoch < known:
+            raise Refusal(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"marker of coordinator epoch {marker.coordinator_epoch}; epoch {known} has taken over",
+            )
+        if marker.first_offset >= 0 and (transaction is None or transaction.first_offset != marker.first_offset):
+            last_offset = -1 if producer is None else producer.last_offset
+            return Duplicate(last_offset, last_offset)
+        if producer is None:
+            return APPEND
+        if marker.producer_epoch < producer.epoch:
+            raise _stale_epoch(marker.producer_id, marker.producer_epoch, producer)
+        if marker.transaction_version >= 2 and marker.producer_epoch == producer.epoch:
+            if transaction is not None:
+                raise Refusal(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"marker of epoch {marker.producer_epoch} does not raise the epoch of the open transaction",
+                )
+            if marker.serial < 0:
+                return Duplicate(producer.last_offset, producer.last_offset)
+        return APPEND
 
-    def decide_producer_fence(self, fence: ProducerFence, now_ms: int) -> Append:
-        """Takes a leased producer over, renews or ends its lease. Raises Refusal."""
-        raise NotImplementedError
+    def decide_markers(self, markers: Sequence[Marker]) -> list[Append | Duplicate | Refusal]:
+        """All markers of one append, in order; a refused one is returned, not raised, and hinders no other."""
+        decisions: list[Append | Duplicate | Refusal] = []
+        appended: dict[int, tuple[int, int]] = {}
+        for marker in markers:
+            serial, offset = appended.get(marker.producer_id, (-1, -1))
+            decision: Append | Duplicate | Refusal
+            if 0 <= marker.serial <= serial:
+                decision = Duplicate(offset, offset)
+            else:
+                try:
+                    decision = self.decide_marker(marker)
+                except Refusal as refusal:
+                    decision = refusal
+            if isinstance(decision, Append):
+                appended[marker.producer_id] = (marker.serial, self.log_end_offset + len(appended))
+            decisions.append(decision)
+        return decisions
+
+    def decide_control(self, control: Control, shard_epoch: int) -> Append | Duplicate:
+        """A control batch of an internal writer: its shard's fence, or its markers for offsets. Raises Refusal."""
+        if isinstance(control, ShardFence):
+            if control.shard_epoch != shard_epoch:
+                raise Refusal(ErrorCode.INVALID_RECORD, f"fence of epoch {control.shard_epoch}, not {shard_epoch}")
+            if shard_epoch < self.shard_epoch:
+                raise Refusal(
+                    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                    f"shard epoch {shard_epoch}; the last fence is {self.shard_epoch}",
+                )
+            return APPEND
+        self._check_shard_epoch(shard_epoch)
+        if isinstance(control, Marker):
+            return self.decide_marker(control)
+        raise Refusal(ErrorCode.INVALID_RECORD, "not a control record of an internal writer")
+
+    def decide_producer_fence(self, fence: ProducerFence) -> Append:
+        """Takes a leased producer over, renews or ends its lease. Raises Refusal.
+
+        A lease that has ended may be taken over as long as the producer's state is there.
+        """
+        producer = self.producers.get(fence.producer_id)
+        if producer is None:
+            if self.producers.lease_has_ended(fence.producer_id):
+                raise Refusal(
+                    ErrorCode.UNKNOWN_PRODUCER_ID,
+                    f"the lease of producer {fence.producer_id} ended long ago and its progress is gone",
+                )
+            return APPEND
+        if fence.producer_epoch < producer.epoch:
+            raise _stale_epoch(fence.producer_id, fence.producer_epoch, producer)
+        if fence.producer_id in self._open:
+            raise Refusal(ErrorCode.INVALID_TXN_STATE, f"producer {fence.producer_id} has an open transaction")
+        return APPEND
 
     def decide_expiry(self, now_ms: int) -> ProducerExpiry | None:
-        """Called every few minutes: the expiry record to append as a control batch, or None where nothing is due."""
-        raise NotImplementedError
+        """To be called every ten seconds or so: the expiry to append as a control batch, or None.
+
+        Each call looks at a few pages of producers only, and drops the dead it meets; a million come round in a
+        fraction of the expiry time.
+        """
+        marks = self._marks
+        if not marks or now_ms - marks[-1][0] >= self.expiry_ms // _EXPIRY_MARKS:
+            marks.append((now_ms, self.log_end_offset))
+        while len(marks) > 1 and marks[1][0] <= now_ms - self.expiry_ms:
+            marks.popleft()
+        due_below = marks[0][1] if marks[0][0] <= now_ms - self.expiry_ms else 0
+        if self.producers.sweep(16 + self.producers.pages // 256, due_below, now_ms):
+            return ProducerExpiry(due_below, now_ms)
+        return None
+
+    def note_refused(self, header: BatchHeader) -> None:
+        """The broker refuses this batch for a while (no space, no coordinator), though in itself it is fine.
+
+        A producer without state may begin at any sequence; so that its next batch in flight is not taken for its
+        first, the refused one is awaited. Not part of the replicated state: after a restart the client resends in
+        order anyway.
+        """
+        producer_id = header.producer_id
+        if producer_id < 0 or header.base_sequence < 0 or self.producers.get(producer_id) is not None:
+            return
+        epoch, sequence = self._awaited.get(producer_id, (-1, 0))
+        if epoch == header.producer_epoch and distance(sequence, header.base_sequence) >= 0:
+            return
+        if len(self._awaited) >= _MAX_AWAITED:
+            del self._awaited[next(iter(self._awaited))]
+        self._awaited[producer_id] = (header.producer_epoch, header.base_sequence)
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader) -> None:
-        """A data batch, at its offset (`header.base_offset` as stored in the log)."""
-        raise NotImplementedError
+        """A data batch as it stands in the log (`header.base_offset` and `leader_epoch` as assigned).
+
+        Trusts the log: what is in it has been decided. Raises ValueError where the batch lies below the log's end.
+        """
+        (
+            base_offset, _, leader_epoch, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, records,
+        ) = header  # fmt: skip
+        last_offset = base_offset + delta
+        self._extend(base_offset, last_offset, leader_epoch)
+        if producer_id < 0:
+            return
+        if self._awaited:
+            self._awaited.pop(producer_id, None)
+        producers = self.producers
+        producer = producers.get(producer_id)
+        total = in_epoch = 0
+        if producer is None:
+            producers.put_new(producer_id, epoch)
+        else:
+            total = producer.record_count
+            in_epoch = producer.epoch_records
+            if epoch != producer.epoch:
+                producers.put_epoch(epoch)
+                in_epoch = 0
+        if attributes & TRANSACTIONAL:
+            transaction = self._open.get(producer_id)
+            if transaction is None:
+                self._open[producer_id] = OpenTransaction(producer_id, epoch, base_offset, records, timestamp)
+            else:
+                transaction.record_count += records
+        else:
+            total += records
+        if sequence < 0:
+            producers.put_activity(last_offset, timestamp, total)
+            return
+        in_epoch += delta + 1
+        producers.put_batch(
+            (sequence + delta) & MAX_SEQUENCE,
+            delta,
+            last_offset,
+            timestamp,
+            total,
+            in_epoch if in_epoch < MAX_SEQUENCE else MAX_SEQUENCE,
+        )
 
     def replay_control(self, header: BatchHeader, control: Control) -> AbortedTransaction | None:
-        """A control batch. Returns what is to be written to the `.txnindex`, where it aborted something."""
-        raise NotImplementedError
+        """A control batch as it stands in the log. Returns the entry for the `.txnindex` where it aborted something."""
+        self._extend(header.base_offset, header.last_offset, header.leader_epoch)
+        if isinstance(control, Marker):
+            return self._replay_marker(header, control)
+        if isinstance(control, ProducerFence):
+            record_count = self._enter_epoch(control.producer_id, control.producer_epoch)[0]
+            self.producers.put_activity(header.last_offset, header.max_timestamp, record_count)
+            self.producers.put_lease(control.keep_until_ms)
+        elif isinstance(control, ShardFence):
+            self.shard_epoch = max(self.shard_epoch, control.shard_epoch)
+        else:
+            self.producers.expired_below = max(self.producers.expired_below, control.below_offset)
+            self.producers.expired_at_ms = max(self.producers.expired_at_ms, control.now_ms)
+        return None
+
+    def _replay_marker(self, header: BatchHeader, marker: Marker) -> AbortedTransaction | None:
+        record_count, serial = self._enter_epoch(marker.producer_id, marker.producer_epoch)
+        transaction = self._open.pop(marker.producer_id, None)
+        aborted = None
+        if transaction is not None:
+            self._leave_undecided(transaction.first_offset, header.last_offset)
+            if marker.commit:
+                record_count += transaction.record_count
+            else:
+                first_open = self._first_open_offset()
+                stable = header.last_offset + 1 if first_open is None else first_open
+                aborted = AbortedTransaction(
+                    marker.producer_id, transaction.first_offset, header.last_offset, stable
+                )
+                self.aborted.add(aborted)
+        self.producers.put_activity(header.last_offset, header.max_timestamp, record_count)
+        self.producers.put_marker(max(marker.serial, serial), marker.coordinator_epoch)
+        if marker.shard >= 0:
+            known = self.marker_epochs.get(marker.shard, -1)
+            self.marker_epochs[marker.shard] = max(known, marker.coordinator_epoch)
+        return aborted
+
+    def _enter_epoch(self, producer_id: int, epoch: int) -> tuple[int, int]:
+        """Makes the producer's row the one to change, in that epoch; returns (record count, serial)."""
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            self.producers.put_new(producer_id, epoch)
+            return 0, -1
+        if producer.epoch != epoch:
+            self.producers.put_epoch(epoch)
+        return producer.record_count, producer.serial
+
+    def _leave_undecided(self, first_offset: int, marker_offset: int) -> None:
+        """Decided, but a reader may see it only once the marker is below the high watermark: until then a failover
+        could still take the marker back."""
+        if marker_offset < self.high_watermark:
+            return
+        self._undecided.append((first_offset, marker_offset))
+        if self._undecided_first < 0 or first_offset < self._undecided_first:
+            self._undecided_first = first_offset
+
+    def _extend(self, base_offset: int, last_offset: int, leader_epoch: int) -> None:
+        if base_offset < self.log_end_offset:
+            raise ValueError(f"batch at {base_offset} in a log that ends at {self.log_end_offset}")
+        self.log_end_offset = last_offset + 1
+        if leader_epoch > self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
 
     # --- ask ------------------------------------------------------------------------------------------------------
-
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
 
     @property
     def last_stable_offset(self) -> int:
         """Readers with read_committed see what lies below (exclusive)."""
-        raise NotImplementedError
+        stable = self.high_watermark
+        if 0 <= self._undecided_first < stable:
+            stable = self._undecided_first
+        if self._open:
+            first_open = next(iter(self._open.values())).first_offset
+            if first_open < stable:
+                stable = first_open
+        return max(stable, self.log_start_offset)
 
     def aborted_transactions(self, fetch_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Those that overlap [fetch_offset, end_offset); `end_offset` is the end of the returned data."""
-        raise NotImplementedError
+        return self.aborted.overlapping(fetch_offset, end_offset)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """By first offset. Not to be changed."""
+        return list(self._open.values())
+
+    def _first_open_offset(self) -> int | None:
+        return next(iter(self._open.values())).first_offset if self._open else None
+
+    def describe_producer(self, producer_id: int) -> ProducerView | None:
+        """At the end of the log: an answer that others decide on waits until `log_end_offset` is reached by the high
+        watermark."""
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            return None
+        transaction = self._open.get(producer_id)
+        return ProducerView(
+            producer_id=producer_id,
+            producer_epoch=producer.epoch,
+            last_sequence=producer.last_sequence,
+            last_offset=producer.last_offset,
+            last_timestamp=producer.last_timestamp,
+            coordinator_epoch=producer.coordinator_epoch,
+            txn_first_offset=-1 if transaction is None else transaction.first_offset,
+            record_count=producer.record_count,
+            txn_record_count=0 if transaction is None else transaction.record_count,
+            keep_until_ms=producer.keep_until_ms,
+            serial=producer.serial,
+        )
+
+    def describe_producers(self) -> Iterator[ProducerView]:
+        """All that live, by id."""
+        for producer_id in sorted(self.producers.ids()):
+            view = self.describe_producer(producer_id)
+            if view is not None:
+                yield view
 
     # --- move -----------------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Everything below `offset` is committed. Returns whether it moved; it never goes back."""
-        raise NotImplementedError
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        undecided = self._undecided
+        if undecided and undecided[0][1] < offset:
+            while undecided and undecided[0][1] < offset:
+                undecided.popleft()
+            self._undecided_first = min((first for first, _ in undecided), default=-1)
+        return True
 
     def advance_log_start(self, offset: int) -> None:
-        """Records below are gone (retention, DeleteRecords). Producers' state stays."""
-        raise NotImplementedError
+        """Records below are gone (retention, DeleteRecords). Producers' state stays: it is what tells duplicates."""
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        self.log_end_offset = max(self.log_end_offset, offset)
+        self.advance_high_watermark(offset)
+        self.aborted.advance_start(offset)
+        self.leader_epochs.advance_start(offset)
+
+    def truncate_to(self, offset: int, snapshot: PartitionSnapshot | None) -> None:
+        """The log now ends at `offset`. State comes from the newest snapshot at or below it (None: there is none)
+        and from replaying the log between `log_end_offset`, as it is after this call, and `offset`."""
+        if snapshot is not None and snapshot.offset > offset:
+            raise ValueError(f"snapshot at {snapshot.offset} for a log that ends at {offset}")
+        self.high_watermark = min(self.high_watermark, offset)
+        self._load(snapshot)
+        self.leader_epochs.truncate_to(offset)
+
+    def snapshot(self) -> PartitionSnapshot:
+        """The state at the end of the log; costs one copy of the packed table."""
+        return PartitionSnapshot(
+            offset=self.log_end_offset,
+            pages=self.producers.freeze(),
+            ended_leases=self.producers.ended_leases(),
+            open_transactions=[replace(transaction) for transaction in self._open.values()],
+            undecided=list(self._undecided),
+            shard_epoch=self.shard_epoch,
+            marker_epochs=dict(self.marker_epochs),
+            expired_below=self.producers.expired_below,
+            expired_at_ms=self.producers.expired_at_ms,
+            marks=list(self._marks),
+        )
+
+    def _load(self, snapshot: PartitionSnapshot | None) -> None:
+        if snapshot is None:
+            snapshot = PartitionSnapshot(self.log_start_offset)
+        self.log_end_offset = max(snapshot.offset, self.log_start_offset)
+        self._open = {
+            transaction.producer_id: replace(transaction) for transaction in snapshot.open_transactions
+        }
+        self.producers = ProducerTable(self._open)
+        self.producers.expired_below = snapshot.expired_below
+        self.producers.expired_at_ms = snapshot.expired_at_ms
+        self.producers.load(snapshot.pages, snapshot.ended_leases)
+        self._undecided = deque(snapshot.undecided)
+        self._undecided_first = min((first for first, _ in snapshot.undecided), default=-1)
+        self.shard_epoch = snapshot.shard_epoch
+        self.marker_epochs = dict(snapshot.marker_epochs)
+        self._marks = deque(snapshot.marks)
+        self._awaited = {}
+        self.aborted.truncate_to(self.log_end_offset)
+
+
+def _stale_epoch(producer_id: int, epoch: int, producer: Producer) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer_id}: epoch {epoch} was fenced by epoch {producer.epoch} at offset {producer.last_offset}",
+    )
