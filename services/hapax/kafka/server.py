@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections import deque
 from collections.abc import Awaitable, Sequence
@@ -11,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hapax.kafka.table import DEFERRED, Api, ApiTable, CloseConnection, RequestContext
+from hapax.runtime import telemetry
+from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network
 
-log = logging.getLogger("hapax.kafka")
+log = telemetry.logger("listener")
 
 _HEADER: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
@@ -45,7 +46,7 @@ class KafkaServer:
         self._waiting: deque[Session] = deque()
         self._network = network
         self._listener: FrameListener | None = None
-        self._complaints: dict[str, tuple[int, int]] = {}
+        self.complain = Incidents(log, asyncio.get_running_loop().time)
 
     async def start(self, host: str, port: int) -> FrameListener:
         """Port 0 picks a free one. Raises OSError where the address is taken."""
@@ -69,18 +70,6 @@ class KafkaServer:
         self.bytes_in_flight -= size
         while self._waiting and self.bytes_in_flight <= self.limits.max_node_bytes // 2:
             self._waiting.popleft().memory_available()
-
-    def complain(self, kind: str, message: str, *args: object) -> None:
-        """One log line per incident, at most ten a second of a kind."""
-        second = int(asyncio.get_running_loop().time())
-        window, count = self._complaints.get(kind, (second, 0))
-        if window != second:
-            if count > 10:
-                log.warning("%d more of the kind '%s' were not logged", count - 10, kind)
-            count = 0
-        self._complaints[kind] = (second, count + 1)
-        if count < 10:
-            log.warning(message, *args)
 
 
 class Session:
@@ -227,8 +216,8 @@ class Session:
         if isinstance(error, CloseConnection):
             self._refuse("request", str(error))
         elif not self.closed:
-            log.error("closing connection %d from %s: %s v%d failed", self.connection.serial, self.connection.peer,
-                      ctx.api.name, ctx.api_version, exc_info=error)
+            log.error("closing a connection: a request failed", exc_info=error, connection=self.connection.serial,
+                      peer=self.connection.peer, api=ctx.api.name, version=ctx.api_version)
             self._end("a request failed")
         self._settle(ctx)
 
@@ -260,8 +249,8 @@ class Session:
 
     def _refuse(self, kind: str, what: str) -> None:
         if not self.closed:
-            self._server.complain(kind, "closing connection %d from %s: %s", self.connection.serial,
-                                  self.connection.peer, what)
+            self._server.complain(kind, "closing a connection", reason=what, connection=self.connection.serial,
+                                  peer=self.connection.peer)
             self._end(what)
 
     def _end(self, reason: str) -> None:

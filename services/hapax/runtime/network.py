@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import errno
 import itertools
-import logging
 import os
 import resource
 import socket
@@ -27,6 +26,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
+from hapax.runtime import telemetry
+from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
     Chunk,
     FileRange,
@@ -41,7 +42,7 @@ from hapax.runtime.ports import (
 if TYPE_CHECKING:
     from hapax.runtime.rpc import RpcNetwork
 
-log = logging.getLogger("hapax.network")
+log = telemetry.logger("network")
 
 _LENGTH: Final = struct.Struct(">i")
 _SCRATCH_BYTES: Final = 256 * 1024
@@ -160,8 +161,8 @@ class _Connection(asyncio.BufferedProtocol):
         self.peer = _address(transport.get_extra_info("peername"))
         if self._registry is not None:
             if len(self._registry.open) >= self._registry.limit:
-                self._network.complain("connections", "refused %s: %d connections are open", self.peer,
-                                       self._registry.limit)
+                self._network.complain("connections", "refused a connection: too many are open", peer=self.peer,
+                                       open=self._registry.limit)
                 self._lost = True
                 self._transport.abort()
                 return
@@ -232,8 +233,9 @@ class _Connection(asyncio.BufferedProtocol):
                 position = after
                 if self._lost or self._closing:
                     return
-        except Exception:
-            log.exception("closing connection %d from %s: its handler failed", self.serial, self.peer)
+        except Exception as error:
+            log.error("closing a connection: its handler failed", exc_info=error, connection=self.serial,
+                      peer=self.peer)
             self._drop("handler failed")
             return
         self._keep(data, position, end)
@@ -271,7 +273,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _refuse(self, reason: str) -> None:
-        self._network.complain("frame", "closing connection %d from %s: %s", self.serial, self.peer, reason)
+        self._network.complain("frame", "closing a connection", reason=reason, connection=self.serial, peer=self.peer)
         self._drop(reason)
 
     def check_time_outs(self, now: float) -> None:
@@ -283,7 +285,7 @@ class _Connection(asyncio.BufferedProtocol):
         elif self._own is not None and self._reading and now - self._last_byte > limits.frame_timeout_ms / 1000:
             self._refuse(f"half a frame and then silence for {limits.frame_timeout_ms} ms")
         elif now - self._last_frame > limits.idle_ms / 1000:
-            log.info("closing connection %d from %s: idle for %d ms", self.serial, self.peer, limits.idle_ms)
+            log.debug("closing an idle connection", connection=self.serial, peer=self.peer)
             self._drop("idle")
 
     # --- sending ----------------------------------------------------------------------------------------------
@@ -472,25 +474,6 @@ class _Listener:
             connection.drop()
 
 
-class _Complaints:
-    """One log line per incident, but at most ten a second of a kind: a flood of bad input must not fill the disk."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._windows: dict[str, tuple[int, int]] = {}
-
-    def __call__(self, kind: str, message: str, *args: object) -> None:
-        second = int(self._loop.time())
-        window, count = self._windows.get(kind, (second, 0))
-        if window != second:
-            if count > 10:
-                log.warning("%d more of the kind '%s' were not logged", count - 10, kind)
-            count = 0
-        self._windows[kind] = (second, count + 1)
-        if count < 10:
-            log.warning(message, *args)
-
-
 class TcpNetwork:
     """`ports.Network` on real sockets. Make it inside the running loop."""
 
@@ -498,7 +481,7 @@ class TcpNetwork:
         self.loop = asyncio.get_running_loop()
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         """Shared by all connections: a read and the hand-out of its frames happen in one callback."""
-        self.complain = _Complaints(self.loop)
+        self.complain = Incidents(log, self.loop.time)
         self._serials = itertools.count(1)
         self._rpc: RpcNetwork | None = None
 

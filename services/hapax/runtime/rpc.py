@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 import random
 import struct
@@ -31,9 +30,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are n
 import grpc
 import grpc.aio
 
+from hapax.runtime import telemetry
 from hapax.runtime.ports import RpcChannel, RpcError, RpcHandler, RpcServer
 
-log = logging.getLogger("hapax.rpc")
+log = telemetry.logger("rpc")
 
 _aio: Final[Any] = grpc.aio
 """Untyped on purpose: the published stubs lack `EOF` and name the wrong arguments as required."""
@@ -299,8 +299,8 @@ class _Server(_GenericRpcHandler):  # type: ignore[misc]
             return "OK", await handler(request)
         except RpcError as error:
             return error.status, error.detail.encode()
-        except Exception:
-            log.exception("%s failed", method)
+        except Exception as error:
+            log.error("a call failed", exc_info=error, method=method)
             return "INTERNAL", b"the handler failed; see the server's log"
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -1,0 +1,102 @@
+"""What a topic may be called and how it may be configured: Kafka's rules, checked before anything is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from hapax.core.errors import ErrorCode, Refusal
+
+MAX_NAME_LENGTH: Final = 249
+"""A folder is named `<topic>-<partition>` on file systems that allow 255 bytes."""
+MAX_PARTITIONS: Final = 10_000
+"""Of one topic: a guard against a slip of the keyboard that fills the store."""
+
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_INT32_MAX: Final = (1 << 31) - 1
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+def check_topic_name(name: str | None) -> None:
+    """Raises Refusal (INVALID_TOPIC_EXCEPTION) for a name that Kafka would not take."""
+    if not name:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic's name must not be empty")
+    if name in (".", ".."):
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic must not be named '.' or '..'")
+    if len(name) > MAX_NAME_LENGTH:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"a topic's name has at most {MAX_NAME_LENGTH} characters")
+    if not _LEGAL_NAME.fullmatch(name):
+        raise Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "a topic's name consists of ASCII letters, digits, '.', '_' and '-'",
+        )
+
+
+_BOOLEAN: Final = re.compile(r"true|false", re.IGNORECASE)
+_ANY: Final = re.compile(r".*", re.DOTALL)
+
+TOPIC_CONFIGS: Final[Mapping[str, tuple[int, int] | re.Pattern[str]]] = {
+    "cleanup.policy": re.compile(r"(delete|compact)(,\s*(delete|compact))*"),
+    "compression.type": re.compile(r"producer|uncompressed|gzip|snappy|lz4|zstd"),
+    "delete.retention.ms": (0, _INT64_MAX),
+    "file.delete.delay.ms": (0, _INT64_MAX),
+    "flush.messages": (1, _INT64_MAX),
+    "flush.ms": (0, _INT64_MAX),
+    "follower.replication.throttled.replicas": _ANY,
+    "index.interval.bytes": (0, _INT32_MAX),
+    "leader.replication.throttled.replicas": _ANY,
+    "max.compaction.lag.ms": (1, _INT64_MAX),
+    "max.message.bytes": (0, _INT32_MAX),
+    "message.timestamp.after.max.ms": (0, _INT64_MAX),
+    "message.timestamp.before.max.ms": (0, _INT64_MAX),
+    "message.timestamp.type": re.compile(r"CreateTime|LogAppendTime"),
+    "min.cleanable.dirty.ratio": re.compile(r"0(\.\d+)?|1(\.0+)?"),
+    "min.compaction.lag.ms": (0, _INT64_MAX),
+    "min.insync.replicas": (1, _INT32_MAX),
+    "preallocate": _BOOLEAN,
+    "retention.bytes": (-1, _INT64_MAX),
+    "retention.ms": (-1, _INT64_MAX),
+    "segment.bytes": (1024, _INT32_MAX),
+    "segment.index.bytes": (4, _INT32_MAX),
+    "segment.jitter.ms": (0, _INT64_MAX),
+    "segment.ms": (1, _INT64_MAX),
+    "unclean.leader.election.enable": _BOOLEAN,
+}
+"""Kafka's topic settings: the range of a number (inclusive), or the form of a text."""
+
+
+def check_topic_config(config: Mapping[str, str | None]) -> None:
+    """Raises Refusal (INVALID_CONFIG) at the first setting that is unknown, null or out of its range."""
+    for name, value in config.items():
+        form = TOPIC_CONFIGS.get(name)
+        if form is None:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"unknown topic config name: {name}")
+        if value is None:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} has no value")
+        if isinstance(form, tuple):
+            least, most = form
+            if not re.fullmatch(r"-?\d{1,19}", value) or not least <= int(value) <= most:
+                raise Refusal(ErrorCode.INVALID_CONFIG, f"{name}={value}: expected a number from {least} to {most}")
+        elif not form.fullmatch(value):
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{name}={value}: expected {form.pattern}")
+
+
+def check_partition_count(partitions: int) -> None:
+    """Raises Refusal (INVALID_PARTITIONS) unless the count is -1 (the cluster's default) or a sensible number."""
+    if partitions != -1 and not 1 <= partitions <= MAX_PARTITIONS:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+
+
+def check_replication_factor(replication_factor: int, brokers: int) -> None:
+    """Raises Refusal (INVALID_REPLICATION_FACTOR). -1 stands for the cluster's default."""
+    if replication_factor == -1:
+        return
+    if replication_factor < 1:
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be at least 1")
+    if replication_factor > brokers:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} is larger than the number of live brokers, {brokers}",
+        )

@@ -1,0 +1,31 @@
+"""One log line per incident that a stranger can cause, but never a flood of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hapax.runtime.telemetry import Logger
+
+LINES_PER_SECOND: Final = 10
+
+
+class Incidents:
+    """`incidents("frame", "closing a connection", peer=...)`: at most ten lines a second of a kind are written; how
+    many were left out is said with the next second's first line. Kinds are constants of the program."""
+
+    def __init__(self, log: Logger, now_s: Callable[[], float]) -> None:
+        self._log = log
+        self._now_s = now_s
+        self._windows: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, kind: str, message: str, **fields: object) -> None:
+        second = int(self._now_s())
+        window, count = self._windows.get(kind, (second, 0))
+        if window != second:
+            if count > LINES_PER_SECOND:
+                fields["not_logged_before"] = count - LINES_PER_SECOND
+            count = 0
+        self._windows[kind] = (second, count + 1)
+        if count < LINES_PER_SECOND:
+            self._log.warning(message, **fields)
