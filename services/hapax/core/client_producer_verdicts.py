@@ -1,0 +1,128 @@
+"""What a client does with each refusal: the tables that the producer machine decides by.
+
+A refusal of a Produce has two sides. *What now*: resend, give the batch up, give the transaction up, give the
+producer up. *Is it in the log?* A refusal may be sent after the append (a time-out waiting for replicas, a leader
+that stepped down meanwhile), so a batch counts as possibly written unless its code stands in `NOT_WRITTEN`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+from hapax.core.errors import ErrorCode
+
+
+class Verdict(Enum):
+    RETRY = auto()
+    """Send the same again, after a pause; the batch keeps its sequence."""
+    DUPLICATE = auto()
+    """It is in the log already: success."""
+    GAP = auto()
+    """The leader misses a batch before this one."""
+    REFUSED = auto()
+    """This batch (or call) will never be taken; the producer may go on."""
+    ABORT = auto()
+    """The transaction cannot commit any more; abort it and begin a new one."""
+    FENCED = auto()
+    """Another instance has taken over the producer's identity."""
+    FATAL = auto()
+    """This producer cannot go on."""
+
+
+_TRANSIENT: Final[dict[int, Verdict]] = {
+    code: Verdict.RETRY
+    for code in (
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+}
+
+PRODUCE: Final[Mapping[int, Verdict]] = _TRANSIENT | {
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Verdict.DUPLICATE,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.GAP,
+    ErrorCode.UNKNOWN_PRODUCER_ID: Verdict.GAP,
+    # 47 tells a transactional producer only that its epoch is old: the coordinator decides, when the transaction
+    # is aborted, whether somebody else holds the id (KIP-588).
+    ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.ABORT,
+    ErrorCode.INVALID_TXN_STATE: Verdict.ABORT,
+    ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORT,
+    ErrorCode.PRODUCER_FENCED: Verdict.FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.FATAL,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Verdict.FATAL,
+}
+"""Answers to a batch. A code that is not here refuses the batch and nothing more."""
+
+COORDINATOR: Final[Mapping[int, Verdict]] = _TRANSIENT | {
+    ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORT,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.ABORT,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORT,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: Verdict.ABORT,
+    ErrorCode.ILLEGAL_GENERATION: Verdict.ABORT,
+    ErrorCode.UNKNOWN_MEMBER_ID: Verdict.ABORT,
+    ErrorCode.FENCED_INSTANCE_ID: Verdict.ABORT,
+    ErrorCode.STALE_MEMBER_EPOCH: Verdict.ABORT,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: Verdict.ABORT,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: Verdict.ABORT,
+    ErrorCode.INVALID_GROUP_ID: Verdict.ABORT,
+    ErrorCode.PRODUCER_FENCED: Verdict.FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FENCED,
+}
+"""Answers of the transaction and group coordinators inside a transaction. A code that is not here is fatal."""
+
+NOT_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""Refusals of a Produce that come before anything is appended: this attempt is not in the log."""
+
+
+def produce_verdict(code: int) -> Verdict:
+    return PRODUCE.get(code, Verdict.RETRY if code == ErrorCode.UNKNOWN_SERVER_ERROR else Verdict.REFUSED)
+
+
+def coordinator_verdict(code: int) -> Verdict:
+    return COORDINATOR.get(code, Verdict.FATAL)
