@@ -18,9 +18,9 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
-from hapax.core.types import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
+from hapax.core.types import Offset, PartitionIndex, TopicId, TopicPartition
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -109,21 +109,15 @@ def decode_partition_metadata(data: bytes) -> TopicId:
 # --- checkpoints --------------------------------------------------------------------------------------------------
 
 
-class EpochStart(NamedTuple):
-    """`leader_epoch` began at `offset`."""
-
-    leader_epoch: LeaderEpoch
-    offset: Offset
-
-
-def encode_leader_epochs(epochs: Iterable[EpochStart]) -> bytes:
-    lines = [f"{e.leader_epoch} {e.offset}" for e in epochs]
+def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """(leader epoch, start offset), ascending."""
+    lines = [f"{leader_epoch} {offset}" for leader_epoch, offset in epochs]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
-def decode_leader_epochs(data: bytes) -> list[EpochStart]:
+def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
     entries = [_split(line, " ", LEADER_EPOCH_CHECKPOINT) for line in _checkpoint_lines(data, LEADER_EPOCH_CHECKPOINT)]
-    return [EpochStart(LeaderEpoch(int(epoch)), Offset(int(offset))) for epoch, offset in entries]
+    return [(int(leader_epoch), int(offset)) for leader_epoch, offset in entries]
 
 
 def _checkpoint_lines(data: bytes, name: str) -> list[str]:

@@ -8,6 +8,7 @@ sync the page cache shows bytes that no later sync would bring to the disk (rule
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,7 +23,6 @@ from hapax.runtime.log.layout import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     TXN_INDEX,
-    EpochStart,
     decode_leader_epochs,
     offset_name,
     parse_offset_name,
@@ -40,16 +40,16 @@ _MAX_BATCH: Final = 1 << 30
 class State(Protocol):
     """What is rebuilt from the log: the partition's machine, as its replica wraps it."""
 
-    def restore(self, snapshot: bytes | None, offset: int) -> None:
-        """Starts from a snapshot taken at `offset`, or from nothing. Raises ValueError for a damaged snapshot."""
+    def restore(
+        self, snapshot: bytes | None, start_offset: int, aborted: Sequence[AbortedTransaction],
+        leader_epochs: Sequence[tuple[int, int]],
+    ) -> None:
+        """Starts from a snapshot, or from nothing at the log's start. `aborted` and `leader_epochs` may know more than
+        the snapshot: that comes back with the replay. Raises ValueError for a damaged snapshot."""
         ...
 
     def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
         """One batch of the log, in order."""
-        ...
-
-    def restore_aborted(self, aborted: list[AbortedTransaction]) -> None:
-        """The aborted transactions whose markers lie below the snapshot."""
         ...
 
 
@@ -84,11 +84,8 @@ async def open_log(
             await _rebuild_index(segment)
     if not bases:
         log.create([])
-    log.leader_epochs = _read_leader_epochs(disk, folder)
     recovery = Recovery()
     scan_from = _restore_newest(log, state, recovery, clean=clean)
-    cut = [a for s in log.segments for a in read_aborted(disk, s.path(TXN_INDEX))]
-    state.restore_aborted([a for a in cut if a.last_offset < recovery.from_offset])
     if scan_from is None:
         log.end_offset = log.synced_offset = recovery.from_offset
         log.active.load_indexes()
@@ -120,13 +117,16 @@ def _restore_newest(
     log: SegmentLog, state: State, recovery: Recovery, *, clean: bool
 ) -> tuple[int, int] | None:
     """Restores the newest usable snapshot; returns the (segment number, position) to scan from, None for no scan."""
+    start_offset = log.start_offset
+    aborted = [entry for segment in log.segments for entry in read_aborted(log.disk, segment.path(TXN_INDEX))]
+    leader_epochs = _read_leader_epochs(log.disk, log.folder)
     for offset in reversed(log.snapshot_offsets):
         path = f"{log.folder}/{offset_name(offset, SNAPSHOT)}"
         newest = offset == log.snapshot_offsets[-1]
         found = (len(log.segments) - 1, log.active.size) if clean and newest else _place_of(log, offset)
         if found is not None and offset >= log.active.base_offset * (clean and newest):
             try:
-                state.restore(_read(log.disk, path), offset)
+                state.restore(_read(log.disk, path), start_offset, aborted, leader_epochs)
             except ValueError:
                 found = None
         if found is None:
@@ -136,8 +136,8 @@ def _restore_newest(
         recovery.from_offset = offset
         recovery.clean = clean and newest
         return None if recovery.clean else found
-    recovery.from_offset = log.segments[0].base_offset
-    state.restore(None, recovery.from_offset)
+    recovery.from_offset = start_offset
+    state.restore(None, start_offset, aborted, leader_epochs)
     return 0, 0
 
 
@@ -170,7 +170,7 @@ def _read(disk: Disk, path: str) -> bytes:
         file.close()
 
 
-def _read_leader_epochs(disk: Disk, folder: str) -> list[EpochStart]:
+def _read_leader_epochs(disk: Disk, folder: str) -> list[tuple[int, int]]:
     path = f"{folder}/{LEADER_EPOCH_CHECKPOINT}"
     return decode_leader_epochs(_read(disk, path)) if disk.exists(path) else []
 
@@ -201,7 +201,7 @@ class _Scan:
 
     async def run(self, at: int, position: int) -> None:
         log, recovery = self.log, self.recovery
-        scanned = []
+        scanned: list[Segment] = []
         for segment in list(log.segments[at:]):
             if scanned and segment.base_offset != self.expected and not log.config.compact:
                 recovery.truncated_why = f"offsets {self.expected} to {segment.base_offset} are missing"
@@ -217,8 +217,6 @@ class _Scan:
                 self._drop_after(segment)
                 break
         log.end_offset = self.expected
-        while log.leader_epochs and log.leader_epochs[-1].offset > log.end_offset:
-            log.leader_epochs.pop()
         await log.recovered(scanned)
         recovery.end_offset = log.end_offset
 

@@ -8,7 +8,7 @@ which recovery starts. A name, an index entry or a snapshot is never ahead of th
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -19,7 +19,6 @@ from hapax.runtime.log.layout import (
     LEADER_EPOCH_CHECKPOINT,
     SNAPSHOT,
     TXN_INDEX,
-    EpochStart,
     encode_leader_epochs,
     offset_name,
 )
@@ -70,7 +69,6 @@ class SegmentLog:
         self.end_offset = 0
         self.synced_offset = 0
         """Everything below is durable."""
-        self.leader_epochs: list[EpochStart] = []
         self.bytes_since_checkpoint = 0
         self.batches_since_checkpoint = 0
         self.snapshot_offsets: list[int] = []
@@ -186,29 +184,14 @@ class SegmentLog:
         """For the `.txnindex`. Durable with the next checkpoint; until then recovery finds the marker itself."""
         self._unwritten_aborted.append(aborted)
 
-    def begin_leader_epoch(self, leader_epoch: int) -> None:
-        """The next append is the first one under this epoch. Durable with the next `sync`."""
-        epochs = self.leader_epochs
-        if epochs and epochs[-1].leader_epoch >= leader_epoch:
-            return
-        while epochs and epochs[-1].offset >= self.end_offset:
-            epochs.pop()  # an epoch under which nothing was written
-        epochs.append(EpochStart(leader_epoch, self.end_offset))  # type: ignore[arg-type]
-        self._write_unsynced(LEADER_EPOCH_CHECKPOINT + ".tmp", encode_leader_epochs(epochs))
-        self.disk.rename(
-            f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}.tmp", f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
-        )
-        self._unsynced_files[-1] = f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
+    def write_leader_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
+        """Replaces the leader-epoch checkpoint: (leader epoch, start offset). Durable with the next `sync`."""
+        name = LEADER_EPOCH_CHECKPOINT
+        self._write_unsynced(name + ".new", encode_leader_epochs(epochs))
+        self.disk.rename(f"{self.folder}/{name}.new", f"{self.folder}/{name}")
+        self._unsynced_files[-1] = f"{self.folder}/{name}"
         if self.folder not in self._unsynced_folders:
             self._unsynced_folders.append(self.folder)
-
-    def end_of_leader_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(the greatest epoch <= `leader_epoch` that the log knows, where it ends); (-1, -1): none."""
-        at = bisect_right(self.leader_epochs, leader_epoch, key=lambda e: e.leader_epoch)
-        if at == 0:
-            return -1, -1
-        end = self.leader_epochs[at].offset if at < len(self.leader_epochs) else self.end_offset
-        return self.leader_epochs[at - 1].leader_epoch, end
 
     @property
     def needs_sync(self) -> bool:

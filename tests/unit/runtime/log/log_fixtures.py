@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hapax.codec.batch import assemble_batch, patch_prefix
@@ -22,17 +23,17 @@ class Recorder:
     restored_at: int | None = None
     replayed: list[int] = field(default_factory=list)
     aborted: list[AbortedTransaction] = field(default_factory=list)
+    leader_epochs: list[tuple[int, int]] = field(default_factory=list)
 
-    def restore(self, snapshot: bytes | None, offset: int) -> None:
-        if snapshot is not None and snapshot != str(offset).encode():
-            raise ValueError("damaged")
-        self.restored_at = None if snapshot is None else offset
+    def restore(
+        self, snapshot: bytes | None, start_offset: int, aborted: Sequence[AbortedTransaction],
+        leader_epochs: Sequence[tuple[int, int]],
+    ) -> None:
+        self.restored_at = None if snapshot is None else int(snapshot)
+        self.aborted, self.leader_epochs = list(aborted), list(leader_epochs)
 
     def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
         self.replayed.append(header.base_offset)
-
-    def restore_aborted(self, aborted: list[AbortedTransaction]) -> None:
-        self.aborted = aborted
 
 
 def batch(base_offset: int, records: int = 1, size: int = 100, timestamp: int = 1000) -> bytearray:

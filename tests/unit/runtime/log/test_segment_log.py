@@ -10,7 +10,7 @@ from hapax.codec.batch import iterate_batches
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.segment_log import Cold, SegmentLog
-from unit.runtime.log.log_fixtures import FOLDER, append, batch
+from unit.runtime.log.log_fixtures import FOLDER, append, batch, reopen
 
 
 def offsets(log: SegmentLog, offset: int, max_bytes: int, end: int | None = None, **flags: bool) -> list[int]:
@@ -183,14 +183,13 @@ async def test_find_by_timestamp(disk: RealDisk) -> None:
     assert latest[1].base_offset == 998
 
 
-async def test_leader_epochs(log: SegmentLog, disk: RealDisk) -> None:
-    log.begin_leader_epoch(0)
-    log.begin_leader_epoch(1)  # nothing was written under epoch 0
-    append(log, records=5)
-    log.begin_leader_epoch(4)
-    append(log)
+async def test_the_leader_epoch_checkpoint(log: SegmentLog, disk: RealDisk) -> None:
+    log.write_leader_epochs([(1, 0)])
+    log.write_leader_epochs([(1, 0), (4, 5)])
     assert disk.open(f"{FOLDER}/leader-epoch-checkpoint").read(0, 99) == b"0\n2\n1 0\n4 5\n"
-    assert [log.end_of_leader_epoch(e) for e in (0, 1, 3, 4, 9)] == [(-1, -1), (1, 5), (1, 5), (4, 6), (4, 6)]
+    await log.sync()
+    _, _, state = await reopen(disk)
+    assert state.leader_epochs == [(1, 0), (4, 5)]
 
 
 def test_batches_of_the_tests_are_whole() -> None:
