@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 from urllib.parse import quote, unquote
 
+from hapax.core.failover import PartitionState
+from hapax.core.leases import Lease
 from hapax.core.types import (
     NO_LEADER_EPOCH,
     LeaderEpoch,
@@ -28,10 +30,6 @@ from hapax.core.types import (
 )
 
 VERSION: Final = 1
-
-NO_NODE: Final = NodeId(-1)
-"""Stands for 'nobody': a partition without a leader, a shard without an owner."""
-NO_REGISTRATION: Final = RegistrationEpoch(0)
 
 TXN_STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -260,21 +258,8 @@ class DeletedTopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRecord:
+class PartitionRecord(PartitionState):
     """Assigned by the controller; the leader answers by compare-and-swap: `accepted_epoch = leader_epoch`."""
-
-    leader: NodeId
-    leader_epoch: LeaderEpoch
-    leader_registration: RegistrationEpoch
-    """The leader's registration that was meant: a restarted process never leads under an old epoch."""
-    replicas: tuple[NodeId, ...]
-    isr: tuple[NodeId, ...]
-    accepted_epoch: LeaderEpoch = NO_LEADER_EPOCH
-
-    @property
-    def accepted(self) -> bool:
-        """The leader said that it accepts writes under this epoch: only now may clients be told of it."""
-        return self.leader >= 0 and self.accepted_epoch == self.leader_epoch
 
     def encode(self) -> bytes:
         return _encode({
@@ -326,22 +311,15 @@ class PidCounterRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PidLeaseRecord:
+class PidLeaseRecord(Lease):
     """A producer identity on lease. `generation` is persisted here before a partition hears of it (rule 8)."""
-
-    name: str
-    producer_id: ProducerId
-    generation: ProducerEpoch
-    holder: str
-    expires_at_ms: int
-    partitions: tuple[TopicIdPartition, ...] = ()
-    """Every partition ever leased under this name: a take-over fences them all."""
 
     def encode(self) -> bytes:
         return _encode({
             "name": self.name, "producer_id": self.producer_id, "generation": self.generation,
-            "holder": self.holder, "expires_at_ms": self.expires_at_ms,
+            "holder": self.holder, "held_since": self.held_since_ms, "expires_at_ms": self.expires_at_ms,
             "partitions": [[p.topic_id.hex(), p.partition] for p in self.partitions],
+            "carried": [[p.topic_id.hex(), p.partition, count] for p, count in self.carried.items()],
         })
 
     @classmethod
@@ -351,9 +329,13 @@ class PidLeaseRecord:
             TopicIdPartition(TopicId(bytes.fromhex(topic_id)), PartitionIndex(index))
             for topic_id, index in f.get("partitions", [])
         )
+        carried = {
+            TopicIdPartition(TopicId(bytes.fromhex(topic_id)), PartitionIndex(index)): count
+            for topic_id, index, count in f.get("carried", [])
+        }
         return cls(
             f["name"], ProducerId(f["producer_id"]), ProducerEpoch(f["generation"]), f["holder"],
-            f["expires_at_ms"], partitions,
+            f.get("held_since", 0), f["expires_at_ms"], partitions, carried,
         )
 
 

@@ -33,7 +33,10 @@ class StaleBlock(Exception):
 
 
 def next_block(counter: int, size: int) -> PidBlock:
-    """The block that begins at `counter`, the first id nobody holds. Raises ValueError for a bad size or no ids left."""
+    """The block that begins at `counter`, the first id nobody holds.
+
+    Raises ValueError for a bad size, or where no ids are left.
+    """
     if not 1 <= size <= MAX_BLOCK_SIZE:
         raise ValueError(f"a block has between 1 and {MAX_BLOCK_SIZE} ids, not {size}")
     if counter < 0 or counter > MAX_PRODUCER_ID - size:

@@ -22,6 +22,9 @@ ShardEpoch = NewType("ShardEpoch", int)                # int32, rises at every c
 Serial = NewType("Serial", int)                        # int64, counts the transactions of one transactional id
 RegistrationEpoch = NewType("RegistrationEpoch", int)  # int64, etcd create revision of a node's registration
 
+NO_NODE: Final = NodeId(-1)
+"""Stands for 'nobody': a partition without a leader, a shard without an owner."""
+NO_REGISTRATION: Final = RegistrationEpoch(0)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = Sequence(-1)

@@ -86,12 +86,11 @@ class ProducerIds:
         while self._blocks.wants_block or self._waiters:
             block = await self._ask(attempt)
             attempt += 1
-            if block is None:
+            if block is None or not self._add(block):
                 await asyncio.sleep(delay * (0.5 + self._random.random()))
                 delay = min(2 * delay, _BACKOFF_MAX_S)
                 continue
             delay = _BACKOFF_FIRST_S
-            self._add(block)
 
     async def _ask(self, attempt: int) -> PidBlock | None:
         allocators = self._view.nodes("pid")
@@ -111,12 +110,13 @@ class ProducerIds:
         response = pid_pb2.AllocateBlockResponse.FromString(answer)
         return PidBlock(ProducerId(response.first), response.size)
 
-    def _add(self, block: PidBlock) -> None:
+    def _add(self, block: PidBlock) -> bool:
+        """False: the block was refused."""
         try:
             self._blocks.add(block, self._view.seen.producer_id)
         except StaleBlock as stale:
             log.error(str(stale))
-            return
+            return False
         self._view.seen.saw_producer_id(block.end - 1)
         while self._waiters and self._blocks.remaining:
             waiter = self._waiters.popleft()
@@ -124,3 +124,4 @@ class ProducerIds:
                 producer_id = self._blocks.take()
                 assert producer_id is not None
                 waiter.set_result(producer_id)
+        return True
