@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -323,19 +323,26 @@ class ProducerTable:
 
     def freeze(self) -> list[tuple[bytes, bytes]]:
         """A copy of all pages (keys, rows), at the speed of memory; for a snapshot that is encoded bit by bit."""
-        return [(bytes(keys), bytes(rows)) for keys, rows in zip(self._keys, self._rows, strict=True) if keys]
+        return [(bytes(keys), bytes(rows)) for keys, rows in zip(self._keys, self._rows, strict=True)]
 
     def ended_leases(self) -> array[int]:
         """Ids whose lease ended and whose row is gone, ascending. A copy."""
         return self._ended[:]
 
-    def load(self, pages: Iterable[tuple[bytes, bytes]], ended: array[int]) -> None:
-        """Takes the rows of a snapshot. The table must be new."""
+    def load(self, pages: Sequence[tuple[bytes, bytes]], ended: array[int]) -> None:
+        """Takes the pages of a snapshot as they are: where a row stands depends on their number alone."""
+        if pages:
+            self._keys = [bytearray(keys) for keys, _ in pages]
+            self._rows = [bytearray(rows) for _, rows in pages]
+            self._low_mask = (1 << (len(pages).bit_length() - 1)) - 1
+            self.count = sum(len(keys) for keys, _ in pages) // 8
         self._ended = ended[:]
-        self.leased = len(ended) > 0
-        for keys, rows in pages:
-            for index, (producer_id,) in enumerate(_key.iter_unpack(keys)):
-                row = rows[index * ROW_SIZE : (index + 1) * ROW_SIZE]
-                self._insert(producer_id, row)
-                if _producer.unpack(row)[_KEEP_UNTIL_FIELD] >= 0:
-                    self.leased = True
+        self.leased = len(ended) > 0 or any(
+            keep_until >= 0 for rows in self._rows for _, keep_until in _liveness.iter_unpack(rows)
+        )
+
+
+def read_page(keys: bytes, rows: bytes) -> Iterator[tuple[int, Producer]]:
+    """The rows of a frozen page, dead ones included."""
+    for index, (producer_id,) in enumerate(_key.iter_unpack(keys)):
+        yield producer_id, _make_producer(_producer.unpack_from(rows, index * ROW_SIZE))
