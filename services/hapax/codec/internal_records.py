@@ -1,0 +1,91 @@
+"""Records of the internal topics: a key, a value or none (a tombstone), no headers, never compressed.
+
+Coordinators append a handful at a time and read back a few ten thousand at a take-over; both are done here without
+the cost of a general record parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
+from hapax.core.batch import TRANSACTIONAL, BatchHeader
+from hapax.core.errors import ErrorCode, Refusal
+
+KeyValue = tuple[bytes, bytes | None]
+
+
+def encode_batch(
+    records: Sequence[KeyValue], timestamp_ms: int, *, producer_id: int = -1, producer_epoch: int = -1
+) -> bytearray:
+    """A whole batch. With a producer id it is a transactional one without sequences (rule 1)."""
+    parts = []
+    for delta, (key, value) in enumerate(records):
+        body = b"".join((
+            b"\0\0", _varint(delta), _varint(len(key)), key,
+            b"\1" if value is None else _varint(len(value)), value or b"", b"\0",
+        ))
+        parts.append(_varint(len(body)))
+        parts.append(body)
+    return assemble_batch(
+        b"".join(parts), record_count=len(records), attributes=TRANSACTIONAL if producer_id >= 0 else 0,
+        base_timestamp=timestamp_ms, max_timestamp=timestamp_ms, producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+
+
+def decode_batch(buffer: Buffer, header: BatchHeader, position: int = 0) -> Iterator[tuple[int, bytes, bytes | None]]:
+    """(offset, key, value) of each record that is there; a compacted batch has gaps. `buffer` holds the whole batch.
+
+    Raises Refusal(INVALID_RECORD) for a record without a key, a compressed batch, or bytes that are no records.
+    """
+    if header.compression:
+        raise Refusal(ErrorCode.INVALID_RECORD, f"a compressed batch at offset {header.base_offset}")
+    data = bytes(buffer[position + HEADER_SIZE : position + header.size])
+    base = header.base_offset
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            size, at = _read(data, at)
+            end = at + size
+            _, at = _read(data, at + 1)  # after the attributes: the timestamp's delta
+            delta, at = _read(data, at)
+            length, at = _read(data, at)
+            key = data[at : at + length]
+            length_of_value, at = _read(data, at + length)
+            value = None if length_of_value < 0 else data[at : at + length_of_value]
+            if length < 0 or end > len(data) or at + max(length_of_value, 0) > end:
+                raise IndexError("a field reaches past the record's end")
+            at = end
+            yield base + delta, key, value
+    except IndexError as error:
+        raise Refusal(ErrorCode.INVALID_RECORD, f"damaged record in the batch at {base}: {error}") from None
+
+
+def _varint(value: int) -> bytes:
+    """Zigzag varint of a number that is not negative."""
+    if value < 64:
+        return bytes((value << 1,))
+    if value < 8192:
+        return bytes((value << 1 & 0x7F | 0x80, value >> 6))
+    value <<= 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    value = byte & 0x7F
+    for shift in range(7, 70, 7):
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + 1
+    raise IndexError("a varint of more than ten bytes")
