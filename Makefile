@@ -33,7 +33,7 @@ lint: setup ## ruff, mypy, import-linter, generated code and pages are current
 	@$(BIN)/python scripts/generate_docs.py --check
 
 bench: setup ## the figures of docs/benchmarks.md; also as JSON lines in build/bench.jsonl
-	@$(BIN)/python -m bench
+	@PYTHONPATH=tests $(BIN)/python -m bench
 
 proto: setup ## regenerate services/hapax/rpc/gen from proto/
 	@$(BIN)/python scripts/generate_proto.py
@@ -45,10 +45,10 @@ scenarios-update: setup ## rewrite the golden scenario scripts from what the cod
 	@HAPAX_UPDATE_SCENARIOS=1 $(BIN)/python -m pytest tests/scenarios
 
 sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=1
-	@$(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS)
+	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS)
 
 sim-seed: setup ## one simulated history with its trace: make sim-seed SEED=7
-	@$(BIN)/python -m hapax_sim --seed $(SEED) --trace
+	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seed $(SEED) --trace
 
 clean: ## remove what was built; the caches of packages and etcd stay
 	@rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""The `hapax` command. A group's module is imported when one of its commands is called."""
+"""The `hapax` command. The module of a command is imported when that command is called."""
 
 from __future__ import annotations
 
@@ -9,31 +9,50 @@ from typing import Final
 import typer
 
 GROUPS: Final = {
-    "local": ("hapax.cli.local.commands", "A cluster on this machine, each service a process of its own."),
+    "local": "A cluster on this machine, each service a process of its own.",
+    "topic": "Create, list, describe, extend and delete topics.",
+    "txn": "Transactions: list, describe, abort a hanging one.",
+    "producers": "Producers and their progress, per partition.",
+    "lease": "Leases of producer ids: take, renew, release, progress.",
+    "events": "What the cluster noted: fencing, failover, healed transactions.",
 }
-"""Name -> module with a typer `app`, and its line in `hapax --help`."""
+"""Name -> its line in `hapax --help`; the module `hapax.cli.NAME` (`hapax.cli.local.commands`) has a typer `app`."""
+
+COMMANDS: Final = {
+    "produce": "Write records from standard input.",
+    "consume": "Print records.",
+    "dump": "Print what is in segments, indexes, snapshots and coordinator logs.",
+}
+"""Name -> its line; the module `hapax.cli.NAME` has a function of that name."""
 
 
 def run() -> None:
     """Entry point of the command."""
-    _app(sys.argv[1:2])()
+    application(sys.argv[1:2])()
 
 
-def _app(first_word: list[str]) -> typer.Typer:
+def application(first_word: list[str]) -> typer.Typer:
+    """The command line whose first word is known: only that part is imported in full."""
     app = typer.Typer(name="hapax", help="An exactly-once log.", no_args_is_help=True, add_completion=False)
-    for name, (module, line) in GROUPS.items():
-        if first_word == [name]:
-            app.add_typer(importlib.import_module(module).app, name=name, help=line)
-        else:
-            app.add_typer(_placeholder(), name=name, help=line)
+    for name, line in GROUPS.items():
+        module = "hapax.cli.local.commands" if name == "local" else f"hapax.cli.{name}"
+        group = importlib.import_module(module).app if first_word == [name] else _placeholder()
+        app.add_typer(group, name=name, help=line)
+    for name, line in COMMANDS.items():
+        command = getattr(importlib.import_module(f"hapax.cli.{name}"), name) if first_word == [name] else _nothing
+        app.command(name, help=line)(command)
     return app
 
 
 def _placeholder() -> typer.Typer:
     """Stands in `hapax --help` for a group whose module need not be imported."""
     group = typer.Typer()
-    group.callback()(lambda: None)
+    group.callback()(_nothing)
     return group
+
+
+def _nothing() -> None:
+    return None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,240 @@
+"""`hapax dump PATH...`: what is in the files of a data folder, read without the cluster.
+
+A file is read by its suffix: `.log`, `.index`, `.timeindex`, `.txnindex`, `.snapshot`; a folder stands for all such
+files in it. Logs of `__transaction_state` and `__consumer_offsets` are decoded to what they mean. Nothing is changed,
+and a damaged or torn entry is shown as such where reading stops.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hapax.cli import output
+from hapax.codec.batch import check_batch, read_header
+from hapax.codec.control import decode_control
+from hapax.core.batch import BatchHeader
+from hapax.core.errors import Refusal
+from hapax.runtime.log import layout
+
+Entry = dict[str, Any]
+
+_OFFSET_ENTRY = struct.Struct(">II")
+_TIME_ENTRY = struct.Struct(">qI")
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def dump(
+    paths: Annotated[list[Path], typer.Argument(help="Files or folders.", exists=True)],
+    records: Annotated[bool, typer.Option("--records", help="Each record of a log, not only its batches.")] = False,
+    limit: Annotated[int, typer.Option("--max", help="Entries per file.")] = 1_000,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Print what is in segments, indexes, snapshots and coordinator logs."""
+    damaged = False
+    for path in [file for given in paths for file in files_of(given)]:
+        shown: list[Entry] = []
+        more = False
+        for number, entry in enumerate(entries(path, records)):
+            if number == limit:
+                more = True
+                break
+            damaged = damaged or "damaged" in entry
+            if as_json:
+                output.print_json({"file": str(path), **entry})
+            else:
+                shown.append(entry)
+        if not as_json:
+            columns = list(dict.fromkeys(column for entry in shown for column in entry))
+            title = f"{path}{f' (the first {limit})' if more else ''}"
+            output.print_table(title, columns, [[_cell(entry.get(column)) for column in columns] for entry in shown])
+    if damaged:
+        raise typer.Exit(output.FAILED)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The dumpable files that a path stands for, in order."""
+    if path.is_file():
+        if path.suffix not in _READERS:
+            output.fail(f"{path}: not a log, index or snapshot ({', '.join(_READERS)})", output.USAGE)
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.is_file() and file.suffix in _READERS)
+
+
+def entries(path: Path, records: bool = False) -> Iterator[Entry]:
+    """What is in one file. The last entry has `damaged` where reading stopped for a fault."""
+    if path.suffix == layout.LOG:
+        return log_entries(path, records)
+    return _READERS[path.suffix](path)
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------
+
+
+def log_entries(path: Path, records: bool) -> Iterator[Entry]:
+    """One entry for each batch; for each record where asked, and for internal topics always."""
+    place = layout.parse_partition_folder(path.parent.name)
+    topic = place.topic if place is not None else ""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            position = 0
+            while position < len(data):
+                try:
+                    header = read_header(data[position : position + 61])
+                    batch = data[position : position + max(header.size, 61)]
+                    check_batch(batch, header)
+                except Refusal as refusal:
+                    yield {"position": position, "damaged": str(refusal), "bytes": len(data) - position}
+                    return
+                yield from _batch_entries(batch, header, position, topic, records)
+                position += header.size
+
+
+def _batch_entries(batch: bytes, header: BatchHeader, position: int, topic: str, records: bool) -> Iterator[Entry]:
+    entry: Entry = {
+        "position": position,
+        "offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.size,
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "sequence": header.base_sequence,
+        "kind": "control" if header.is_control else "transactional" if header.is_transactional else "data",
+        "compression": _CODECS[header.attributes & 7],
+        "timestamp": header.max_timestamp,
+    }
+    if header.is_control:
+        control = decode_control(batch, header)
+        yield entry | {"content": _plain(control)}
+    elif topic == "__transaction_state":
+        yield entry
+        yield from _transaction_records(batch, header)
+    elif topic == "__consumer_offsets":
+        yield entry
+        yield from _offset_records(batch, header)
+    else:
+        yield entry
+        if records or topic == "__hapax_events":
+            yield from _records(batch)
+
+
+def _transaction_records(batch: bytes, header: BatchHeader) -> Iterator[Entry]:
+    from hapax.codec import internal_records, transaction_log
+
+    for offset, key, value in internal_records.decode_batch(batch, header):
+        transactional_id = transaction_log.decode_key(key)
+        if transactional_id is None:
+            yield {"offset": offset, "kind": "unknown key", "content": key.hex()}
+            continue
+        content = transaction_log.decode_value(transactional_id, value)
+        yield {"offset": offset, "kind": "transaction", "key": transactional_id, "content": _plain(content)}
+
+
+def _offset_records(batch: bytes, header: BatchHeader) -> Iterator[Entry]:
+    from hapax.codec import internal_records, offsets_log
+
+    for offset, key, value in internal_records.decode_batch(batch, header):
+        content = offsets_log.decode_record(key, value)
+        yield {"offset": offset, "kind": "group", "content": _plain(content) if content else key.hex()}
+
+
+def _records(batch: bytes) -> Iterator[Entry]:
+    from aiokafka.record.default_records import DefaultRecordBatch
+
+    for record in DefaultRecordBatch(batch):
+        yield {
+            "offset": record.offset,
+            "kind": "record",
+            "timestamp": record.timestamp,
+            "key": output.text_of(record.key),
+            "value": output.text_of(record.value),
+            "headers": {name: output.text_of(value) for name, value in record.headers},
+        }
+
+
+# --- indexes and snapshots ----------------------------------------------------------------------------------------
+
+
+def offset_index_entries(path: Path) -> Iterator[Entry]:
+    base = _base_offset(path)
+    for relative, position in _OFFSET_ENTRY.iter_unpack(_whole(path, _OFFSET_ENTRY.size)):
+        yield {"offset": base + relative, "position": position}
+
+
+def time_index_entries(path: Path) -> Iterator[Entry]:
+    base = _base_offset(path)
+    for timestamp, relative in _TIME_ENTRY.iter_unpack(_whole(path, _TIME_ENTRY.size)):
+        yield {"timestamp": timestamp, "offset": base + relative}
+
+
+def aborted_entries(path: Path) -> Iterator[Entry]:
+    from hapax.runtime.log.txn_index import decode_aborted
+
+    for aborted in decode_aborted(path.read_bytes()):
+        yield aborted._asdict()
+
+
+def snapshot_entries(path: Path) -> Iterator[Entry]:
+    """One entry for each producer of a snapshot."""
+    from hapax.codec.snapshot import SnapshotError, decode_snapshot
+
+    try:
+        for producer in decode_snapshot(path.read_bytes()).producers:
+            yield _plain(producer)
+    except SnapshotError as error:
+        yield {"damaged": str(error)}
+
+
+_READERS = {
+    layout.LOG: lambda path: log_entries(path, False),
+    layout.INDEX: offset_index_entries,
+    layout.TIME_INDEX: time_index_entries,
+    layout.TXN_INDEX: aborted_entries,
+    layout.SNAPSHOT: snapshot_entries,
+}
+
+
+def _base_offset(path: Path) -> int:
+    named = layout.parse_offset_name(path.name)
+    if named is None:
+        output.fail(f"{path}: the name is not an offset", output.USAGE)
+    return named[0]
+
+
+def _whole(path: Path, size: int) -> bytes:
+    data = path.read_bytes()
+    return data[: len(data) - len(data) % size]
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples and dataclasses as dicts, with their kind; enumerations by name."""
+    import dataclasses
+    import enum
+
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {"type": type(value).__name__} | {name: _plain(item) for name, item in value._asdict().items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": type(value).__name__} | fields
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={item}" for name, item in value.items() if item not in (None, "", [], {}))
+    return value
