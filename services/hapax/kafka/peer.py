@@ -6,9 +6,6 @@ Used by the client, by the coordinator's log writer and by the events. Three rul
 * The peer answers in order. A request that times out therefore holds up every later answer: the connection is
   closed, as Kafka's own clients do, and everything in flight fails with one error that says why.
 * A failed request says nothing about whether it took effect; only the caller knows how to find out.
-
-Encoding is `kafka.protocol`'s, except tagged fields that it does not know (Hapax's own, 10000 and up), which
-it drops: `append_tags` adds them to an encoded message.
 """
 
 from __future__ import annotations
@@ -18,13 +15,15 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hapax.core.errors import ErrorCode
+from hapax.kafka import messages
+from hapax.kafka.messages import ApiVersionsRequest, set_unknown_tag
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, Network
+
+if TYPE_CHECKING:
+    from kafka.protocol.api_message import ApiMessage
 
 INTERNAL_WRITE_TAG = 10000
 """Tagged field on a Produce request's top level: `>iq16s` shard epoch, registration epoch, session."""
@@ -145,7 +144,7 @@ class Peer:
         version = ApiVersionsRequest.max_version
         while True:
             request = ApiVersionsRequest(client_software_name="hapax", client_software_version="0.1")
-            response: ApiVersionsResponse = await self.call(request, version=version, timeout_ms=timeout_ms)
+            response = await self.call(request, version=version, timeout_ms=timeout_ms)
             offered = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
             if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
                 # KIP-511: the refusal, in version 0, carries the versions the peer does know.
@@ -174,11 +173,12 @@ class Peer:
         """
         kind = type(request)
         chosen = self.capabilities.pick(kind) if version is None else version
-        body = request.encode(version=chosen)
         if tags:
             if not kind.flexible_version_q(chosen):
                 raise ValueError(f"{kind.name} version {chosen} has no tagged fields")
-            body = append_tags(body, tags)
+            for tag, value in sorted(tags.items()):
+                set_unknown_tag(request, tag, value)
+        body = request.encode(version=chosen)
         silent = not request.expect_response()
         return self.submit_raw(kind, chosen, (body,), timeout_ms=timeout_ms, silent=silent)
 
@@ -318,31 +318,11 @@ class Peer:
             self.on_close(self.closed_because)
 
 
-# --- encoding ---------------------------------------------------------------------------------------------
-
-
-def append_tags(message: bytes, tags: Mapping[int, bytes]) -> bytes:
-    """Adds tagged fields to the top level of an encoded message of a flexible version that carries none yet.
-
-    Such a message ends with its empty tagged section, one zero byte. Tags are written in rising order, as the
-    protocol demands.
-    """
-    if not message.endswith(b"\0"):
-        raise ValueError("the message carries tagged fields already, or is not of a flexible version")
-    parts = [message[:-1], uvarint(len(tags))]
-    for tag, value in sorted(tags.items()):
-        parts += (uvarint(tag), uvarint(len(value)), value)
-    return b"".join(parts)
-
-
-def unknown_tag(message: Any, tag: int) -> bytes | None:
-    """The bytes of a tagged field that `kafka.protocol` has no name for; None where the message has none."""
-    tags: dict[str, bytes] | None = message.unknown_tags
-    return tags.get(f"_{tag}") if tags else None
+# --- encoding and decoding ------------------------------------------------------------------------------------
 
 
 def uvarint(value: int) -> bytes:
-    """Kafka's unsigned varint: seven bits a byte, lowest first."""
+    """Kafka's unsigned varint: seven bits a byte, lowest first. For bodies that are encoded by hand."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -379,22 +359,5 @@ def _skipping_tags(decode: Callable[[memoryview], Any]) -> Callable[[memoryview]
 
 
 def _decoder(request: type[ApiMessage], version: int) -> Callable[[memoryview], Any]:
-    response = _response_classes().get(request.API_KEY)
-    if response is None:
-        raise PeerUnsupported(f"{request.name}: no response is known for this request")
+    response = getattr(messages, request.name.removesuffix("Request") + "Response")
     return lambda body: response.decode(body, version=version)
-
-
-_RESPONSES: dict[int, type[ApiMessage]] = {}
-
-
-def _response_classes() -> dict[int, type[ApiMessage]]:
-    if not _RESPONSES:
-        from kafka.protocol import admin, consumer, metadata, producer  # late: 40 ms of imports
-
-        for package in (admin, consumer, metadata, producer):
-            for name in package.__all__:
-                if name.endswith("Response"):
-                    message = getattr(package, name)
-                    _RESPONSES[message.API_KEY] = message
-    return _RESPONSES

@@ -8,18 +8,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+
+from hapax.kafka.messages import (
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+    ProduceResponse,
+    unknown_tag,
+)
 from hapax.kafka.peer import (
     Peer,
     PeerClosed,
     PeerTimeout,
     PeerUnsupported,
     ProtocolViolation,
-    append_tags,
-    unknown_tag,
 )
 from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 OFFER = [(0, 3, 13), (3, 0, 13), (18, 0, 4)]
 
@@ -194,12 +199,3 @@ async def test_a_raw_body_is_sent_as_it_is_and_its_answer_decoded() -> None:
     assert wire.sent[-1].endswith(body)
     wire.deliver(1, ProduceResponse(responses=[], throttle_time_ms=7).encode(version=9), tagged=True)
     assert (await answer).throttle_time_ms == 7
-
-
-def test_tags_need_an_empty_tagged_section_at_the_end() -> None:
-    with pytest.raises(ValueError, match="already"):
-        append_tags(b"\x00\x01", {1: b""})
-    assert ApiVersionsRequest.decode(
-        append_tags(ApiVersionsRequest(client_software_name="a").encode(version=3), {9: b"z"}),
-        version=3,
-    ).unknown_tags == {"_9": b"z"}
