@@ -17,7 +17,7 @@ setup: ## virtual environment, packages, etcd, a Java for Spark; seconds when al
 	@scripts/setup.sh
 
 demo: setup ## 336,776 flights through a cluster whose processes are killed: each counted once
-	@$(BIN)/python -m demo
+	@$(BIN)/python -m hapax_spark.demo
 
 test: lint ## everything: lint, types, layering, generated code, then all tests
 	@$(BIN)/python -m pytest tests
