@@ -37,7 +37,7 @@ _EPOCHS = Struct(">ii")
 _PAGE = Struct(">i")
 
 
-class DamagedSnapshot(ValueError):  # noqa: N818
+class DamagedSnapshot(ValueError):
     """Not a snapshot, not whole, or of a later version. Recovery goes on with an older one."""
 
 
@@ -57,7 +57,7 @@ class SnapshotEncoder:
 
     def __iter__(self) -> Iterator[None]:
         snapshot = self._snapshot
-        first_offsets = {transaction.producer_id: transaction.first_offset for transaction in snapshot.open_transactions}
+        first_offsets = {open_txn.producer_id: open_txn.first_offset for open_txn in snapshot.open_transactions}
         rules = ProducerTable(first_offsets)
         rules.expired_below, rules.expired_at_ms = snapshot.expired_below, snapshot.expired_at_ms
         for start in range(0, len(snapshot.pages), _PAGES_AT_ONCE):
