@@ -22,7 +22,8 @@ from hapax.core.errors import ErrorCode, Refusal
 UNLIMITED: Final = 0x7FFF_FFFF
 
 _DAMAGE: Final = (
-    CorruptRecordException, cramjam.DecompressionError, ValueError, IndexError, OSError, EOFError, StructError, ZlibError
+    CorruptRecordException, cramjam.DecompressionError, ValueError, IndexError, OSError, EOFError, StructError,
+    ZlibError,
 )  # fmt: skip
 """What the reader and the decompressors raise for bytes that are not what the header says."""
 
