@@ -1,26 +1,417 @@
-"""Records of `__transaction_state`: Kafka's TransactionLogKey v0 and TransactionLogValue v0-v1, Hapax's additions in
-tagged fields from 10000 on.
+"""Records of `__transaction_state`: Kafka's TransactionLogKey v0 and TransactionLogValue v0-v1.
+
+Values are written in version 1, whose tagged fields from 10000 on are Hapax's own; Kafka's readers skip them. The
+whole layout stands in `schemas/TransactionLogValue.json`, in the notation of Kafka's message schemas, and a test
+holds this hand-written codec to it byte by byte. Written by hand, because every transaction writes three of them.
 """
 
 from __future__ import annotations
 
-from hapax.core.transaction_record import Record, Transaction
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, TypeVar
+
+from hapax.core.transaction_record import (
+    CommittedToken,
+    Fencing,
+    FencingCause,
+    Member,
+    Policy,
+    ProducerIdentity,
+    Record,
+    Token,
+    Tombstone,
+    Transaction,
+    TransactionPartition,
+)
+from hapax.core.transaction_states import State
+from hapax.core.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Millis,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    Serial,
+    TimestampMs,
+    TopicId,
+)
+
+KEY_VERSION: Final = 0
+VALUE_VERSION: Final = 1
+
+_PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION = 0, 1, 2
+(
+    _SERIAL, _LAST_EPOCH, _TOPIC_IDS, _LIMIT, _FENCING, _TOKENS, _OPEN_TOKEN, _MEMBERS, _IDLE_MEMBERS, _POLICY,
+) = range(10000, 10010)  # fmt: skip
+
+_KEY = struct.Struct(">hh")
+_HEAD = struct.Struct(">hqhib")             # version, producer id, epoch, time-out, status
+_TIMES = struct.Struct(">qq")
+_I16, _I32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_FENCING_HEAD = struct.Struct(">bqqhq")     # cause, at, fenced producer id, fenced epoch, serial
+_TOKEN_TAIL = struct.Struct(">qqqq")        # value, record count, serial, committed at
+_IDENTITY = struct.Struct(">qh")
+_MEMBER_PARTITION = struct.Struct(">ii?")   # place of its topic, partition, won
+
+_Item = TypeVar("_Item")
+_Default = TypeVar("_Default")
 
 
 def encode_key(transactional_id: str) -> bytes:
-    raise NotImplementedError
+    name = transactional_id.encode()
+    return _KEY.pack(KEY_VERSION, len(name)) + name
 
 
 def decode_key(data: bytes) -> str | None:
-    """None: a key of another version, which a reader skips."""
-    raise NotImplementedError
+    """The transactional id; None for a key of another version, which a reader skips."""
+    if len(data) < 2 or _I16.unpack_from(data)[0] != KEY_VERSION:
+        return None
+    length = _I16.unpack_from(data, 2)[0]
+    if length < 0 or len(data) != 4 + length:
+        raise ValueError("a transaction log key of the wrong length")
+    return data[4:].decode()
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
 
 
 def encode_value(transaction: Transaction) -> bytes:
     """Always version 1."""
-    raise NotImplementedError
+    topics = _by_topic(transaction.every_partition)
+    parts = [
+        _HEAD.pack(
+            VALUE_VERSION,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            transaction.timeout_ms,
+            transaction.state,
+        )
+    ]
+    if topics or transaction.state is not State.EMPTY:
+        parts.append(_varint(len(topics) + 1))
+        for (topic, _), partitions in topics.items():
+            parts += (_string(topic), _varint(len(partitions) + 1), _int32s(partitions), b"\x00")
+    else:
+        parts.append(b"\x00")
+    parts.append(_TIMES.pack(transaction.last_update_ms, transaction.start_ms))
+    fields = _tagged_fields(transaction, topics)
+    parts.append(_varint(len(fields)))
+    for tag, content in fields:
+        parts += (_varint(tag), _varint(len(content)), content)
+    return b"".join(parts)
+
+
+_Topics = dict[tuple[str, TopicId], list[int]]
+
+
+def _by_topic(partitions: tuple[TransactionPartition, ...]) -> _Topics:
+    topics: _Topics = {}
+    for topic, topic_id, partition in partitions:
+        topics.setdefault((topic, topic_id), []).append(partition)
+    return topics
+
+
+def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int, bytes]]:
+    """In the order of their tags; a field at its default is left out."""
+    fields: list[tuple[int, bytes]] = []
+    if transaction.previous_producer_id != NO_PRODUCER_ID:
+        fields.append((_PREVIOUS_PRODUCER_ID, _I64.pack(transaction.previous_producer_id)))
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        fields.append((_NEXT_PRODUCER_ID, _I64.pack(transaction.next_producer_id)))
+    fields.append((_CLIENT_VERSION, _I16.pack(transaction.client_version)))
+    fields.append((_SERIAL, _I64.pack(transaction.serial)))
+    if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
+        fields.append((_LAST_EPOCH, _I16.pack(transaction.last_producer_epoch)))
+    if topics:
+        ids = b"".join([topic_id for _, topic_id in topics])
+        fields.append((_TOPIC_IDS, _varint(len(topics) + 1) + ids))
+    if transaction.limit_ms:
+        fields.append((_LIMIT, _TIMES.pack(transaction.elapsed_ms, transaction.limit_ms) + b"\x00"))
+    if transaction.fencing is not None:
+        fields.append((_FENCING, _fencing(transaction.fencing)))
+    if transaction.tokens:
+        fields.append((_TOKENS, _tokens(transaction.tokens)))
+    if transaction.open_token is not None:
+        scope, value = transaction.open_token
+        fields.append((_OPEN_TOKEN, _string(scope) + _I64.pack(value) + b"\x00"))
+    if transaction.members:
+        fields.append((_MEMBERS, _members(transaction.members, topics)))
+    if transaction.idle_members:
+        identities = b"".join([_IDENTITY.pack(*idle) + b"\x00" for idle in transaction.idle_members])
+        fields.append((_IDLE_MEMBERS, _varint(len(transaction.idle_members) + 1) + identities))
+    if transaction.policy is not None:
+        fields.append((_POLICY, _policy(transaction.policy)))
+    return fields
+
+
+@lru_cache(maxsize=256)
+def _fencing(fencing: Fencing) -> bytes:
+    head = _FENCING_HEAD.pack(
+        fencing.cause, fencing.at_ms, fencing.fenced_producer_id, fencing.fenced_epoch, fencing.serial
+    )
+    return head + _string(fencing.client_id) + _string(fencing.peer) + b"\x00"
+
+
+@lru_cache(maxsize=256)
+def _tokens(tokens: tuple[CommittedToken, ...]) -> bytes:
+    parts = [_varint(len(tokens) + 1)]
+    for token in tokens:
+        tail = _TOKEN_TAIL.pack(token.value, token.record_count, token.serial, token.committed_at_ms)
+        parts += (_string(token.scope), tail, b"\x00")
+    return b"".join(parts)
+
+
+def _members(members: tuple[Member, ...], topics: _Topics) -> bytes:
+    """A member's partitions name their topic by its place in TransactionPartitions."""
+    place = {topic: index for index, topic in enumerate(topics)}
+    parts = [_varint(len(members) + 1)]
+    for member in members:
+        identity = _IDENTITY.pack(member.producer_id, member.producer_epoch)
+        parts += (_string(member.key), identity, _varint(len(member.partitions) + 1))
+        for partition in member.partitions:
+            index = place[partition.topic, partition.topic_id]
+            parts += (_MEMBER_PARTITION.pack(index, partition.partition, partition in member.won), b"\x00")
+        parts.append(b"\x00")
+    return b"".join(parts)
+
+
+def _policy(policy: Policy) -> bytes:
+    topics = b"".join([_string(topic) for topic in policy.allowed_topics])
+    return _varint(len(policy.allowed_topics) + 1) + topics + _I32.pack(policy.max_timeout_ms) + b"\x00"
+
+
+def _int32s(values: list[int]) -> bytes:
+    return struct.pack(f">{len(values)}i", *values)
+
+
+@lru_cache(maxsize=4096)
+def _string(text: str) -> bytes:
+    """A compact string. Topics, scopes and client ids repeat from record to record."""
+    data = text.encode()
+    return _varint(len(data) + 1) + data
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
 
 
 def decode_value(transactional_id: str, data: bytes | None) -> Record:
-    """None is a tombstone. Raises ValueError where the bytes are not a value of a known version."""
-    raise NotImplementedError
+    """None is a tombstone. Raises ValueError where the bytes are not a value of version 0 or 1."""
+    if data is None:
+        return Tombstone(transactional_id)
+    try:
+        return _transaction(transactional_id, _Reader(data))
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"a transaction log value of {transactional_id} that ends too early") from error
+
+
+class _Reader:
+    """Kafka's primitive types, one after the other."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        values = layout.unpack_from(self._data, self._at)
+        self._at += layout.size
+        return values
+
+    def take(self, size: int) -> bytes:
+        data = self._data[self._at : self._at + size]
+        if len(data) != size:
+            raise IndexError
+        self._at += size
+        return data
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise ValueError("a varint of more than five bytes")
+
+    def string(self) -> str:
+        return self.take(self._length()).decode()
+
+    def array(self, item: Callable[[], _Item]) -> tuple[_Item, ...]:
+        return tuple([item() for _ in range(self._length())])
+
+    def tagged(self) -> dict[int, bytes]:
+        return {self.varint(): self.take(self.varint()) for _ in range(self.varint())}
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at} bytes too many")
+
+    def _length(self) -> int:
+        """Compact lengths count from 1; 0 is null, which is read as empty."""
+        return max(0, self.varint() - 1)
+
+
+_TopicPartitions = tuple[str, tuple[int, ...]]
+
+
+def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
+    version, producer_id, epoch, timeout_ms, status = reader.unpack(_HEAD)
+    if version not in (0, VALUE_VERSION):
+        raise ValueError(f"a transaction log value of version {version}")
+    listed = _plain_topics(reader) if version == 0 else reader.array(lambda: _compact_topic(reader))
+    last_update_ms, start_ms = reader.unpack(_TIMES)
+    tagged = reader.tagged() if version else {}
+    reader.end()
+    fields = {tag: _Reader(content) for tag, content in tagged.items()}
+    topics = _with_ids(listed, fields.get(_TOPIC_IDS))
+    members = _each(fields, _MEMBERS, lambda field: _read_member(field, topics))
+    state = State(status)
+    untold = (0, timeout_ms if state is State.ONGOING else 0)
+    elapsed_ms, limit_ms = _read(fields, _LIMIT, lambda field: field.unpack(_TIMES), untold)
+    return Transaction(
+        transactional_id=transactional_id,
+        state=state,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=ProducerEpoch(epoch),
+        last_producer_epoch=ProducerEpoch(_number(fields, _LAST_EPOCH, _I16, NO_PRODUCER_EPOCH)),
+        previous_producer_id=ProducerId(_number(fields, _PREVIOUS_PRODUCER_ID, _I64, NO_PRODUCER_ID)),
+        next_producer_id=ProducerId(_number(fields, _NEXT_PRODUCER_ID, _I64, NO_PRODUCER_ID)),
+        timeout_ms=timeout_ms,
+        client_version=_number(fields, _CLIENT_VERSION, _I16, 1),
+        partitions=() if members else _partitions(topics),
+        start_ms=TimestampMs(start_ms),
+        last_update_ms=TimestampMs(last_update_ms),
+        serial=Serial(_number(fields, _SERIAL, _I64, 0)),
+        elapsed_ms=Millis(elapsed_ms),
+        limit_ms=Millis(limit_ms),
+        fencing=_read(fields, _FENCING, _read_fencing, None),
+        tokens=_each(fields, _TOKENS, _read_token),
+        open_token=_read(fields, _OPEN_TOKEN, _read_open_token, None),
+        members=members,
+        idle_members=_each(fields, _IDLE_MEMBERS, _read_idle),
+        policy=_read(fields, _POLICY, _read_policy, None),
+    )
+
+
+def _read(
+    fields: dict[int, _Reader], tag: int, read: Callable[[_Reader], _Item], default: _Default
+) -> _Item | _Default:
+    field = fields.get(tag)
+    return default if field is None else read(field)
+
+
+def _each(fields: dict[int, _Reader], tag: int, read: Callable[[_Reader], _Item]) -> tuple[_Item, ...]:
+    field = fields.get(tag)
+    return () if field is None else field.array(lambda: read(field))
+
+
+def _number(fields: dict[int, _Reader], tag: int, layout: struct.Struct, default: int) -> int:
+    field = fields.get(tag)
+    return default if field is None else field.unpack(layout)[0]
+
+
+def _compact_topic(reader: _Reader) -> _TopicPartitions:
+    topic = reader.string()
+    partitions = reader.array(lambda: reader.unpack(_I32)[0])
+    reader.tagged()
+    return topic, partitions
+
+
+def _plain_topics(reader: _Reader) -> tuple[_TopicPartitions, ...]:
+    """Version 0: lengths are fixed-width, -1 is null."""
+    topics = []
+    for _ in range(reader.unpack(_I32)[0]):
+        topic = reader.take(reader.unpack(_I16)[0]).decode()
+        topics.append((topic, tuple(reader.unpack(_I32)[0] for _ in range(reader.unpack(_I32)[0]))))
+    return tuple(topics)
+
+
+_Topic = tuple[str, TopicId, tuple[int, ...]]
+
+
+def _with_ids(listed: tuple[_TopicPartitions, ...], field: _Reader | None) -> tuple[_Topic, ...]:
+    """Without ids (a record that Kafka wrote) they are all zero, which stands for no topic."""
+    ids = field.array(lambda: TopicId(field.take(16))) if field else (TopicId(bytes(16)),) * len(listed)
+    if len(ids) != len(listed):
+        raise ValueError(f"{len(ids)} topic ids for {len(listed)} topics")
+    return tuple((topic, topic_id, partitions) for (topic, partitions), topic_id in zip(listed, ids, strict=True))
+
+
+def _partitions(topics: tuple[_Topic, ...]) -> tuple[TransactionPartition, ...]:
+    return tuple(
+        TransactionPartition(topic, topic_id, PartitionIndex(partition))
+        for topic, topic_id, partitions in topics
+        for partition in partitions
+    )
+
+
+def _read_fencing(reader: _Reader) -> Fencing:
+    cause, at_ms, producer_id, epoch, serial = reader.unpack(_FENCING_HEAD)
+    return Fencing(
+        cause=FencingCause(cause),
+        at_ms=TimestampMs(at_ms),
+        fenced_producer_id=ProducerId(producer_id),
+        fenced_epoch=ProducerEpoch(epoch),
+        serial=Serial(serial),
+        client_id=reader.string(),
+        peer=reader.string(),
+    )
+
+
+def _read_token(reader: _Reader) -> CommittedToken:
+    scope = reader.string()
+    value, count, serial, at_ms = reader.unpack(_TOKEN_TAIL)
+    reader.tagged()
+    return CommittedToken(scope, value, count, Serial(serial), TimestampMs(at_ms))
+
+
+def _read_open_token(reader: _Reader) -> Token:
+    return Token(reader.string(), reader.unpack(_I64)[0])
+
+
+def _read_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
+    key = reader.string()
+    producer_id, epoch = reader.unpack(_IDENTITY)
+    held = reader.array(lambda: _read_member_partition(reader, topics))
+    reader.tagged()
+    return Member(
+        key=key,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=ProducerEpoch(epoch),
+        partitions=tuple(partition for partition, _ in held),
+        won=tuple(partition for partition, won in held if won),
+    )
+
+
+def _read_member_partition(reader: _Reader, topics: tuple[_Topic, ...]) -> tuple[TransactionPartition, bool]:
+    place, partition, won = reader.unpack(_MEMBER_PARTITION)
+    reader.tagged()
+    topic, topic_id, _ = topics[place]
+    return TransactionPartition(topic, topic_id, PartitionIndex(partition)), bool(won)
+
+
+def _read_idle(reader: _Reader) -> ProducerIdentity:
+    producer_id, epoch = reader.unpack(_IDENTITY)
+    reader.tagged()
+    return ProducerIdentity(ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+def _read_policy(reader: _Reader) -> Policy:
+    return Policy(reader.array(reader.string), reader.unpack(_I32)[0])

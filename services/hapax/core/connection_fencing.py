@@ -37,10 +37,44 @@ class ConnectionFencing:
         """Checks a version-1 call and remembers its connection. `None`: the call may go on.
 
         Ask only after the caller's epoch has been checked where it can be: a fenced producer must not supersede its
-        successor. `connection` -1 is a call from another service and always admitted.
+        successor. Where it cannot (a partition has not heard of the new epoch), a lower epoch of the same producer id
+        supersedes nobody, and a newer identity starts afresh. `connection` -1 is a call from another service, which
+        always passes.
         """
-        raise NotImplementedError
+        if connection < 0:
+            return None
+        refused = self.older_than_load(connection)
+        if refused is not None:
+            return refused
+        known = self._newest.get(transactional_id)
+        if known is not None and known[0] == producer_id:
+            if producer_epoch < known[1]:
+                return None
+            if producer_epoch == known[1] and connection < known[2]:
+                return self.superseded(transactional_id, connection)
+        self.note(transactional_id, producer_id, producer_epoch, connection)
+        return None
+
+    def older_than_load(self, connection: int) -> Superseded | None:
+        """From before the shard or leadership came here: whether a newer connection has spoken since, nobody knows."""
+        if 0 <= connection <= self._newest_at_load:
+            return Superseded(f"connection {connection} is older than this node's leadership")
+        return None
+
+    def superseded(self, transactional_id: str, connection: int) -> Superseded | None:
+        """Whether a newer connection has spoken for the id, under whatever identity. Remembers nothing."""
+        known = self._newest.get(transactional_id)
+        if known is not None and 0 <= connection < known[2]:
+            return Superseded(f"connection {connection} gave way to connection {known[2]} of {transactional_id}")
+        return None
+
+    def note(
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, connection: int
+    ) -> None:
+        """The connection has spoken for the id, truly and newest."""
+        if connection >= 0:
+            self._newest[transactional_id] = (producer_id, producer_epoch, connection)
 
     def forget(self, transactional_id: str) -> None:
         """The id expired."""
-        raise NotImplementedError
+        self._newest.pop(transactional_id, None)

@@ -1,15 +1,26 @@
-"""One shard of the transaction coordinator: its ids, and what may be pending on each.
+"""One shard of the transaction coordinator: its ids, and what is pending on each.
 
 See `transaction_states` for the rules and the table, `transaction_requests` for how a service drives this class.
-Every method that is named after a request decides and changes nothing but the pending mark; `replay` alone changes
-state.
+Every method that is named after a request decides; it changes nothing but the pending mark. `replay` alone changes
+state. What a method decides stands in the module of its subject: `transaction_producer`, `_partitions`,
+`_multiwriter`, `_tokens`, `_timeouts`, `_markers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
-from hapax.core.transaction_record import Record, Transaction
+from hapax.core.connection_fencing import ConnectionFencing
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_fencing import Fenced
+from hapax.core.transaction_markers import Unmarked, abort_hanging, markers_of, only, settle, unmarked_by
+from hapax.core.transaction_multiwriter import end_transaction, join_transaction, renew_transaction
+from hapax.core.transaction_partitions import add_partitions_to_txn, verify_partitions
+from hapax.core.transaction_producer import end_txn, init_producer_id
+from hapax.core.transaction_record import ProducerIdentity, Record, Tombstone, Transaction
 from hapax.core.transaction_requests import (
     AbortHanging,
     AddPartitionsToTxn,
@@ -30,107 +41,342 @@ from hapax.core.transaction_requests import (
     Now,
     ProducerIdReserve,
     RenewTransaction,
+    ReportFencing,
+    StartTimer,
+    StopTimer,
     VerifyPartitions,
     WinnerCheck,
 )
-from hapax.core.types import Serial
+from hapax.core.transaction_states import (
+    LEGAL_RECORDS,
+    TABLE,
+    Event,
+    IllegalTransition,
+    State,
+)
+from hapax.core.transaction_steps import Context, complete
+from hapax.core.transaction_timeouts import expire, is_expired, time_out
+from hapax.core.transaction_tokens import get_commit_token
+from hapax.core.types import NO_PRODUCER_ID, Millis, ProducerId, Serial
 
 Answer = Decision | Held | NeedProducerId | CloseConnection
+_Outcome = TypeVar("_Outcome")
+_OldRequest = TypeVar("_OldRequest", AddPartitionsToTxn, EndTxn)
+_Request = TypeVar(
+    "_Request", InitProducerId, AddPartitionsToTxn, VerifyPartitions, EndTxn, JoinTransaction, RenewTransaction,
+    EndTransaction, GetCommitToken, AbortHanging,
+)  # fmt: skip
 
 
 class TransactionShard:
-    """All methods raise `Refusal` (or its `Fenced`, which says by whom); nothing has changed then."""
+    """The methods that are named after requests raise `Refusal`, or its `Fenced`, which knows by whom; nothing has
+    changed then."""
 
     def __init__(self, limits: Limits, ids: ProducerIdReserve, newest_connection: int = -1) -> None:
         """`newest_connection`: the process's newest connection serial when the shard arrived here (rule 4)."""
         self.limits = limits
         self.ids = ids
         self.transactions: dict[str, Transaction] = {}
+        self._connections = ConnectionFencing(newest_connection)
+        self._pending: dict[str, State] = {}
+        self._began: dict[str, Millis] = {}        # monotonic beginning of each open transaction
+        self._timers: dict[str, Millis] = {}       # when each timer that was started fires
+        self._overdue: set[str] = set()            # timed out while a record was pending: nothing else goes first
+        self._unmarked: dict[str, Unmarked] = {}
 
-    # --- log ---
+    # --- log ------------------------------------------------------------------------------------------------------
 
     def load(self, record: Record) -> None:
-        """Applies a record read from the shard's log at a take-over. No effects; `resume` gives them at the end."""
-        raise NotImplementedError
+        """Applies a record read from the shard's log at a take-over. No effects: `resume` gives them at the end."""
+        if isinstance(record, Tombstone):
+            self.transactions.pop(record.transactional_id, None)
+        else:
+            self.transactions[record.transactional_id] = record
 
     def resume(self, now: Now) -> Iterator[Effect]:
-        """After the load: markers of every decided transaction, timers of every open one."""
-        raise NotImplementedError
+        """After the load: the markers of every decided transaction, the timer of every open one."""
+        for transaction in self.transactions.values():
+            yield from self._work(transaction, now)
 
     def replay(self, record: Record, now: Now) -> list[Effect]:
-        """Applies a decision's record once it is durable; the id is no longer pending: ask its held calls again."""
-        raise NotImplementedError
+        """Applies a decision's record once it is durable. The id is no longer pending: ask its held calls again."""
+        transactional_id = record.transactional_id
+        pending = self._pending.pop(transactional_id, None)
+        before = self.transactions.get(transactional_id)
+        _check_transition(before, record, pending)
+        if isinstance(record, Tombstone):
+            del self.transactions[transactional_id]
+            self._connections.forget(transactional_id)
+            return []
+        self.transactions[transactional_id] = record
+        effects: list[Effect] = []
+        if pending is State.PREPARE_EPOCH_FENCE and record.fencing is not (before.fencing if before else None):
+            effects.append(ReportFencing(transactional_id))
+        if before is not None and before.is_open and not record.is_open:
+            effects.append(self._stop_timer(transactional_id))
+        effects.extend(self._work(record, now))
+        return effects
 
-    def withdraw(self, record: Record) -> None:
-        """The record was certainly not written (refused before any append). Where that is uncertain, give the shard up
-        and load it again."""
-        raise NotImplementedError
+    def withdraw(self, record: Record, now: Now) -> list[Effect]:
+        """The record was certainly not written (refused before any append). Where that is uncertain, give the shard
+        up and load it again. The effects start again what the record would have ended."""
+        transactional_id = record.transactional_id
+        self._pending.pop(transactional_id, None)
+        self._timers.pop(transactional_id, None)
+        transaction = self.transactions.get(transactional_id)
+        return [] if transaction is None else list(self._work(transaction, now))
 
-    # --- calls of clients and brokers ---
+    def _work(self, transaction: Transaction, now: Now) -> Iterator[Effect]:
+        """What a transaction in this state needs to have done: the same after a replay and after a load."""
+        transactional_id = transaction.transactional_id
+        if transaction.is_open:
+            began = self._began.setdefault(
+                transactional_id, Millis(now.monotonic - transaction.elapsed_ms)
+            )
+            at = Millis(began + transaction.limit_ms)
+            if self._timers.get(transactional_id) != at:
+                self._timers[transactional_id] = at
+                yield StartTimer(transactional_id, at)
+        elif transaction.is_decided:
+            markers = markers_of(transaction)
+            self._unmarked[transactional_id] = unmarked_by(markers)
+            yield markers
+        else:
+            self._unmarked.pop(transactional_id, None)
+
+    def _stop_timer(self, transactional_id: str) -> StopTimer:
+        self._began.pop(transactional_id, None)
+        self._timers.pop(transactional_id, None)
+        self._overdue.discard(transactional_id)
+        return StopTimer(transactional_id)
+
+    # --- calls of clients and brokers -----------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerId, now: Now) -> Answer:
-        raise NotImplementedError
+        """InitProducerId with a transactional id. An open transaction is aborted first and the call held meanwhile.
+        Reply: `ProducerIdentity`."""
+        connection = request.caller.connection
+        superseded = self._connections.superseded(request.transactional_id, connection)
+        if superseded is not None:
+            return CloseConnection(superseded.reason)
+        answer = self._pend(self._ask(request, now, init_producer_id))
+        if isinstance(answer, Decision) and isinstance(answer.reply, ProducerIdentity):
+            self._connections.note(request.transactional_id, *answer.reply, connection)
+        return answer
 
     def add_partitions_to_txn(self, request: AddPartitionsToTxn, now: Now) -> Answer:
-        """Also AddOffsetsToTxn, with the group's partition of `__consumer_offsets`."""
-        raise NotImplementedError
+        """Also AddOffsetsToTxn, with the group's partition of `__consumer_offsets`. Reply: `PartitionResults`."""
+        return self._pend(self._ask_newest_connection(request, now, add_partitions_to_txn))
 
     def verify_partitions(self, request: VerifyPartitions, now: Now) -> Answer:
-        raise NotImplementedError
+        """VerifyPartitions, and AddPartitionsToTxn v4 and later, for one transaction. Reply: `PartitionResults`."""
+        return self._pend(self._ask(request, now, verify_partitions))
 
     def end_txn(self, request: EndTxn, now: Now) -> Answer:
-        raise NotImplementedError
+        """EndTxn. Reply: `ProducerIdentity` (version 2: the one for the next transaction)."""
+        if request.transaction_version < 2:
+            return self._pend(self._ask_newest_connection(request, now, end_txn))
+        return self._pend(self._ask(request, now, end_txn))
 
     def join_transaction(self, request: JoinTransaction, now: Now) -> Answer:
-        raise NotImplementedError
+        """Reply: `Joined`."""
+        return self._pend(self._ask(request, now, join_transaction))
 
     def renew_transaction(self, request: RenewTransaction, now: Now) -> Answer:
-        raise NotImplementedError
+        """Reply: `Renewed`."""
+        return self._pend(self._ask(request, now, renew_transaction))
 
     def end_transaction(
         self, request: EndTransaction, now: Now, missing: tuple[WinnerCheck, ...] | None = None
     ) -> Answer | CheckWinners:
-        """`missing`: the answer to `CheckWinners`, None before it was asked for; empty: every record is there."""
-        raise NotImplementedError
+        """Reply: `Ended`. `missing` answers `CheckWinners`: None before it was asked for; empty: nothing is missing."""
+        return self._pend(self._ask(request, now, partial(end_transaction, missing=missing)))
 
     def get_commit_token(self, request: GetCommitToken, now: Now) -> Answer:
-        raise NotImplementedError
+        """Reply: `CommitTokenFound`."""
+        return self._ask(request, now, get_commit_token)
 
     def abort_hanging(self, request: AbortHanging, now: Now) -> Answer:
-        raise NotImplementedError
+        """Reply: `HangingAborted`, once the marker in the decision's effects is stored.
 
-    # --- results and time ---
+        Refuses CONCURRENT_TRANSACTIONS where the transaction is alive, TRANSACTIONAL_ID_NOT_FOUND where the caller
+        does not know the id and this shard has none with that producer id (ask the others).
+        """
+        if not request.transactional_id:
+            found = self.transactional_id_of(request.producer_id)
+            if found is None:
+                reason = f"producer {request.producer_id} belongs to no transactional id of this shard"
+                raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, reason)
+            request = replace(request, transactional_id=found)
+        return self._ask(request, now, abort_hanging)
+
+    # --- results and time -----------------------------------------------------------------------------------------
 
     def markers_answered(
         self, transactional_id: str, serial: Serial, results: Iterable[MarkerResult], now: Now
     ) -> MarkersProgress:
         """Answers may come late, twice, or for a transaction long completed."""
-        raise NotImplementedError
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.serial != serial or not transaction.is_decided:
+            return MarkersProgress(None, None)
+        unmarked = self._unmarked[transactional_id]
+        failed = settle(unmarked, results)
+        if unmarked:
+            return MarkersProgress(None, only(markers_of(transaction), failed))
+        if transactional_id in self._pending:
+            return MarkersProgress(None, None)
+        outcome = TABLE[transaction.state, Event.MARKED]
+        assert isinstance(outcome, State)
+        self._pending[transactional_id] = outcome
+        return MarkersProgress(Decision(complete(transaction, now), reply=None), None)
 
     def time_out(self, transactional_id: str, now: Now) -> Decision | None:
-        """The id's timer fired. None: nothing to do (decided, renewed, or pending: then the replay starts it anew)."""
-        raise NotImplementedError
+        """The id's timer fired. None: nothing to do now; should that change, a new timer is started."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            return None
+        decision = time_out(transaction, self._context(transactional_id, now))
+        if decision is None:
+            return None
+        if transactional_id in self._pending:
+            self._overdue.add(transactional_id)
+            self._timers.pop(transactional_id, None)
+            return None
+        self._pending[transactional_id] = State.PREPARE_EPOCH_FENCE
+        return decision
 
     def expired(self, now: Now) -> list[str]:
-        """Ids to call `expire` for; to be asked now and then (hourly)."""
-        raise NotImplementedError
+        """Ids to call `expire` for. To be asked hourly: it looks at every id."""
+        return [
+            transactional_id
+            for transactional_id, transaction in self.transactions.items()
+            if transactional_id not in self._pending and is_expired(transaction, self.limits, now)
+        ]
 
     def expire(self, transactional_id: str, now: Now) -> Decision | None:
-        """A tombstone for an id that nobody has used for its expiry time."""
-        raise NotImplementedError
+        """A tombstone for an id that nobody has used for its expiry time; None where it was used since."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transactional_id in self._pending:
+            return None
+        decision = expire(transaction, self.limits, now)
+        if decision is not None:
+            self._pending[transactional_id] = State.DEAD
+        return decision
 
-    # --- queries ---
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction:
         """For DescribeTransactions. Refuses an unknown id (TRANSACTIONAL_ID_NOT_FOUND)."""
-        raise NotImplementedError
+        if not transactional_id:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or self._pending.get(transactional_id) is State.DEAD:
+            raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {transactional_id}")
+        return transaction
 
     def list(
         self, now: Now, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms: int = -1
     ) -> list[Transaction]:
-        """For ListTransactions: `states` by Kafka's names; `duration_ms`: open at least so long; empty: all."""
-        raise NotImplementedError
+        """For ListTransactions: `states` by Kafka's names; `duration_ms`: begun longer ago than that; empty: all."""
+        wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
+        return [
+            transaction
+            for transactional_id, transaction in self.transactions.items()
+            if (not wanted_states or transaction.state.kafka_name in wanted_states)
+            and (not wanted_ids or not wanted_ids.isdisjoint(_producer_ids(transaction)))
+            and (duration_ms < 0 or _is_older(transaction, duration_ms, now))
+            and self._pending.get(transactional_id) is not State.DEAD
+        ]
 
-    def transactional_id_of(self, producer_id: int) -> str | None:
-        """The id that uses this producer id, as its own or a member's."""
-        raise NotImplementedError
+    def transactional_id_of(self, producer_id: ProducerId) -> str | None:
+        """The id that uses this producer id, as its own or a member's. Looks at every id: for rare questions."""
+        for transactional_id, transaction in self.transactions.items():
+            if producer_id in _producer_ids(transaction):
+                return transactional_id
+        return None
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        request: _Request,
+        now: Now,
+        decide: Callable[[Transaction | None, _Request, Context], _Outcome],
+    ) -> _Outcome | Held:
+        transactional_id = request.transactional_id
+        context = self._context(transactional_id, now)
+        if transactional_id in self._pending or transactional_id in self._overdue:
+            return context.hold(request.caller, "a record of this transactional id is being written")
+        return decide(self.transactions.get(transactional_id), request, context)
+
+    def _pend(self, answer: _Outcome) -> _Outcome:
+        """From here until its replay the record is under way, and nothing else is decided for its id."""
+        if isinstance(answer, Decision) and isinstance(answer.record, Transaction):
+            by_another = answer.reply is None
+            self._pending[answer.record.transactional_id] = (
+                State.PREPARE_EPOCH_FENCE if by_another else answer.record.state
+            )
+        return answer
+
+    def _ask_newest_connection(
+        self,
+        request: _OldRequest,
+        now: Now,
+        decide: Callable[[Transaction | None, _OldRequest, Context], Answer],
+    ) -> Answer:
+        """Calls of version 1, where the newest connection wins (rule 4).
+
+        Decided first, since only a caller whose epoch is current may supersede another; then dropped unanswered, be
+        the answer good or bad, where the connection is an old one.
+        """
+        connection, identity = request.caller.connection, (request.producer_id, request.producer_epoch)
+        superseded = self._connections.older_than_load(connection)
+        if superseded is not None:
+            return CloseConnection(superseded.reason)
+        answer: Answer | Refusal
+        try:
+            answer = self._ask(request, now, decide)
+        except Refusal as refusal:
+            if isinstance(refusal, Fenced) or refusal.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                raise
+            answer = refusal
+        if isinstance(answer, Decision) or _knows_caller(answer):
+            superseded = self._connections.admit(request.transactional_id, *identity, connection)
+        else:
+            superseded = self._connections.superseded(request.transactional_id, connection)
+        if superseded is not None:
+            return CloseConnection(superseded.reason)
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
+    def _context(self, transactional_id: str, now: Now) -> Context:
+        began = self._began.get(transactional_id, now.monotonic)
+        return Context(self.limits, self.ids, now, Millis(now.monotonic - began))
+
+
+def _knows_caller(answer: Answer | Refusal) -> bool:
+    """A refusal that comes from the table, after the caller's epoch was found current; not one of a hold that ended."""
+    return isinstance(answer, Refusal) and answer.code is not ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def _check_transition(before: Transaction | None, record: Record, pending: State | None) -> None:
+    if isinstance(record, Tombstone):
+        legal = pending is State.DEAD and before is not None
+    else:
+        legal = pending is not None and record.state in LEGAL_RECORDS[before.state if before else None]
+    if not legal:
+        was = before.state.name if before else "nothing"
+        raise IllegalTransition(f"{record.transactional_id}: {was}, pending {pending}, to {record}")
+
+
+def _producer_ids(transaction: Transaction) -> frozenset[int]:
+    ids = {member.producer_id for member in transaction.members}
+    ids.update(idle.producer_id for idle in transaction.idle_members)
+    ids.update((transaction.producer_id, transaction.next_producer_id))
+    return frozenset(ids - {NO_PRODUCER_ID})
+
+
+def _is_older(transaction: Transaction, duration_ms: int, now: Now) -> bool:
+    running = transaction.is_open or transaction.is_decided
+    return running and now.wall - transaction.start_ms > duration_ms

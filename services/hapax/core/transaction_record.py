@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from hapax.core.transaction_states import State
 from hapax.core.types import (
+    MAX_PRODUCER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     Millis,
@@ -28,6 +29,9 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 NO_TIMESTAMP: Final = TimestampMs(-1)
 NO_TRANSACTION: Final = Serial(0)   # the serials of transactions count from 1
 _NO_TIME: Final = Millis(0)
+FIRST_EPOCH: Final = ProducerEpoch(0)
+LAST_EPOCH: Final = ProducerEpoch(MAX_PRODUCER_EPOCH - 1)
+"""The last epoch a client is ever given; a raise from here needs a new producer id, but fencing can still raise it."""
 
 
 class TransactionPartition(NamedTuple):
@@ -58,8 +62,9 @@ class Fencing:
     at_ms: TimestampMs
     client_id: str                  # of the caller that fenced; empty: the coordinator itself (time-out)
     peer: str                       # host:port of that caller
-    fenced_producer_id: ProducerId
+    fenced_producer_id: ProducerId  # -1: all members of a multi-writer transaction
     fenced_epoch: ProducerEpoch     # the highest epoch that is refused from now on
+    serial: Serial                  # of the transaction that was open then, or the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +78,15 @@ class CommittedToken:
     committed_at_ms: TimestampMs
 
 
-class OpenToken(NamedTuple):
-    """The commit token whose multi-writer transaction is open."""
+class Token(NamedTuple):
+    """A commit token: `value` rises with every commit of `scope`."""
 
     scope: str
     value: int
 
 
-class MemberIdentity(NamedTuple):
-    """A member's producer id, and the epoch under which it is, or will next be, used."""
+class ProducerIdentity(NamedTuple):
+    """What a producer writes and calls under."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -134,14 +139,54 @@ class Transaction:
     limit_ms: Millis = _NO_TIME             # how long it may be open; RenewTransaction moves it
     fencing: Fencing | None = None
     tokens: tuple[CommittedToken, ...] = ()
-    open_token: OpenToken | None = None     # set: the open or deciding transaction is a multi-writer one
+    open_token: Token | None = None         # set: the open or deciding transaction is a multi-writer one
     members: tuple[Member, ...] = ()
-    idle_members: tuple[MemberIdentity, ...] = ()
+    idle_members: tuple[ProducerIdentity, ...] = ()
+    """Member identities to be used next; their number is bounded by the peak of parallelism (rule 6)."""
     policy: Policy | None = None
 
     @property
     def is_open(self) -> bool:
         return self.state is State.ONGOING
+
+    @property
+    def is_multi_writer(self) -> bool:
+        """The open or deciding transaction is written by members."""
+        return self.open_token is not None
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Under which the single writer makes its next call; without a producer id yet: (-1, -1)."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdentity(self.next_producer_id, FIRST_EPOCH)
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def last_identity(self) -> ProducerIdentity | None:
+        """Under which a call that is retried after its effect still comes; None where that producer was fenced."""
+        if self.last_producer_epoch == NO_PRODUCER_EPOCH:
+            return None
+        replaced = self.previous_producer_id
+        return ProducerIdentity(
+            self.producer_id if replaced == NO_PRODUCER_ID else replaced, self.last_producer_epoch
+        )
+
+    @property
+    def epoch_exhausted(self) -> bool:
+        return self.producer_epoch >= LAST_EPOCH
+
+    @property
+    def every_partition(self) -> tuple[TransactionPartition, ...]:
+        """Of the single writer or of all members, each once, in the order of their registration."""
+        if not self.members:
+            return self.partitions
+        return tuple(dict.fromkeys(partition for member in self.members for partition in member.partitions))
+
+    def member(self, producer_id: ProducerId) -> Member | None:
+        return next((member for member in self.members if member.producer_id == producer_id), None)
+
+    def committed_token(self, scope: str) -> CommittedToken | None:
+        return next((token for token in self.tokens if token.scope == scope), None)
 
     @property
     def is_decided(self) -> bool:

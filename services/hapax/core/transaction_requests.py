@@ -6,7 +6,7 @@ The service's loop for one request is always the same::
     match outcome:
         Decision(record=None)   -> answer `reply` (after confirming leadership where `confirm`, rule 12)
         Decision(record=r)      -> persist r; effects = shard.replay(r, now); carry them out; answer `reply`;
-                                   where `reply` is None: hold the request as if Held had come
+                                   where `reply` is None: ask again, as for a request that was held
         Held(until)             -> park it; ask again after each replay of this id, and at `until` at the latest
         NeedProducerId()        -> await a block of ids, offer it to the reserve, ask again
         CheckWinners(checks)    -> ask the brokers, then ask again with `missing` filled in
@@ -20,7 +20,14 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode
-from hapax.core.transaction_record import NO_TRANSACTION, CommittedToken, Record, TransactionPartition
+from hapax.core.transaction_record import (
+    NO_TRANSACTION,
+    CommittedToken,
+    ProducerIdentity,
+    Record,
+    Token,
+    TransactionPartition,
+)
 from hapax.core.types import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -93,7 +100,10 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxn:
-    """From a version-1 client, or for AddOffsetsToTxn with the group's partition of `__consumer_offsets`."""
+    """From a version-1 client, or for AddOffsetsToTxn with the group's partition of `__consumer_offsets`.
+
+    Version 2 has neither call: a partition is registered by the broker or group shard that is written to.
+    """
 
     transactional_id: str
     producer_id: ProducerId
@@ -101,7 +111,6 @@ class AddPartitionsToTxn:
     partitions: tuple[TransactionPartition, ...]
     caller: Caller
     unknown: tuple[TopicPartition, ...] = ()            # asked for, but no such topic or partition exists
-    transaction_version: int = 1                        # AddOffsetsToTxn v4 and later: 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +134,6 @@ class EndTxn:
     commit: bool
     caller: Caller
     transaction_version: int = 1                        # EndTxn v5 and later: 2
-
-
-class Token(NamedTuple):
-    scope: str
-    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,8 @@ class Decision:
     record: Record | None
     """To persist, then to replay. None: nothing changes."""
     reply: Reply | None
-    """To answer when the record is durable. None: the request is held from then on and asked again."""
+    """To answer when the record is durable. None: nobody asked (time-out, completion), or the record only makes way:
+    ask again after its replay."""
     confirm: bool = False
     """Others decide on this answer: confirm the shard's leadership at its partition first (rule 12)."""
     effects: tuple[Effect, ...] = ()
@@ -253,19 +258,15 @@ class Decision:
 # --- replies ------------------------------------------------------------------------------------------------------
 
 
+# InitProducerId, and EndTxn of version 2, are answered with the `ProducerIdentity` under which the producer goes on.
+
+
 class EndOutcome(IntEnum):
     """As in `hapax.v1.Outcome`."""
 
     COMMITTED = 1
     ABORTED = 2
     ALREADY_COMMITTED = 3
-
-
-class ProducerIdentity(NamedTuple):
-    """For InitProducerId, and for EndTxn of version 2: the identity under which the producer goes on."""
-
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
 
 
 class PartitionResult(NamedTuple):

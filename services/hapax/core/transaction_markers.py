@@ -1,0 +1,123 @@
+"""From a decision to its markers, and from their answers to completion (rules 2, 6, 9 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_record import Transaction, TransactionPartition
+from hapax.core.transaction_requests import (
+    AbortHanging,
+    Decision,
+    HangingAborted,
+    Marker,
+    MarkerResult,
+    SendMarkers,
+)
+from hapax.core.transaction_states import State
+from hapax.core.transaction_steps import Context
+from hapax.core.types import NO_PRODUCER_EPOCH, NO_SERIAL, ProducerEpoch, ProducerId, TopicIdPartition
+
+Unmarked = dict[tuple[ProducerId, TopicIdPartition], None]
+"""What still waits for its marker, in the order of sending (a set would forget it)."""
+
+_DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID})
+"""A partition whose topic is gone has nothing left to decide (rule 10). Anything else is asked again, without end."""
+
+
+def markers_of(transaction: Transaction) -> SendMarkers:
+    """Every marker of a decided transaction. The epoch in it is the one the producer goes on under."""
+    commit = transaction.state is State.PREPARE_COMMIT
+    markers = []
+    if transaction.partitions:
+        markers.append(
+            Marker(transaction.producer_id, transaction.producer_epoch, commit, transaction.partitions)
+        )
+    for member in transaction.members:
+        raised = ProducerEpoch(member.producer_epoch + 1)
+        lost = tuple(partition for partition in member.partitions if partition not in member.won)
+        for outcome, partitions in ((True, member.won), (False, lost)):
+            if partitions:
+                markers.append(Marker(member.producer_id, raised, outcome, partitions))
+    return SendMarkers(
+        transaction.transactional_id, transaction.serial, transaction.client_version, tuple(markers)
+    )
+
+
+def unmarked_by(markers: SendMarkers) -> Unmarked:
+    return {
+        (marker.producer_id, partition.by_id): None
+        for marker in markers.markers
+        for partition in marker.partitions
+    }
+
+
+def settle(unmarked: Unmarked, results: Iterable[MarkerResult]) -> set[tuple[ProducerId, TopicIdPartition]]:
+    """Takes off the list what is stored, or has nothing left to store. Returns what failed and still waits.
+
+    Unknown, late and repeated answers do nothing.
+    """
+    failed = set()
+    for result in results:
+        key = (result.producer_id, result.partition)
+        if result.error in _DONE:
+            unmarked.pop(key, None)
+            failed.discard(key)
+        elif key in unmarked:
+            failed.add(key)
+    return failed
+
+
+def only(markers: SendMarkers, wanted: set[tuple[ProducerId, TopicIdPartition]]) -> SendMarkers | None:
+    """Those of the markers that are in `wanted`; None where there are none."""
+    kept = []
+    for marker in markers.markers:
+        partitions = tuple(each for each in marker.partitions if (marker.producer_id, each.by_id) in wanted)
+        if partitions:
+            kept.append(replace(marker, partitions=partitions))
+    return replace(markers, markers=tuple(kept)) if kept else None
+
+
+def abort_hanging(transaction: Transaction | None, request: AbortHanging, _: Context) -> Decision:
+    """A transaction is open on a partition and a broker finds that too long.
+
+    One that the coordinator has open or is deciding is left alone: its own end marks the partition. Any other is
+    aborted, by a marker that decides only a transaction which began at that offset; should the producer write to the
+    partition anew meanwhile, that is another one.
+    """
+    known_epoch = NO_PRODUCER_EPOCH
+    if transaction is not None:
+        if _includes(transaction, request.producer_id, request.partition):
+            raise Refusal(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"the transaction is {transaction.state.kafka_name} and will be decided by its coordinator",
+            )
+        known_epoch = _known_epoch(transaction, request.producer_id)
+    epoch = ProducerEpoch(max(known_epoch, request.producer_epoch))
+    marker = Marker(request.producer_id, epoch, False, (request.partition,))
+    send = SendMarkers(
+        request.transactional_id, NO_SERIAL, 1, (marker,), first_offset=request.first_offset
+    )
+    return Decision(None, HangingAborted(), confirm=True, effects=(send,))
+
+
+def _includes(transaction: Transaction, producer_id: ProducerId, partition: TransactionPartition) -> bool:
+    if not transaction.is_open and not transaction.is_decided:
+        return False
+    member = transaction.member(producer_id)
+    if member is not None:
+        return partition in member.partitions
+    return producer_id == transaction.producer_id and partition in transaction.partitions
+
+
+def _known_epoch(transaction: Transaction, producer_id: ProducerId) -> ProducerEpoch:
+    if producer_id == transaction.producer_id:
+        return transaction.producer_epoch
+    for member in transaction.members:
+        if member.producer_id == producer_id:
+            return member.producer_epoch
+    for idle in transaction.idle_members:
+        if idle.producer_id == producer_id:
+            return idle.producer_epoch
+    return NO_PRODUCER_EPOCH

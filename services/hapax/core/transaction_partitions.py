@@ -1,0 +1,161 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn and VerifyPartitions: which partitions a transaction has.
+
+A partition is registered, durably, before its first write, so that whoever finishes the transaction marks every
+partition that may hold a record of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hapax.core.errors import ErrorCode
+from hapax.core.transaction_fencing import current, fenced, stale_epoch_code
+from hapax.core.transaction_producer import refuse_multi_writer
+from hapax.core.transaction_record import OFFSETS_TOPIC, Member, Transaction, TransactionPartition
+from hapax.core.transaction_requests import (
+    AddPartitionsToTxn,
+    Decision,
+    Held,
+    PartitionResult,
+    PartitionResults,
+    VerifyPartitions,
+)
+from hapax.core.transaction_states import TABLE, Event, Step
+from hapax.core.transaction_steps import Context, begin
+from hapax.core.types import ProducerId
+
+AddRequest = AddPartitionsToTxn | VerifyPartitions
+
+
+def add_partitions_to_txn(
+    transaction: Transaction | None, request: AddPartitionsToTxn, context: Context
+) -> Decision | Held:
+    """The client registers partitions (version 1), or the group whose offsets it will commit."""
+    code = stale_epoch_code("AddPartitionsToTxn", request.caller.api_version)
+    transaction = current(transaction, request.producer_id, request.producer_epoch, code)
+    return _add(transaction, request, context, client_version=1)
+
+
+def verify_partitions(
+    transaction: Transaction | None, request: VerifyPartitions, context: Context
+) -> Decision | Held:
+    """A broker asks before a producer's first write to a partition, a group shard before its first offsets.
+
+    With `add` (version 2) that registers them. An answer that writes nothing is to be confirmed (rule 12).
+    """
+    if transaction is not None and _is_members_id(transaction, request.producer_id):
+        return _verify_member(transaction, request, context)
+    transaction = current(
+        transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED
+    )
+    if request.add:
+        return _add(transaction, request, context, client_version=2)
+    if TABLE[transaction.state, Event.VERIFY] is Step.HOLD:
+        return context.hold(request.caller, "the last transaction is being completed")
+    registered = transaction.partitions if transaction.is_open else ()
+    return Decision(None, _verified(transaction, request, registered), confirm=True)
+
+
+def _add(
+    transaction: Transaction, request: AddRequest, context: Context, *, client_version: int
+) -> Decision | Held:
+    refuse_multi_writer(transaction)
+    refused = _refused_partitions(transaction, request)
+    if refused is not None:
+        return Decision(None, refused)
+    if TABLE[transaction.state, Event.ADD] is Step.HOLD:
+        return context.hold(request.caller, "the last transaction is being completed")
+    if not transaction.is_open:
+        transaction = begin(
+            transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version
+        )
+    elif set(request.partitions) <= set(transaction.partitions):
+        return Decision(None, _all_registered(transaction, request), confirm=True)
+    record = replace(
+        transaction,
+        partitions=_union(transaction.partitions, request.partitions),
+        client_version=client_version,
+        elapsed_ms=context.elapsed_ms,
+        last_update_ms=context.now.wall,
+    )
+    return Decision(record, _all_registered(record, request))
+
+
+# --- members of a multi-writer transaction ------------------------------------------------------------------------
+
+
+def _is_members_id(transaction: Transaction, producer_id: ProducerId) -> bool:
+    return transaction.member(producer_id) is not None or any(
+        idle.producer_id == producer_id for idle in transaction.idle_members
+    )
+
+
+def _verify_member(transaction: Transaction, request: VerifyPartitions, context: Context) -> Decision:
+    """A member's late write never waits: once its transaction is decided, nothing can make the write right."""
+    member = transaction.member(request.producer_id)
+    if member is None or member.producer_epoch != request.producer_epoch or not transaction.is_open:
+        raise fenced(transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED)
+    refused = _refused_partitions(transaction, request)
+    if refused is not None:
+        return Decision(None, refused)
+    if not request.add or set(request.partitions) <= set(member.partitions):
+        return Decision(None, _verified(transaction, request, member.partitions), confirm=True)
+    grown = replace(member, partitions=_union(member.partitions, request.partitions))
+    record = replace(
+        transaction,
+        members=_with_member(transaction.members, grown),
+        elapsed_ms=context.elapsed_ms,
+        last_update_ms=context.now.wall,
+    )
+    return Decision(record, _all_registered(record, request))
+
+
+def _with_member(members: tuple[Member, ...], grown: Member) -> tuple[Member, ...]:
+    return tuple(grown if member.producer_id == grown.producer_id else member for member in members)
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+def _refused_partitions(transaction: Transaction, request: AddRequest) -> PartitionResults | None:
+    """One bad partition refuses all: the bad ones say why, the others are OPERATION_NOT_ATTEMPTED."""
+    bad = [
+        PartitionResult(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for topic, partition in request.unknown
+    ]
+    allowed = transaction.policy.allowed_topics if transaction.policy else ()
+    others = []
+    for topic, _, partition in request.partitions:
+        if allowed and topic not in allowed and topic != OFFSETS_TOPIC:
+            reason = f"{transaction.transactional_id} may not write to {topic}"
+            bad.append(PartitionResult(topic, partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, reason))
+        else:
+            others.append(PartitionResult(topic, partition, ErrorCode.OPERATION_NOT_ATTEMPTED))
+    return PartitionResults(transaction.serial, (*bad, *others)) if bad else None
+
+
+def _all_registered(transaction: Transaction, request: AddRequest) -> PartitionResults:
+    return PartitionResults(
+        transaction.serial,
+        tuple(PartitionResult(topic, partition, ErrorCode.NONE) for topic, _, partition in request.partitions),
+    )
+
+
+def _verified(
+    transaction: Transaction, request: VerifyPartitions, registered: tuple[TransactionPartition, ...]
+) -> PartitionResults:
+    reason = "the partition was not added to the transaction"
+    results = [
+        PartitionResult(each.topic, each.partition, ErrorCode.NONE)
+        if each in registered
+        else PartitionResult(each.topic, each.partition, ErrorCode.TRANSACTION_ABORTABLE, reason)
+        for each in request.partitions
+    ]
+    results += [PartitionResult(*each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in request.unknown]
+    return PartitionResults(transaction.serial, tuple(results))
+
+
+def _union(
+    first: tuple[TransactionPartition, ...], second: tuple[TransactionPartition, ...]
+) -> tuple[TransactionPartition, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
