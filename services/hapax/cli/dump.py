@@ -184,14 +184,27 @@ def aborted_entries(path: Path) -> Iterator[Entry]:
 
 
 def snapshot_entries(path: Path) -> Iterator[Entry]:
-    """One entry for each producer of a snapshot."""
-    from hapax.codec.snapshot import SnapshotError, decode_snapshot
+    """One entry for each producer of a snapshot, then the open transactions."""
+    from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
+    from hapax.core.producers import read_page
 
     try:
-        for producer in decode_snapshot(path.read_bytes()).producers:
-            yield _plain(producer)
-    except SnapshotError as error:
+        snapshot = decode_snapshot(path.read_bytes(), _base_offset(path))
+    except DamagedSnapshot as error:
         yield {"damaged": str(error)}
+        return
+    for keys, rows in snapshot.pages:
+        for producer_id, producer in read_page(keys, rows):
+            yield {
+                "producer_id": producer_id,
+                "epoch": producer.epoch,
+                "last_sequence": producer.last_sequence,
+                "last_offset": producer.last_offset,
+                "last_timestamp": producer.last_timestamp,
+                "records": producer.record_count,
+            }
+    for open_transaction in snapshot.open_transactions:
+        yield _plain(open_transaction)
 
 
 _READERS = {
