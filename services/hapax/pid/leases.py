@@ -1,0 +1,226 @@
+"""Leases of producer ids: decide (core) -> persist (compare-and-swap) -> fence the partitions -> answer.
+
+A crash between any two steps is harmless: the generation is in the store before the first fence leaves, and whoever
+takes the lease next fences all of its partitions again. Any allocator serves any lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hapax.codec.metadata import Keys, PidLeaseRecord
+from hapax.core import leases
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.leases import LeaseRequest
+from hapax.core.types import NO_PRODUCER_ID, TopicIdPartition
+from hapax.pid.blocks import BlockAllocator
+from hapax.pid.leased_partitions import Holding, LeasedPartitions
+from hapax.runtime import telemetry
+from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put
+
+log = telemetry.logger("leases")
+
+_STORE_TIMEOUT_S: Final = 10.0
+"""Bounds a compare-and-swap loop, whatever its competitors do."""
+
+Held = dict[TopicIdPartition, Holding]
+
+
+class Leases:
+    """The leases of a cluster as one allocator sees them: nothing is kept in memory between two calls.
+
+    `rest_after_ms`: an expired lease is closed and counted after so long; less than the time after which partitions
+    forget a producer. `forget_after_ms`: a lease at rest is removed after so long.
+    """
+
+    def __init__(
+        self, store: MetadataStore, keys: Keys, clock: Clock, blocks: BlockAllocator, partitions: LeasedPartitions,
+        *, max_expire_ms: int, rest_after_ms: int, forget_after_ms: int, fence_timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+        self._blocks = blocks
+        self._partitions = partitions
+        self._max_expire_ms = max_expire_ms
+        self._rest_after_ms = rest_after_ms
+        self._forget_after_ms = forget_after_ms
+        self._fence_timeout_s = fence_timeout_s
+
+    # --- calls
+
+    async def acquire(self, request: LeaseRequest) -> tuple[PidLeaseRecord, str, Held]:
+        """The lease, who was fenced by this call ("" for nobody), and what each of its partitions holds.
+
+        Raises Refusal, MetadataUnavailable.
+        """
+        leases.check_request(request, self._max_expire_ms)
+        lease, former = await self._grant(request)
+        if former:
+            log.info("lease taken over", name=lease.name, producer_id=lease.producer_id,
+                     generation=lease.generation, holder=lease.holder, former_holder=former)
+        held = await self._fence(lease)
+        for holding in held.values():
+            if holding.error in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+                raise Refusal(
+                    ErrorCode.PRODUCER_FENCED, f"lease {lease.name!r} was taken over meanwhile: {holding.reason}")
+        return lease, former, _with_carried(lease, held)
+
+    async def renew(self, name: str, producer_id: int, generation: int, expire_ms: int) -> PidLeaseRecord:
+        """Raises Refusal, MetadataUnavailable."""
+        leases.check_duration(expire_ms, self._max_expire_ms)
+        lease = await self._change(
+            name, lambda lease: leases.renew(lease, producer_id, generation, expire_ms, self._clock.now_ms()))
+        await self._fence_all(lease)
+        return lease
+
+    async def release(self, name: str, producer_id: int, generation: int) -> PidLeaseRecord:
+        """Raises Refusal, MetadataUnavailable."""
+        lease = await self._change(
+            name, lambda lease: leases.release(lease, producer_id, generation, self._clock.now_ms()))
+        await self._fence_all(lease)
+        return lease
+
+    async def list(self, prefix: str) -> list[PidLeaseRecord]:
+        """By name; those at rest have no producer id. Raises MetadataUnavailable."""
+        kvs, _ = await self._store.list(self._keys.pid_lease(prefix))
+        return [PidLeaseRecord.decode(kv.value) for kv in kvs]
+
+    async def progress(self, name: str, partitions: Sequence[TopicIdPartition]) -> Held:
+        """What the partitions (empty: all of the lease) hold under all the producer ids that the name ever had.
+
+        Raises Refusal, MetadataUnavailable.
+        """
+        lease, _ = await self._read(name)
+        if lease is None:
+            raise _unknown(name)
+        if lease.closing:
+            lease = await self._settle(lease)
+        asked = list(partitions) or list(lease.partitions)
+        held = dict.fromkeys(asked, Holding())
+        if not lease.rests:
+            held = await self.progress_of(lease.producer_id, asked)
+        return _with_carried(lease, held)
+
+    async def progress_of(self, producer_id: int, partitions: Sequence[TopicIdPartition]) -> Held:
+        return await self._partitions.describe(partitions, producer_id, self._fence_timeout_s)
+
+    async def tidy(self) -> None:
+        """Brings long expired leases to rest and forgets those at rest for long. Raises MetadataUnavailable."""
+        for lease in await self.list(""):
+            now = self._clock.now_ms()
+            if leases.forgettable(lease, now, self._forget_after_ms):
+                await self._forget(lease.name)
+            elif leases.may_rest(lease, now, self._rest_after_ms):
+                try:
+                    await self._settle(await self._change(lease.name, self._close_expired))
+                    log.info("lease at rest", name=lease.name, producer_id=lease.producer_id)
+                except Refusal as refusal:  # its partitions are away, or it was taken over: another time
+                    log.info("lease cannot rest yet", name=lease.name, reason=refusal.reason)
+
+    # --- steps
+
+    async def _grant(self, request: LeaseRequest) -> tuple[PidLeaseRecord, str]:
+        fresh = NO_PRODUCER_ID
+        async with asyncio.timeout(_STORE_TIMEOUT_S + self._fence_timeout_s):
+            while True:
+                before, revision = await self._read(request.name)
+                now = self._clock.now_ms()
+                if before is not None and leases.must_close(before, request):
+                    await self._settle(before if before.closing else await self._put(leases.close(before), revision))
+                    continue
+                if before is None and request.resumes:
+                    raise _unknown(request.name)
+                if fresh == NO_PRODUCER_ID and (before is None or (before.rests and not request.resumes)):
+                    fresh = (await self._blocks.allocate(1)).first
+                if before is None:
+                    before = PidLeaseRecord(request.name, NO_PRODUCER_ID, leases.CLOSED_GENERATION, "", now, now)
+                after = leases.acquire(before, request, now, fresh)
+                if await self._swap(after, revision):
+                    return after, leases.former_holder(before, after, now)
+
+    async def _change(self, name: str, step: Callable[[PidLeaseRecord], PidLeaseRecord]) -> PidLeaseRecord:
+        """Raises Refusal where there is no such lease, or `step` refuses."""
+        async with asyncio.timeout(_STORE_TIMEOUT_S):
+            while True:
+                before, revision = await self._read(name)
+                if before is None:
+                    raise _unknown(name)
+                after = step(before)
+                if after == before or await self._swap(after, revision):
+                    return after
+
+    def _close_expired(self, lease: PidLeaseRecord) -> PidLeaseRecord:
+        if lease.closing:
+            return lease
+        if not leases.may_rest(lease, self._clock.now_ms(), self._rest_after_ms):
+            raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, f"lease {lease.name!r} is in use again")
+        return leases.close(lease)
+
+    async def _settle(self, lease: PidLeaseRecord) -> PidLeaseRecord:
+        """A closed lease at rest: all of its partitions fenced for good, and counted. Raises Refusal."""
+        held = await self._fence(lease)
+        counts = {}
+        for partition, holding in held.items():
+            if not holding.error:
+                counts[partition] = holding.record_count
+            elif holding.error != ErrorCode.UNKNOWN_TOPIC_ID:
+                raise _unfenced(lease, partition, holding)
+        return await self._change(
+            lease.name, lambda now: leases.settle(now, counts) if now == lease else now)
+
+    async def _fence(self, lease: PidLeaseRecord) -> Held:
+        return await self._partitions.fence(
+            lease.partitions, lease.producer_id, lease.generation, lease.expires_at_ms, self._fence_timeout_s)
+
+    async def _fence_all(self, lease: PidLeaseRecord) -> None:
+        for partition, holding in (await self._fence(lease)).items():
+            if holding.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
+                raise _unfenced(lease, partition, holding)
+
+    # --- the store
+
+    async def _read(self, name: str) -> tuple[PidLeaseRecord | None, int]:
+        kv = await self._store.get(self._keys.pid_lease(name))
+        return (None, 0) if kv is None else (PidLeaseRecord.decode(kv.value), kv.mod_revision)
+
+    async def _swap(self, lease: PidLeaseRecord, revision: int) -> bool:
+        key = self._keys.pid_lease(lease.name)
+        result = await self._store.txn([Compare(key, "mod_revision", revision)], [Put(key, lease.encode())])
+        return result.succeeded
+
+    async def _put(self, lease: PidLeaseRecord, revision: int) -> PidLeaseRecord:
+        """Stores the lease; where somebody else was faster, what they stored must be closing too. Raises Refusal."""
+        if await self._swap(lease, revision):
+            return lease
+        current, _ = await self._read(lease.name)
+        if current is None or not current.closing:
+            raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, f"lease {lease.name!r} changed meanwhile: ask again")
+        return current
+
+    async def _forget(self, name: str) -> None:
+        lease, revision = await self._read(name)
+        if lease is not None and leases.forgettable(lease, self._clock.now_ms(), self._forget_after_ms):
+            key = self._keys.pid_lease(name)
+            await self._store.txn([Compare(key, "mod_revision", revision)], [Delete(key)])
+            log.info("lease forgotten", name=name)
+
+
+def _with_carried(lease: PidLeaseRecord, held: Held) -> Held:
+    return {
+        partition: holding._replace(record_count=holding.record_count + lease.carried.get(partition, 0))
+        for partition, holding in held.items()
+    }
+
+
+def _unknown(name: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"there is no lease named {name!r}")
+
+
+def _unfenced(lease: PidLeaseRecord, partition: TopicIdPartition, holding: Holding) -> Refusal:
+    return Refusal(
+        ErrorCode(holding.error),
+        f"partition {partition.topic_id.hex()}/{partition.partition} of lease {lease.name!r}: {holding.reason}",
+    )

@@ -1,0 +1,124 @@
+"""What every service's process does around its service: settings, ports, health, signals, a clean end.
+
+`main.py` of a service is `run(argv, "pid", start)`. Exit codes: 0 ended as asked (SIGTERM, SIGINT), 1 the service
+cannot go on (one line says why), 2 bad settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+import uvloop
+
+from hapax.codec.metadata import Role
+from hapax.runtime import telemetry
+from hapax.runtime.clock import SystemClock
+from hapax.runtime.disk import FolderInUse, RealDisk, open_folder
+from hapax.runtime.etcd import EtcdStore
+from hapax.runtime.network import TcpNetwork
+from hapax.runtime.node_ids import FIRST_NODE_ID, FolderRefused
+from hapax.runtime.ports import Ports
+from hapax.runtime.registration import NodeIdTaken
+from hapax.runtime.seen import StoreRefused
+from hapax.runtime.settings import Settings, SettingsError, parse_arguments
+
+log = telemetry.logger("process")
+
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class Service(Protocol):
+    """What a service's `start` returns."""
+
+    def ready(self) -> str:
+        """"" while it serves, else what it waits for."""
+        ...
+
+    async def drain(self) -> None:
+        """Refuses new work, finishes what runs, hands over what others can take."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Start(Protocol):
+    """A service's `start`: returns once the service serves (or will, and says so by `ready`)."""
+
+    def __call__(
+        self, ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str,
+        metrics: telemetry.Metrics,
+    ) -> Awaitable[Service]: ...
+
+
+def run(argv: Sequence[str], role: Role, start: Start) -> int:
+    """Runs one service until it is asked to end; returns the exit code. `argv` is without the program's name."""
+    try:
+        settings = parse_arguments(argv)
+    except (SettingsError, OSError) as error:
+        telemetry.start_logging(role)
+        log.error(f"bad settings: {error}")
+        return 2
+    telemetry.start_logging(f"{role}-{settings.node_id - FIRST_NODE_ID[role]}", settings.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, start))
+
+
+async def _serve(settings: Settings, start: Start) -> int:
+    end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def ends(reason: str) -> None:
+        if not end.done():
+            end.set_result(reason)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ends, "")
+    service: Service | None = None
+    metrics = telemetry.Metrics()
+    health = telemetry.HealthServer(metrics, lambda: "start" if service is None else service.ready())
+    store = EtcdStore([str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000)
+    disk: RealDisk | None = None
+    try:
+        disk = open_folder(settings.log_dir)
+        ports = Ports(SystemClock(), TcpNetwork(), store, random.SystemRandom(), disk)
+        await health.start(*settings.http_address)
+        starting = asyncio.ensure_future(start(
+            ports, settings, on_lost=ends, http_address=f"{health.host}:{health.port}", metrics=metrics))
+        either: set[asyncio.Future[Any]] = {starting, end}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return _ended(end.result())
+        service = starting.result()
+        reason = await end
+        if not reason:
+            await _within(service.drain(), settings.drain_timeout_ms / 1000, "drain")
+        await _within(service.close(), _CLOSE_TIMEOUT_S, "close")
+        return _ended(reason)
+    except (FolderInUse, FolderRefused, StoreRefused, NodeIdTaken, OSError) as error:
+        return _ended(str(error))
+    finally:
+        await health.close()
+        await store.close()
+        if disk is not None:
+            disk.close()
+
+
+def _ended(reason: str) -> int:
+    if reason:
+        log.error(reason)
+        return 1
+    log.info("ended as asked")
+    return 0
+
+
+async def _within(work: Awaitable[None], seconds: float, what: str) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except TimeoutError:
+        log.warning("did not finish in time", what=what, seconds=seconds)
