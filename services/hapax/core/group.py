@@ -258,13 +258,13 @@ class GroupShard:
             if partition not in group.pending and self._expires_at(group, stored.value) <= now
         )
 
-    def decide_topic_removal(self, topics: Collection[str]) -> tuple[OffsetRecord, ...]:
+    def decide_topic_removal(self, topic_ids: Collection[TopicId]) -> tuple[OffsetRecord, ...]:
         """Tombstones for the offsets of deleted topics: a topic made anew under the name starts without any."""
         return tuple(
             OffsetRecord(name, partition, None)
             for name, group in self._groups.items()
-            for partition in group.committed
-            if partition.topic in topics and partition not in group.pending
+            for partition, stored in group.committed.items()
+            if stored.value.topic_id in topic_ids and partition not in group.pending
         )
 
     # --- replay ---------------------------------------------------------------------------------------------------

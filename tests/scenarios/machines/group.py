@@ -35,6 +35,7 @@ from hapax.core.types import (
     ProducerId,
     Serial,
     TimestampMs,
+    TopicId,
     TopicPartition,
 )
 from scenarios.script import Command, ScriptError, parse_command
@@ -130,7 +131,7 @@ class Interpreter:
         yield from self._append(*(OffsetRecord(group, _partition(name), None) for name in command.positional))
 
     def do_delete_topic(self, command: Command) -> Iterator[str]:
-        yield from self._append(*self.shard.decide_topic_removal(command.positional))
+        yield from self._append(*self.shard.decide_topic_removal([_topic_id(name) for name in command.positional]))
 
     def do_lost(self, command: Command) -> Iterator[str]:
         self.losing = True
@@ -234,9 +235,16 @@ def _partition(name: str) -> TopicPartition:
     return TopicPartition(topic, PartitionIndex(int(index)))
 
 
+def _topic_id(name: str) -> TopicId:
+    return TopicId(name.encode().ljust(16, b"."))
+
+
 def _offsets(command: Command) -> list[CommitRequest]:
     return [
-        CommitRequest(_partition(name), Offset(int(value)), -1, "x" * command.number("metadata", 0))
+        CommitRequest(
+            _partition(name), Offset(int(value)), -1, "x" * command.number("metadata", 0),
+            _topic_id(_partition(name).topic),
+        )
         for name, value in command.arguments.items()
         if name.rpartition("-")[2].isdigit() and "-" in name
     ]

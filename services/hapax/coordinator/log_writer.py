@@ -1,0 +1,478 @@
+"""Appends to the shards' logs: many shards' records in few Produce requests, each shard's in its order, none twice.
+
+What makes it safe:
+
+* A log has **one request in flight**. What comes meanwhile waits and leaves as one batch (group commit), so nothing
+  can overtake anything, and a refusal never leaves a gap that later records have already passed.
+* A request whose **outcome is not known** (time-out, lost connection, any error that a leader may also give after it
+  appended) is never sent again. The log is given up, `lost`: the shard fences its partition with a higher epoch,
+  which shuts out whatever of the old epoch is still on its way, and loads again what the partition then holds. So a
+  record is never doubled, never reordered, and never acted upon unless it is in the log.
+* A leader that knows a higher epoch answers TRANSACTION_COORDINATOR_FENCED: the shard has another owner (`fenced`).
+
+Requests to one broker share a connection, at most `MAX_IN_FLIGHT` of them on their way; logs of the same shard epoch
+share a request, which carries one epoch for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hapax.codec.control import encode_control
+from hapax.codec.internal_records import KeyValue, encode_batch
+from hapax.core.control import Control, ShardFence
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
+from hapax.kafka.messages import ListOffsetsRequest, ProduceRequest
+from hapax.kafka.peer import INTERNAL_WRITE_TAG, Peer, PeerError, uvarint
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.ports import Clock, Network, Task
+
+log = telemetry.logger("log-writer")
+
+MAX_IN_FLIGHT: Final = 4
+MAX_BATCH_BYTES: Final = 512 * 1024
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+PRODUCE_VERSION: Final = 13
+LATEST: Final = -1
+
+_INTERNAL: Final = struct.Struct(">iq16s")
+_I32: Final = struct.Struct(">i")
+
+_REFUSALS: Final = frozenset({
+    ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE,
+})
+"""Verdicts on the batch itself, given before anything is appended: certainly not stored."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """Stored together or not at all. Exactly one of the callbacks is called, in log order, unless the log is given
+    up before: then neither is, and `lost` or `fenced` of the log is called instead."""
+
+    records: Sequence[KeyValue]
+    """Empty for a control batch."""
+    stored: Callable[[int], None]
+    """Durable; the offset of its first record, or -1 where the leader had it before (a repeated marker)."""
+    refused: Callable[[ErrorCode, str], None]
+    """Certainly not stored."""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    control: Control | None = None
+    size: int = 0
+
+
+class ShardLog:
+    """One shard's partition of an internal topic, under one epoch. Made by `LogWriter.open`."""
+
+    def __init__(
+        self, writer: LogWriter, topic_id: TopicId, partition: PartitionIndex, epoch: ShardEpoch,
+        lost: Callable[[str], None], fenced: Callable[[str], None],
+    ) -> None:
+        self.topic_id: Final = topic_id
+        self.partition: Final = partition
+        self.epoch: Final = epoch
+        self.closed = False
+        self.next_offset = 0
+        """Where the log ended after the last append, as far as this writer knows."""
+        self.confirmed_at = -1.0
+        """Loop time at which the last request left that the leader has answered under this epoch: then, at least,
+        no other owner had taken over."""
+        self._writer = writer
+        self._lost = lost
+        self._fenced = fenced
+        self._queue: deque[Unit] = deque()
+        self._sent: list[Unit] = []
+        self._confirm_next: list[asyncio.Future[None]] = []
+        self._confirm_sent: list[asyncio.Future[None]] = []
+
+    def append(self, unit: Unit) -> None:
+        """Leaves with the next request; the callbacks come later, never from within this call."""
+        if self.closed:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded again")
+        unit.size = 64 + sum(len(key) + len(value or b"") + 16 for key, value in unit.records)
+        self._queue.append(unit)
+        if not self._sent:
+            self._writer.wake(self)
+
+    def fence(self, node_id: NodeId, stored: Callable[[int], None]) -> None:
+        """Appends the fence record of this log's epoch."""
+        def refused(code: ErrorCode, reason: str) -> None:
+            self.give_up(f"the fence was refused: {code.name} {reason}")
+
+        self.append(Unit((), stored, refused, control=ShardFence(self.epoch, node_id)))
+
+    async def confirm(self) -> None:
+        """Returns once the partition's leader has said, after this call, that no other owner has taken over.
+
+        An append that leaves after the call says so; where none is waiting to leave, the leader is asked for the end
+        of its log: a take-over begins with a fence record, so an unmoved end means that there was none. Where the
+        end has moved for another reason (the leader expires producers by a record of its own), a fence record of
+        this epoch settles it. Raises Refusal where the shard was lost meanwhile.
+        """
+        if self.closed:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._confirm_next.append(waiter)
+        if not self._sent:
+            self._writer.wake(self)
+        await waiter
+
+    def close(self) -> None:
+        """Nothing more is sent and no callback is called; what is in flight may still be stored."""
+        self.closed = True
+        self._queue.clear()
+        self._sent = []
+        for waiter in (*self._confirm_next, *self._confirm_sent):
+            if not waiter.done():
+                waiter.set_exception(Refusal(ErrorCode.NOT_COORDINATOR, "the shard has moved"))
+        self._confirm_next, self._confirm_sent = [], []
+
+    def give_up(self, reason: str) -> None:
+        """The outcome of what is in flight is not known, or the leader cannot be reached."""
+        if not self.closed:
+            self.close()
+            self._lost(reason)
+
+    # --- called by the link ---------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue and not self._confirm_next
+
+    @property
+    def only_confirms(self) -> bool:
+        return not self._queue
+
+    def take_batch(self, now_ms: int) -> bytearray:
+        """The next batch; its units are in flight from now on."""
+        queue = self._queue
+        first = queue.popleft()
+        self._sent = [first]
+        self._confirm_sent, self._confirm_next = self._confirm_next, []
+        if first.control is not None:
+            return encode_control(first.control, now_ms)
+        records = list(first.records)
+        size = first.size
+        while queue:
+            following = queue[0]
+            size += following.size
+            if (
+                following.control is not None or size > MAX_BATCH_BYTES
+                or following.producer_id != first.producer_id or following.producer_epoch != first.producer_epoch
+            ):
+                break
+            self._sent.append(queue.popleft())
+            records += following.records
+        return encode_batch(
+            records, now_ms, producer_id=first.producer_id, producer_epoch=first.producer_epoch
+        )
+
+    def take_confirms(self) -> None:
+        self._confirm_sent, self._confirm_next = self._confirm_next, []
+        self._sent = [_CONFIRMING]
+
+    def answered(self, code: int, base_offset: int, reason: str, left_at: float) -> None:
+        """The leader's word on the batch in flight."""
+        if self.closed:
+            return
+        if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            self.close()
+            self._fenced(reason)
+            return
+        sent, self._sent = self._sent, []
+        confirms, self._confirm_sent = self._confirm_sent, []
+        if code == ErrorCode.NONE:
+            self.confirmed_at = left_at
+            offset = base_offset
+            if base_offset < self.next_offset:
+                offset = -1
+            else:
+                self.next_offset = base_offset + sum(len(unit.records) or 1 for unit in sent)
+            for unit in sent:
+                unit.stored(offset)
+                offset += len(unit.records) if offset >= 0 else 0
+                if self.closed:
+                    return
+        elif code in _REFUSALS:
+            for unit in sent:
+                unit.refused(ErrorCode(code), reason)
+        else:
+            self._sent, self._confirm_sent = sent, confirms
+            self.give_up(f"append answered {ErrorCode(code).name} {reason}")
+            return
+        _resolve(confirms)
+        if not self.idle:
+            self._writer.wake(self)
+
+    def end_answered(self, code: int, end_offset: int, left_at: float) -> None:
+        """The leader's word on where its log ends."""
+        if self.closed:
+            return
+        confirms, self._confirm_sent = self._confirm_sent, []
+        self._sent = []
+        if code == ErrorCode.NONE and end_offset == self.next_offset:
+            self.confirmed_at = left_at
+            _resolve(confirms)
+        elif code == ErrorCode.NONE:
+            self.fence(self._writer.node_id, lambda offset: _resolve(confirms))
+            self._confirm_next += confirms
+        else:
+            self._confirm_next += confirms
+            self.give_up(f"the leader could not say where its log ends: {ErrorCode(code).name}")
+            return
+        if not self.idle:
+            self._writer.wake(self)
+
+
+_CONFIRMING: Final = Unit((), lambda offset: None, lambda code, reason: None)
+"""Stands in a log's place in flight while the leader is asked for its end."""
+
+
+def _resolve(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+class LogWriter:
+    """All logs of a process. `registration` and `session` prove it to the brokers as a registered node (rule 17)."""
+
+    def __init__(
+        self, network: Network, clock: Clock, view: ClusterView, node_id: NodeId,
+        registration: RegistrationEpoch, session: bytes, request_timeout_ms: int = 30_000,
+    ) -> None:
+        self.node_id: Final = node_id
+        self.network: Final = network
+        self.clock: Final = clock
+        self.request_timeout_ms: Final = request_timeout_ms
+        self._view = view
+        self._proof = (registration, session)
+        self._links: dict[tuple[NodeId, RegistrationEpoch], _Link] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def open(
+        self, topic_id: TopicId, partition: PartitionIndex, epoch: ShardEpoch, *,
+        lost: Callable[[str], None], fenced: Callable[[str], None],
+    ) -> ShardLog:
+        """A log under an epoch that nobody else has. `lost` and `fenced` are called at most once, with the reason."""
+        return ShardLog(self, topic_id, partition, epoch, lost, fenced)
+
+    def tag(self, epoch: ShardEpoch) -> bytes:
+        return _INTERNAL.pack(epoch, *self._proof)
+
+    def wake(self, shard_log: ShardLog) -> None:
+        """The log has something to send and nothing in flight."""
+        leader = self._view.leader_of(shard_log.topic_id, shard_log.partition)
+        if leader is None:
+            self._loop.call_soon(shard_log.give_up, "its partition has no leader")
+            return
+        key = (leader.node_id, leader.registration)
+        link = self._links.get(key)
+        if link is None:
+            link = self._links[key] = _Link(self, leader, lambda: self._links.pop(key, None))
+        link.want(shard_log)
+
+    async def close(self) -> None:
+        for link in list(self._links.values()):
+            await link.close()
+
+
+class _Link:
+    """The connection to one registration of a broker, and the logs that wait to be sent over it."""
+
+    def __init__(self, writer: LogWriter, node: Node, forget: Callable[[], object]) -> None:
+        self._writer = writer
+        self._node = node
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._peer: Peer | None = None
+        self._connecting: Task | None = None
+        self._ready: dict[ShardLog, None] = {}
+        self._scheduled = False
+        self._in_flight = 0
+
+    def want(self, shard_log: ShardLog) -> None:
+        self._ready[shard_log] = None
+        self._schedule()
+
+    async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._peer is not None:
+            self._peer.close("the coordinator ends")
+
+    def _schedule(self) -> None:
+        """What is appended in this turn of the loop leaves together."""
+        if not self._scheduled and self._in_flight < MAX_IN_FLIGHT:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._ready:
+            return
+        if self._peer is None:
+            if self._connecting is None:
+                self._connecting = self._loop.create_task(self._connect(), name="log-writer-connect")
+            return
+        while self._ready and self._in_flight < MAX_IN_FLIGHT:
+            self._send()
+
+    async def _connect(self) -> None:
+        node = self._node
+        try:
+            peer = await Peer.connect(
+                self._writer.network, node.host, node.port, client_id=f"hapax-{self._writer.node_id}-log",
+                request_timeout_ms=self._writer.request_timeout_ms,
+            )
+        except PeerError as error:
+            self._connecting = None
+            self._give_up_all(f"no connection to its leader: {error}")
+            return
+        self._connecting = None
+        peer.on_close = self._closed
+        self._peer = peer
+        self._flush()
+
+    def _closed(self, reason: str) -> None:
+        log.info("connection to a log's leader ended", node=self._node.node_id, reason=reason)
+        self._peer = None
+        self._schedule()
+        if not self._ready:
+            self._forget()
+
+    def _give_up_all(self, reason: str) -> None:
+        ready, self._ready = self._ready, {}
+        self._forget()
+        for shard_log in ready:
+            shard_log.give_up(reason)
+
+    def _send(self) -> None:
+        """One request with the batches of all ready logs of one epoch, and one for those that only ask for the end."""
+        now_ms = self._writer.clock.now_ms()
+        batches: list[tuple[ShardLog, bytearray]] = []
+        asking: list[ShardLog] = []
+        size = 0
+        for shard_log in list(self._ready):
+            if shard_log.closed or shard_log.idle:
+                del self._ready[shard_log]
+            elif shard_log.only_confirms:
+                del self._ready[shard_log]
+                asking.append(shard_log)
+                shard_log.take_confirms()
+            elif not batches or (shard_log.epoch == batches[0][0].epoch and size < MAX_REQUEST_BYTES):
+                del self._ready[shard_log]
+                batch = shard_log.take_batch(now_ms)
+                size += len(batch)
+                batches.append((shard_log, batch))
+        if batches:
+            self._produce(batches)
+        if asking:
+            self._ask_for_ends(asking)
+
+    def _produce(self, batches: Sequence[tuple[ShardLog, bytearray]]) -> None:
+        body = encode_produce(
+            batches, self._writer.request_timeout_ms, self._writer.tag(batches[0][0].epoch)
+        )
+        logs = {(shard_log.topic_id, shard_log.partition): shard_log for shard_log, _ in batches}
+        left_at = self._loop.time()
+
+        def answered(response: asyncio.Future[Any]) -> None:
+            self._in_flight -= 1
+            error = response.exception()
+            if error is not None:
+                for shard_log in logs.values():
+                    shard_log.give_up(f"append without an answer: {error}")
+            else:
+                for topic in response.result().responses:
+                    topic_id = TopicId(topic.topic_id.bytes)
+                    for partition in topic.partition_responses:
+                        answered_log = logs.pop((topic_id, PartitionIndex(partition.index)))
+                        answered_log.answered(
+                            partition.error_code, partition.base_offset, partition.error_message or "", left_at
+                        )
+                for shard_log in logs.values():
+                    shard_log.give_up("append left out of the answer")
+            self._schedule()
+
+        self._submit(ProduceRequest, PRODUCE_VERSION, body, answered, list(logs.values()))
+
+    def _ask_for_ends(self, logs: Sequence[ShardLog]) -> None:
+        """A ListOffsets for the end of each log."""
+        names: dict[str, list[ShardLog]] = {}
+        for shard_log in logs:
+            topic = self._writer._view.topic_by_id(shard_log.topic_id)
+            if topic is None:
+                shard_log.give_up("its topic is gone")
+                continue
+            names.setdefault(topic.name, []).append(shard_log)
+        kind = ListOffsetsRequest.ListOffsetsTopic
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, timeout_ms=5_000, topics=[
+            kind(name=name, partitions=[
+                kind.ListOffsetsPartition(
+                    partition_index=shard_log.partition, current_leader_epoch=-1, timestamp=LATEST
+                )
+                for shard_log in of_topic
+            ])
+            for name, of_topic in names.items()
+        ])
+        waiting = {(name, shard_log.partition): shard_log for name, of in names.items() for shard_log in of}
+        left_at = self._loop.time()
+
+        def answered(response: asyncio.Future[Any]) -> None:
+            self._in_flight -= 1
+            error = response.exception()
+            if error is None:
+                for topic in response.result().topics:
+                    for partition in topic.partitions:
+                        shard_log = waiting.pop((topic.name, PartitionIndex(partition.partition_index)))
+                        shard_log.end_answered(partition.error_code, partition.offset, left_at)
+            for shard_log in waiting.values():
+                shard_log.give_up(f"no word on where the log ends: {error}")
+            self._schedule()
+
+        version = 6
+        self._submit(ListOffsetsRequest, version, [request.encode(version=version)], answered, list(waiting.values()))
+
+    def _submit(
+        self, kind: Any, version: int, body: Sequence[bytes | bytearray],
+        answered: Callable[[asyncio.Future[Any]], None], logs: Sequence[ShardLog],
+    ) -> None:
+        assert self._peer is not None
+        try:
+            response = self._peer.submit_raw(kind, version, body)
+        except PeerError as error:
+            for shard_log in logs:
+                shard_log.give_up(f"append could not leave: {error}")
+            return
+        self._in_flight += 1
+        response.add_done_callback(answered)
+
+
+def encode_produce(
+    batches: Sequence[tuple[ShardLog, bytearray]], timeout_ms: int, tag: bytes
+) -> list[bytes | bytearray]:
+    """The body of a Produce request (version 13, acks=all) with the tagged field of internal writers."""
+    topics: dict[TopicId, list[tuple[ShardLog, bytearray]]] = {}
+    for entry in batches:
+        topics.setdefault(entry[0].topic_id, []).append(entry)
+    chunks: list[bytes | bytearray] = [b"\0\xff\xff" + _I32.pack(timeout_ms) + uvarint(len(topics) + 1)]
+    for topic_id, of_topic in topics.items():
+        chunks.append(topic_id + uvarint(len(of_topic) + 1))
+        for shard_log, batch in of_topic:
+            chunks.append(_I32.pack(shard_log.partition) + uvarint(len(batch) + 1))
+            chunks.append(batch)
+            chunks.append(b"\0")
+        chunks.append(b"\0")
+    chunks.append(b"\1" + uvarint(INTERNAL_WRITE_TAG) + uvarint(len(tag)) + tag)
+    return chunks

@@ -1,0 +1,257 @@
+"""One owned shard: take it over, serve it, and let it go; the same for both kinds of coordinator.
+
+    take-over: append the fence of this epoch  ->  read the log through the fence, replaying  ->  serve
+    lost:      an append whose outcome is unknown  ->  the next epoch, from the beginning
+    fenced:    a higher epoch stands in the log  ->  the shard has another owner; wait to be told of it
+    released:  the cluster says that another node owns it
+
+A shard's epoch has two parts: the high bits are the epoch the controller assigned, which rises with every change of
+owner; the low `INCARNATION_BITS` count the owner's own take-overs. So an owner that no longer knows what its
+log holds can fence itself out and start over without the metadata store, and every later owner is above all of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from hapax.codec.control import decode_control
+from hapax.codec.internal_records import decode_batch
+from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC, ShardKind
+from hapax.coordinator.log_reader import LogReader, LogUnreadable
+from hapax.coordinator.log_writer import LogWriter, ShardLog, Unit
+from hapax.core.batch import BatchHeader
+from hapax.core.control import Control
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId, PartitionIndex, ShardEpoch, ShardId, TopicId
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Clock, Network, Randomness, Task
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("shard")
+
+TOPIC_OF: Final[dict[ShardKind, str]] = {"txn": TXN_STATE_TOPIC, "group": OFFSETS_TOPIC}
+
+INCARNATION_BITS: Final = 12
+_LAST_INCARNATION: Final = (1 << INCARNATION_BITS) - 1
+
+_SLICE: Final = 256
+"""Records replayed in one turn of the loop while a shard loads."""
+_RETRY_FIRST_S: Final = 0.02
+_RETRY_MAX_S: Final = 1.0
+
+
+def fencing_epoch(assigned: int, incarnation: int) -> ShardEpoch:
+    return ShardEpoch(assigned << INCARNATION_BITS | incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What every shard of a process shares."""
+
+    node_id: NodeId
+    settings: Settings
+    clock: Clock
+    random: Randomness
+    network: Network
+    view: ClusterView
+    writer: LogWriter
+    reader: LogReader
+    newest_connection: Callable[[], int]
+    """The highest serial of this process's client connections (rule 4)."""
+    on_fault: Callable[[BaseException], None]
+    """A fault of this program: the process must end rather than go on with a shard in an unknown state."""
+
+
+class Shard:
+    """Base of both kinds. Subclasses hold the state machine and are told of its life by the methods at the end."""
+
+    kind: ShardKind
+
+    def __init__(self, node: Node, shard: ShardId, assigned_epoch: ShardEpoch) -> None:
+        self.node: Final = node
+        self.shard: Final = shard
+        self.assigned_epoch: Final = assigned_epoch
+        self.epoch = fencing_epoch(assigned_epoch, 0)
+        self.serving = False
+        self.released = False
+        self.loaded_records = 0
+        self.log: ShardLog | None = None
+        self._incarnation = 0
+        self._lost = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._task: Task | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._live(), name=f"{self.kind}-shard-{self.shard}")
+        self._task.add_done_callback(self._ended)
+
+    def release(self, reason: str) -> None:
+        """The shard is another's, or the process ends: everything that waits is sent away."""
+        if self.released:
+            return
+        self.released = True
+        if self._task is not None:
+            self._task.cancel()
+        self._stop(ErrorCode.NOT_COORDINATOR, reason)
+
+    def _ended(self, task: Task) -> None:
+        """A shard's life ends by its release; anything else is a fault of this program."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("shard failed", exc_info=error, kind=self.kind, shard=self.shard)
+            self.release("the shard failed")
+            self.node.on_fault(error)
+
+    async def drained(self) -> None:
+        """Returns when nothing waits for the log any more."""
+        while self.serving and self._waiting:
+            await asyncio.wait(list(self._waiting))
+
+    async def _live(self) -> None:
+        delay = _RETRY_FIRST_S
+        while not self.released:
+            self._lost.clear()
+            try:
+                await self._take_over()
+            except (LogUnreadable, Refusal) as error:
+                log.info("take-over failed, trying again", kind=self.kind, shard=self.shard, reason=error)
+                self._close_log()
+                await asyncio.sleep(delay * (0.5 + self.node.random.random()))
+                delay = min(2 * delay, _RETRY_MAX_S)
+                continue
+            delay = _RETRY_FIRST_S
+            await self._lost.wait()
+            if self._incarnation == _LAST_INCARNATION:
+                log.error("shard was lost too often under one epoch, waiting for another", kind=self.kind,
+                          shard=self.shard)
+                self.release("its epochs are used up")
+                return
+            self._incarnation += 1
+            self.epoch = fencing_epoch(self.assigned_epoch, self._incarnation)
+
+    async def _take_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        topic_id = await self._topic()
+        partition = PartitionIndex(self.shard)
+        await self.node.view.wait_for(lambda view: view.leader_of(topic_id, partition) is not None)
+        fenced_at: asyncio.Future[int] = loop.create_future()
+
+        def lost(reason: str) -> None:
+            if not fenced_at.done():
+                fenced_at.set_exception(LogUnreadable(reason))
+                return
+            self._on_lost(reason)
+
+        self.log = self.node.writer.open(topic_id, partition, self.epoch, lost=lost, fenced=self._on_fenced)
+        self.log.fence(self.node.node_id, fenced_at.set_result)
+        fence = await fenced_at
+        self._begin_load()
+        self.loaded_records = 0
+        async for data, position, header in self.node.reader.read(topic_id, partition, fence):
+            if header.is_control:
+                self._replay_control(header, decode_control(data, header, position))
+                continue
+            for offset, key, value in decode_batch(data, header, position):
+                self._replay_record(header, offset, key, value)
+                self.loaded_records += 1
+                if self.loaded_records % _SLICE == 0:
+                    await asyncio.sleep(0)
+        if self.log.closed:
+            raise LogUnreadable("lost again while it loaded")
+        self.serving = True
+        self._loaded()
+        log.info("serving", kind=self.kind, shard=self.shard, epoch=self.epoch, records=self.loaded_records,
+                 ms=round((loop.time() - began) * 1000))
+
+    async def _topic(self) -> TopicId:
+        name = TOPIC_OF[self.kind]
+        view = self.node.view
+        await view.wait_for(lambda view: view.topic(name) is not None)
+        topic = view.topic(name)
+        assert topic is not None
+        return topic.topic_id
+
+    def _on_lost(self, reason: str) -> None:
+        log.warning("lost, loading it again", kind=self.kind, shard=self.shard, epoch=self.epoch, reason=reason)
+        self._stop(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded again")
+        self._lost.set()
+
+    def _on_fenced(self, reason: str) -> None:
+        log.warning("another node owns the shard", kind=self.kind, shard=self.shard, epoch=self.epoch, reason=reason)
+        self.release("another node owns the shard")
+
+    def _stop(self, code: ErrorCode, reason: str) -> None:
+        was_serving, self.serving = self.serving, False
+        self._close_log()
+        if was_serving:
+            self._stopped()
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(Refusal(code, reason))
+                waiter.exception()
+
+    def _close_log(self) -> None:
+        if self.log is not None:
+            self.log.close()
+
+    # --- for subclasses: what a request does -----------------------------------------------------------------------
+
+    def check_serving(self) -> None:
+        """Raises Refusal: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        if self.released:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        if not self.serving:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def waiter(self) -> asyncio.Future[None]:
+        """A future that ends with the shard at the latest, by a Refusal that says where to go."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = None
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: asyncio.Future[None]) -> None:
+        self._waiting.pop(future, None)
+
+    def append(self, unit: Unit) -> None:
+        assert self.log is not None
+        self.log.append(unit)
+
+    async def confirm(self, within_s: float = 0.0) -> None:
+        """No other owner had taken over when this was called, or not longer than `within_s` seconds before.
+
+        Raises Refusal.
+        """
+        self.check_serving()
+        assert self.log is not None
+        if within_s and asyncio.get_running_loop().time() - self.log.confirmed_at < within_s:
+            return
+        await self.log.confirm()
+        self.check_serving()
+
+    # --- what subclasses implement ---------------------------------------------------------------------------------
+
+    def _begin_load(self) -> None:
+        """A fresh machine."""
+        raise NotImplementedError
+
+    def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
+        raise NotImplementedError
+
+    def _replay_control(self, header: BatchHeader, control: Control) -> None:
+        raise NotImplementedError
+
+    def _loaded(self) -> None:
+        """From now on the shard serves."""
+        raise NotImplementedError
+
+    def _stopped(self) -> None:
+        """It no longer does: timers end. What waits is sent away by the caller."""
+        raise NotImplementedError
