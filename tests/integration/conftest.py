@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from integration.etcd_process import EtcdProcess, find_etcd
+
+from hapax.cli.local.etcd import find_etcd
+from hapax.cli.local.folder import LocalClusterError
+from integration.etcd_process import EtcdProcess
 
 
 def _etcd(folder: Path) -> Iterator[EtcdProcess]:
-    binary = find_etcd()
-    if binary is None:
-        pytest.skip("no etcd: set HAPAX_ETCD, put it on the PATH, or run `make setup`")
-    process = EtcdProcess(binary, folder)
+    try:
+        binary = find_etcd(sound_only=True)
+    except LocalClusterError as error:
+        pytest.skip(str(error))
+    process = EtcdProcess(binary.path, folder)
     process.start()
     yield process
     process.close()

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
 import signal
 import socket
 import subprocess
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-
-
-def find_etcd() -> str | None:
-    """Path of the binary: $HAPAX_ETCD, then the PATH, then the user's cache."""
-    named = os.environ.get("HAPAX_ETCD")
-    cached = Path.home() / ".cache" / "hapax" / "bin" / "etcd"
-    return named or shutil.which("etcd") or (str(cached) if cached.exists() else None)
 
 
 def free_ports(count: int) -> list[int]:
@@ -59,7 +50,7 @@ class EtcdProcess:
                     # SIGKILL of the process keeps the page cache; only the machine's death would lose it.
                     "--unsafe-no-fsync",
                 ],
-                stdout=log, stderr=log, preexec_fn=die_with_parent,  # noqa: PLW1509 - this test process has one thread
+                stdout=log, stderr=log, preexec_fn=die_with_parent,
             )
 
     def kill(self) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from hapax_sim.metadata import MemoryMetadata, MetadataModel
-from integration.etcd_process import EtcdProcess
 
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.ports import (
@@ -21,6 +19,8 @@ from hapax.runtime.ports import (
     Put,
     WatchEvent,
 )
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+from integration.etcd_process import EtcdProcess
 
 PREFIX = "/hapax/port-test/"
 

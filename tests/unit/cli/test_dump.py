@@ -69,7 +69,7 @@ def test_an_internal_topic_is_decoded(tmp_path: Path) -> None:
     from hapax.core.group import CommittedOffset, OffsetRecord
     from hapax.core.types import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 
-    offset = CommittedOffset(offset=Offset(42), leader_epoch=LeaderEpoch(0), commit_timestamp=TimestampMs(9), metadata="m")
+    offset = CommittedOffset(Offset(42), LeaderEpoch(0), metadata="m", commit_timestamp=TimestampMs(9))
     record = OffsetRecord("readers", TopicPartition("flights", PartitionIndex(1)), offset)
     log = partition(
         tmp_path,

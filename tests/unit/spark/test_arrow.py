@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from hapax_spark.arrow import HEADERS_TYPE, SchemaError, arrow_to_rows, batches_to_arrow, output_columns
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from hapax_spark.arrow import HEADERS_TYPE, SchemaError, arrow_to_rows, batches_to_arrow, output_columns
 
 
 def batch(base: int, rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]) -> bytes:

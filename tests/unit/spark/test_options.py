@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hapax_spark.options import OptionError, parse
 
 BASE = {"kafka.bootstrap.servers": "h:1"}
