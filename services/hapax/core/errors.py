@@ -63,6 +63,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_PRODUCER_ID = 59
     FETCH_SESSION_ID_NOT_FOUND = 70
     INVALID_FETCH_SESSION_EPOCH = 71
+    TOPIC_DELETION_DISABLED = 73
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
@@ -77,10 +78,11 @@ class ErrorCode(IntEnum):
     INCONSISTENT_CLUSTER_ID = 104
     TRANSACTIONAL_ID_NOT_FOUND = 105
     STALE_MEMBER_EPOCH = 113
+    MISMATCHED_ENDPOINT_TYPE = 114
     TRANSACTION_ABORTABLE = 120
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer of the protocol, not a fault of the program
+class Refusal(Exception):
     """The core declines an event. Nothing was persisted and no state has changed.
 
     `code` goes to the client as it is; `reason` is one sentence for its error message and for the log.

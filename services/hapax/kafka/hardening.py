@@ -1,12 +1,12 @@
 """Makes kafka-python's generated decoders safe to feed with bytes from strangers, and its encoders complete.
 
 The library compiles one decoder per message and version, written for answers from a trusted broker. Against hostile
-bytes they need four more checks, made here by replacing the pieces of the code generator:
+bytes they need more checks, made here by replacing the pieces of the code generator:
 
 * a varint ends after five bytes (the library's grows a number without end: quadratic time);
 * a string, byte array or array must fit into what is left of the frame (a slice past the end is silently short);
-* tagged fields are read in place (the library copies the rest of the frame for each: quadratic time);
-* whatever goes wrong is an exception, never a loop over a claimed count.
+* a null stands only where the schema allows it (handlers would meet None where they expect a list);
+* tagged fields are read in place (the library copies the rest of the frame for each: quadratic time).
 
 Encoding gains one thing: unknown tagged fields are written, since Hapax's own travel as such.
 """
@@ -17,7 +17,7 @@ import io
 import re
 from typing import Any, Final
 
-from kafka.protocol.schemas.fields import array, struct, struct_array
+from kafka.protocol.schemas.fields import array, simple, struct, struct_array
 from kafka.protocol.schemas.fields.codecs import encode_buffer, tagged_fields, types
 
 _LOOP: Final = re.compile(r"( *)for \w+ in range\((\w+)\):$")
@@ -71,19 +71,32 @@ def _emit_bytes(cls: Any, ctx: Any, var_name: str, indent: str, compact: bool = 
     _emit_sized(ctx, var_name, indent, _emit_length(ctx, indent, compact, "i", 4), "bytes({})")
 
 
-def _bounded(emit: Any) -> Any:
-    """An array's decoder with a check of the claimed count: every element takes at least one byte."""
+def _required(self: Any, ctx: Any, var_name: str, indent: str, version: int) -> None:
+    if not self.nullable_for_version_q(version):
+        ctx.emit(indent, f"if {var_name} is None: raise ValueError('a null that the schema does not allow')")
 
-    def emit_decode_from(self: Any, ctx: Any, var_name: str, indent: str, **options: Any) -> None:
+
+def _simple(emit: Any) -> Any:
+    def emit_decode_from(self: Any, ctx: Any, var_name: str, indent: str, *, version: int, **options: Any) -> None:
+        emit(self, ctx, var_name, indent, version=version, **options)
+        if self._type is types.Bytes or isinstance(self._type, types.String):
+            _required(self, ctx, var_name, indent, version)
+
+    return emit_decode_from
+
+
+def _array(emit: Any) -> Any:
+    """With a check of the claimed count: every element takes at least one byte."""
+
+    def emit_decode_from(self: Any, ctx: Any, var_name: str, indent: str, *, version: int, **options: Any) -> None:
+        self.array_of._nullable_versions = None  # the array's own, which the library hands down to its elements
         first = len(ctx.lines)
-        emit(self, ctx, var_name, indent, **options)
-        for index in range(first, len(ctx.lines)):
-            loop = _LOOP.match(ctx.lines[index])
-            if loop:
-                check = f"if {loop[2]} > len(data) - pos: raise ValueError('a count past the end of the frame')"
-                ctx.lines.insert(index, loop[1] + check)
-                return
-        raise AssertionError("the code generator of kafka-python has changed: no loop in an array's decoder")
+        emit(self, ctx, var_name, indent, version=version, **options)
+        index, loop = next(
+            (index, loop) for index in range(first, len(ctx.lines)) if (loop := _LOOP.match(ctx.lines[index])))
+        check = f"if {loop[2]} > len(data) - pos: raise ValueError('a count past the end of the frame')"
+        ctx.lines.insert(index, loop[1] + check)
+        _required(self, ctx, var_name, indent, version)
 
     return emit_decode_from
 
@@ -164,7 +177,8 @@ def install() -> None:
     types.UnsignedVarInt32.emit_decode_from = classmethod(_emit_varint)
     types.String.emit_decode_from = _emit_string
     types.Bytes.emit_decode_from = classmethod(_emit_bytes)
-    array.ArrayField.emit_decode_from = _bounded(array.ArrayField.emit_decode_from)
-    struct_array.StructArrayField.emit_decode_from = _bounded(struct_array.StructArrayField.emit_decode_from)
+    simple.SimpleField.emit_decode_from = _simple(simple.SimpleField.emit_decode_from)
+    array.ArrayField.emit_decode_from = _array(array.ArrayField.emit_decode_from)
+    struct_array.StructArrayField.emit_decode_from = _array(struct_array.StructArrayField.emit_decode_from)
     struct.StructField._emit_tagged_decode = _emit_tags
     tagged_fields.TaggedFields.encode_into = _encode_tags

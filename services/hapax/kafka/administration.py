@@ -1,0 +1,100 @@
+"""Passes administrative calls on to the acting controller, whichever process hosts it (rule 11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Network, RpcError
+
+_SERVICE: Final = "/hapax.internal.v1.Controller/"
+_LONGEST_S: Final = 60.0
+"""Longest that a client may make a call wait, whatever its time-out says."""
+_ANSWER_S: Final = 0.5
+"""The controller answers by itself at the time-out; this much later it counts as gone."""
+_VISIBLE_S: Final = 2.0
+"""A change that the controller reports is seen by this node's own image within so long."""
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class Administration:
+    """The node's way to the controller. Every call raises Refusal where the controller cannot be reached."""
+
+    def __init__(self, view: ClusterView, network: Network) -> None:
+        self._view = view
+        self._network = network
+
+    async def create_topics(
+        self, specs: Sequence[pb.TopicSpec], timeout_ms: int, validate_only: bool = False
+    ) -> list[pb.TopicResult]:
+        """One result per spec, in its order. Successful topics are known to this node when it returns."""
+        request = pb.CreateTopicsRequest(topics=specs, timeout_ms=timeout_ms, validate_only=validate_only)
+        answer = await self._call("CreateTopics", request, pb.CreateTopicsResponse, timeout_ms)
+        if not validate_only:
+            await self._until_visible([result.name for result in answer.topics if result.error == 0])
+        return list(answer.topics)
+
+    async def delete_topics(
+        self, names: Sequence[str], topic_ids: Sequence[bytes], timeout_ms: int
+    ) -> list[pb.TopicResult]:
+        """One result per name, then one per id."""
+        request = pb.DeleteTopicsRequest(names=names, topic_ids=topic_ids, timeout_ms=timeout_ms)
+        answer = await self._call("DeleteTopics", request, pb.DeleteTopicsResponse, timeout_ms)
+        gone = [result.name for result in answer.topics if result.error == 0]
+        await self._visible(lambda view: not any(view.topic(name) for name in gone))
+        return list(answer.topics)
+
+    async def create_partitions(
+        self, totals: Mapping[str, int], timeout_ms: int, validate_only: bool = False
+    ) -> list[pb.TopicResult]:
+        """`totals`: topic -> number of partitions it shall have."""
+        request = pb.CreatePartitionsRequest(
+            total_by_topic=totals, timeout_ms=timeout_ms, validate_only=validate_only)
+        answer = await self._call("CreatePartitions", request, pb.CreatePartitionsResponse, timeout_ms)
+        if not validate_only:
+            await self._until_visible([result.name for result in answer.topics if result.error == 0])
+        return list(answer.topics)
+
+    async def _call(self, method: str, request: Message, answer: type[_Answer], timeout_ms: int) -> _Answer:
+        timeout = min(max(timeout_ms / 1000, 0.0), _LONGEST_S)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            await self._view.wait_for(lambda view: view.controller is not None, timeout)
+        except TimeoutError:
+            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "no controller is acting") from None
+        controller = self._view.controller
+        assert controller is not None
+        channel = self._network.rpc_channel(controller.record.rpc_address)
+        remaining = max(deadline - loop.time(), 0.0) + _ANSWER_S
+        try:
+            return answer.FromString(await channel.call(_SERVICE + method, request.SerializeToString(), remaining))
+        except RpcError as error:
+            # Not repeated here: whether the call took effect is unknown, and only the client knows what it wants.
+            raise Refusal(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the controller did not answer ({error.status}); the change may or may not have been made",
+            ) from None
+
+    async def _until_visible(self, names: Sequence[str]) -> None:
+        await self._visible(lambda view: all(_served(view, name) for name in names))
+
+    async def _visible(self, predicate: Callable[[ClusterView], bool]) -> None:
+        """The client's next Metadata may come to this node: it should not be told less than this answer told."""
+        try:
+            await self._view.wait_for(predicate, _VISIBLE_S)
+        except TimeoutError:
+            return  # the change stands; a client that asks too early is told LEADER_NOT_AVAILABLE and asks again
+
+
+def _served(view: ClusterView, name: str) -> bool:
+    topic = view.topic(name)
+    return topic is not None and all(
+        view.leader_of(topic.topic_id, index) is not None for index in range(topic.partitions))

@@ -1,0 +1,69 @@
+"""CreatePartitions (37): raises a topic's number of partitions; it never falls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.topics import check_partition_count
+from hapax.kafka.administration import Administration
+from hapax.kafka.apis import ApiKey
+from hapax.kafka.messages import CreatePartitionsResponse
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.cluster import ClusterView
+
+_Result = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+class CreatePartitionsApi:
+    def __init__(self, view: ClusterView, administration: Administration) -> None:
+        self._view = view
+        self._administration = administration
+
+    async def handle(self, ctx: RequestContext, request: Any) -> Any:
+        count = Counter(topic.name for topic in request.topics)
+        results: dict[str, Any] = {}
+        totals: dict[str, int] = {}
+        for topic in request.topics:
+            try:
+                self._check(topic, count[topic.name])
+            except Refusal as refusal:
+                results[topic.name] = _result(topic.name, refusal.code, refusal.reason)
+            else:
+                totals[topic.name] = topic.count
+        if totals:
+            try:
+                answers = await self._administration.create_partitions(
+                    totals, request.timeout_ms, request.validate_only)
+            except Refusal as refusal:
+                results |= {name: _result(name, refusal.code, refusal.reason) for name in totals}
+            else:
+                results |= {
+                    answer.name: _result(answer.name, ErrorCode(answer.error), answer.reason) for answer in answers}
+        return CreatePartitionsResponse(
+            throttle_time_ms=0, results=[results[name] for name in count if name in results])
+
+    def _check(self, topic: Any, occurrences: int) -> None:
+        if occurrences > 1:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
+        known = self._view.topic(topic.name)
+        if known is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
+        if known.internal:
+            raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic's partitions are fixed")
+        if topic.assignments:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas are placed by the cluster; give a number instead")
+        if topic.count <= known.partitions:
+            raise Refusal(
+                ErrorCode.INVALID_PARTITIONS, f"the topic has {known.partitions} partitions; {topic.count} is no more")
+        check_partition_count(topic.count)
+
+
+def _result(name: str, code: ErrorCode, reason: str) -> Any:
+    return _Result(name=name, error_code=code, error_message=reason or None)
+
+
+def register(table: ApiTable, view: ClusterView, administration: Administration) -> None:
+    table.on(ApiKey.CREATE_PARTITIONS, CreatePartitionsApi(view, administration).handle)

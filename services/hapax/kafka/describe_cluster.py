@@ -1,0 +1,57 @@
+"""DescribeCluster (60): the nodes and, in tagged fields of Hapax's own, where they answer gRPC.
+
+Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's gRPC server; the response carries tag
+10001, the same of a PID allocator, for leases. A peer without these tags is not Hapax (rule 11).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hapax.core.errors import ErrorCode
+from hapax.core.types import NodeId
+from hapax.kafka.apis import ApiKey
+from hapax.kafka.messages import DescribeClusterResponse, set_unknown_tag
+from hapax.kafka.metadata import client_nodes
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.cluster import ClusterView, Node
+
+_Broker = DescribeClusterResponse.DescribeClusterBroker
+
+NODE_RPC_TAG: Final = 10000
+ALLOCATOR_RPC_TAG: Final = 10001
+_BROKERS: Final = 1
+"""Endpoint type 1 asks for brokers, 2 for KRaft controllers, of which there are none."""
+
+
+def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
+    def handle(ctx: RequestContext, request: Any) -> Any:
+        if ctx.api_version >= 1 and request.endpoint_type != _BROKERS:
+            return DescribeClusterResponse(
+                throttle_time_ms=0, error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this listener answers as a broker", endpoint_type=_BROKERS, cluster_id="",
+                controller_id=-1, brokers=[], authorized_operations=None,
+            )
+        cluster = view.cluster
+        response = DescribeClusterResponse(
+            throttle_time_ms=0, error_code=0, error_message=None, endpoint_type=_BROKERS,
+            cluster_id="" if cluster is None else cluster.cluster_id,
+            controller_id=node_id,
+            brokers=[_broker(node) for node in client_nodes(view)],
+            authorized_operations=None,
+        )
+        allocators = [node for node in view.nodes("pid") if node.rpc_address]
+        if allocators:
+            chosen = allocators[node_id % len(allocators)]
+            set_unknown_tag(response, ALLOCATOR_RPC_TAG, chosen.rpc_address.encode())
+        return response
+
+    table.on(ApiKey.DESCRIBE_CLUSTER, handle)
+
+
+def _broker(node: Node) -> Any:
+    entry = _Broker(
+        broker_id=node.node_id, host=node.host, port=node.port, rack=node.record.rack or None, is_fenced=False)
+    if node.rpc_address:
+        set_unknown_tag(entry, NODE_RPC_TAG, node.rpc_address.encode())
+    return entry
