@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from hapax.runtime.log.durable import sync_file
 from hapax.runtime.ports import Disk
 
 OFFSET_ENTRY: Final = 8
@@ -44,6 +45,11 @@ class OffsetIndex:
     @property
     def loaded(self) -> bool:
         return self._loaded
+
+    @property
+    def flushed(self) -> bool:
+        """Every entry is in the file."""
+        return self._flushed == len(self.positions)
 
     def add(self, last_offset: int, position: int) -> None:
         self.relative_offsets.append(last_offset - self.base_offset)
@@ -97,7 +103,11 @@ class OffsetIndex:
             if _SWAP:
                 both.byteswap()
             at, self._flushed = self._flushed, len(self.positions)
-            await _write_entries(self._disk, self.path, at * OFFSET_ENTRY, both.tobytes())
+            try:
+                await _write_entries(self._disk, self.path, at * OFFSET_ENTRY, both.tobytes())
+            except OSError:
+                self._flushed = min(self._flushed, at)
+                raise
 
 
 class TimeIndex:
@@ -117,6 +127,10 @@ class TimeIndex:
     @property
     def loaded(self) -> bool:
         return self._loaded
+
+    @property
+    def flushed(self) -> bool:
+        return self._flushed == len(self.timestamps)
 
     def add(self, timestamp: int, offset: int) -> None:
         """Does nothing unless both rise: a repeated maximum says nothing new."""
@@ -180,7 +194,11 @@ class TimeIndex:
             if _SWAP:
                 words.byteswap()
             at, self._flushed = self._flushed, len(self.timestamps)
-            await _write_entries(self._disk, self.path, at * TIME_ENTRY, words.tobytes())
+            try:
+                await _write_entries(self._disk, self.path, at * TIME_ENTRY, words.tobytes())
+            except OSError:
+                self._flushed = min(self._flushed, at)
+                raise
 
 
 def _read_entries(disk: Disk, path: str, entry: int, *, last_only: bool = False) -> bytes:
@@ -205,6 +223,6 @@ async def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> N
             file.truncate(position)
         if data:
             file.append([data])
-        await file.sync()
+        await sync_file(file)
     finally:
         file.close()

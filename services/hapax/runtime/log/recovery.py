@@ -41,11 +41,14 @@ class State(Protocol):
     """What is rebuilt from the log: the partition's machine, as its replica wraps it."""
 
     def restore(
-        self, snapshot: bytes | None, start_offset: int, aborted: Sequence[AbortedTransaction],
+        self, snapshot: bytes | None, offset: int, start_offset: int, aborted: Sequence[AbortedTransaction],
         leader_epochs: Sequence[tuple[int, int]],
     ) -> None:
-        """Starts from a snapshot, or from nothing at the log's start. `aborted` and `leader_epochs` may know more than
-        the snapshot: that comes back with the replay. Raises ValueError for a damaged snapshot."""
+        """Starts from a snapshot taken at `offset`, or (None) from nothing at the log's start.
+
+        `aborted` and `leader_epochs` may know more than the snapshot: that comes back with the replay. Raises
+        ValueError for a damaged snapshot.
+        """
         ...
 
     def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
@@ -126,7 +129,7 @@ def _restore_newest(
         found = (len(log.segments) - 1, log.active.size) if clean and newest else _place_of(log, offset)
         if found is not None and offset >= log.active.base_offset * (clean and newest):
             try:
-                state.restore(_read(log.disk, path), start_offset, aborted, leader_epochs)
+                state.restore(_read(log.disk, path), offset, start_offset, aborted, leader_epochs)
             except ValueError:
                 found = None
         if found is None:
@@ -137,7 +140,7 @@ def _restore_newest(
         recovery.clean = clean and newest
         return None if recovery.clean else found
     recovery.from_offset = start_offset
-    state.restore(None, start_offset, aborted, leader_epochs)
+    state.restore(None, start_offset, start_offset, aborted, leader_epochs)
     return 0, 0
 
 

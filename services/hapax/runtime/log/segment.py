@@ -133,6 +133,10 @@ class Segment:
         finally:
             self.release()
 
+    @property
+    def indexes_flushed(self) -> bool:
+        return self.index.flushed and self.time_index.flushed
+
     # --- find -----------------------------------------------------------------------------------------------------
 
     def place_at(self, position: int) -> Place | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from typing import Final, NamedTuple
 
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.log.config import UNLIMITED, LogConfig
+from hapax.runtime.log.durable import sync_file, sync_folder
 from hapax.runtime.log.index import OFFSET_ENTRY
 from hapax.runtime.log.layout import (
     LEADER_EPOCH_CHECKPOINT,
@@ -187,8 +187,8 @@ class SegmentLog:
     def write_leader_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
         """Replaces the leader-epoch checkpoint: (leader epoch, start offset). Durable with the next `sync`."""
         name = LEADER_EPOCH_CHECKPOINT
-        self._write_unsynced(name + ".new", encode_leader_epochs(epochs))
-        self.disk.rename(f"{self.folder}/{name}.new", f"{self.folder}/{name}")
+        self._write_unsynced(name + ".tmp", encode_leader_epochs(epochs))
+        self.disk.rename(f"{self.folder}/{name}.tmp", f"{self.folder}/{name}")
         self._unsynced_files[-1] = f"{self.folder}/{name}"
         if self.folder not in self._unsynced_folders:
             self._unsynced_folders.append(self.folder)
@@ -198,7 +198,7 @@ class SegmentLog:
         return self.synced_offset < self.end_offset
 
     async def sync(self) -> None:
-        """Makes everything appended before the call durable. OSError is final for the process (rule 13)."""
+        """Makes everything appended before the call durable. Raises SyncFailed."""
         target = self.end_offset
         segments, self._unsynced = self._unsynced, []
         for segment in segments:
@@ -207,7 +207,7 @@ class SegmentLog:
                 self._unindexed.append(segment)
         try:
             for segment in segments:
-                await segment.file.sync()
+                await sync_file(segment.file)
             if self._unsynced_files or self._unsynced_folders:
                 await self._sync_names()
         finally:
@@ -222,31 +222,42 @@ class SegmentLog:
         for path in files:
             file = self.disk.open(path)
             try:
-                await file.sync()
+                await sync_file(file)
             finally:
                 file.close()
         for folder in folders:
-            await self.disk.sync_folder(folder)
+            await sync_folder(self.disk, folder)
 
     # --- checkpoint -----------------------------------------------------------------------------------------------
 
     async def checkpoint(self, offset: int, snapshot: bytes) -> None:
-        """Makes `snapshot`, the state as of `offset`, the point from which recovery scans."""
+        """Makes `snapshot`, the state as of `offset`, the point from which recovery scans.
+
+        Raises OSError where the disk is full: nothing is lost then, and the next checkpoint does it. Raises SyncFailed.
+        """
         while self.synced_offset < offset or self._unsynced_files or self._unsynced_folders:
             await self.sync()
-        segments, self._unindexed = self._unindexed, []
-        aborted, self._unwritten_aborted = self._unwritten_aborted, []
-        for segment in segments:
+        for segment in list(self._unindexed):
             await segment.flush_indexes()
-        for segment, entries in groupby(
-            (a for a in aborted if a.last_offset >= self.start_offset), lambda a: self.segment_of(a.last_offset)
-        ):
-            await append_aborted(self.disk, segment.path(TXN_INDEX), list(entries))
+        self._unindexed = [s for s in self._unindexed if s is self._active or not s.indexes_flushed]
+        while self._unwritten_aborted:
+            await self._write_aborted(self.segment_of(self._unwritten_aborted[0].last_offset))
         await self.disk.write_atomically(f"{self.folder}/{offset_name(offset, SNAPSHOT)}", snapshot)
         self.snapshot_offsets = sorted({*self.snapshot_offsets, offset})
         for old in self.snapshot_offsets[:-_SNAPSHOTS_KEPT]:
             self.disk.remove(f"{self.folder}/{offset_name(old, SNAPSHOT)}")
         del self.snapshot_offsets[:-_SNAPSHOTS_KEPT]
+
+    async def _write_aborted(self, segment: Segment) -> None:
+        """Those at the front of the list that belong to one segment."""
+        waiting = self._unwritten_aborted
+        mine = [a for a in waiting if self.segment_of(a.last_offset) is segment]
+        del waiting[: len(mine)]
+        try:
+            await append_aborted(self.disk, segment.path(TXN_INDEX), mine)
+        except OSError:
+            waiting[:0] = mine
+            raise
 
     def checkpoint_started(self) -> None:
         self.bytes_since_checkpoint = 0
@@ -418,6 +429,7 @@ class SegmentLog:
         """Removes the first segments; their files go when their readers are done."""
         dropped = self.segments[:count]
         del self.segments[:count], self._bases[:count]
+        self._unwritten_aborted = [a for a in self._unwritten_aborted if a.last_offset >= self.start_offset]
         for segment in dropped:
             self._unindexed = [s for s in self._unindexed if s is not segment]
             self._unsynced = [s for s in self._unsynced if s is not segment]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hapax.core.partition import AbortedTransaction
+from hapax.runtime.log.durable import sync_file
 from hapax.runtime.ports import Disk
 
 ENTRY_SIZE: Final = 34
@@ -50,7 +51,7 @@ async def append_aborted(disk: Disk, path: str, entries: Sequence[AbortedTransac
         if file.size() % ENTRY_SIZE:
             file.truncate(file.size() - file.size() % ENTRY_SIZE)
         file.append([encode_aborted(entries)])
-        await file.sync()
+        await sync_file(file)
     finally:
         file.close()
 

@@ -1,0 +1,240 @@
+"""Fetch as a service: reads of many partitions, and the long poll that waits for more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from hapax.broker.replica import Replica
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResult,
+    encode_response,
+    failed,
+)
+from hapax.kafka.table import DEFERRED, RequestContext
+from hapax.runtime.incidents import Incidents
+from hapax.runtime.log.segment import LogRange
+from hapax.runtime.log.segment_log import Cold
+from hapax.runtime.ports import Chunk
+
+Find = Callable[[str | bytes, int], Replica]
+"""(topic's name or id, partition) -> the replica that serves. Raises Refusal."""
+
+_MAX_WAIT_MS: Final = 30_000
+"""A longer poll is answered empty-handed after this: nobody holds a place for ever."""
+_WARMING_ROUNDS: Final = 4
+
+
+class FetchService:
+    """`kafka.fetch.Service`."""
+
+    def __init__(self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
+                 incidents: Incidents) -> None:
+        """`leader_of` says (node, epoch) for a partition that this node does not lead. `max_bytes` bounds a response."""
+        self.find = find
+        self.leader_of = leader_of
+        self.max_bytes = max_bytes
+        self.waiting: dict[Poll, None] = {}
+        self._incidents = incidents
+
+    def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
+        if request.session_id != 0:
+            return encode_response(ctx.api_version, FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, []))
+        if request.replica_id >= 0:
+            self._incidents(
+                "replica", "refused a fetch in the name of a replica", peer=ctx.connection.peer,
+                replica=request.replica_id,
+            )
+            return encode_response(ctx.api_version, FetchResult(0, 0, [
+                failed(p, ErrorCode.NOT_LEADER_OR_FOLLOWER) for p in request.partitions
+            ]))
+        return Poll(self, ctx, request).start()
+
+    def close(self) -> None:
+        """Answers whoever waits."""
+        for poll in list(self.waiting):
+            poll.finish_now()
+
+
+class Poll:
+    """One Fetch on its way."""
+
+    __slots__ = ("_ctx", "_replicas", "_request", "_scheduled", "_service", "_timer", "_warmed")
+
+    def __init__(self, service: FetchService, ctx: RequestContext, request: FetchRequest) -> None:
+        self._service = service
+        self._ctx = ctx
+        self._request = request
+        self._replicas: list[Replica] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+        self._warmed = 0
+
+    def start(self) -> object:
+        """The answer's chunks, or DEFERRED."""
+        answer = self._attempt(last=self._request.max_wait_ms <= 0 or self._request.min_bytes <= 0)
+        if answer is not None:
+            return answer
+        if not self._scheduled:
+            self._wait()
+        return DEFERRED
+
+    # --- one attempt ----------------------------------------------------------------------------------------------
+
+    def _attempt(self, *, last: bool) -> list[Chunk] | None:
+        """The answer, where there is enough of it or this is the last chance. None: wait, or something is being
+        read ahead."""
+        request, service = self._request, self._service
+        left = min(request.max_bytes, service.max_bytes)
+        size = 0
+        error = False
+        results: list[FetchedPartition] = []
+        cold: list[tuple[Replica, Cold]] = []
+        self._replicas = []
+        for partition in request.partitions:
+            try:
+                replica = service.find(partition.topic, partition.partition)
+                fetched = self._read(replica, partition, left - size, first=size == 0)
+            except Refusal as refusal:
+                leader = service.leader_of(partition) if refusal.code in _ELSEWHERE else None
+                fetched = failed(partition, refusal.code, leader)
+            except Cold as found:
+                cold.append((replica, found))
+                continue
+            error = error or fetched.error != 0 or fetched.diverging is not None
+            size += 0 if fetched.records is None else fetched.records.size
+            results.append(fetched)
+        if cold:
+            _release(results)
+            self._scheduled = True
+            task = asyncio.get_running_loop().create_task(self._warm(cold))
+            _warming.add(task)
+            task.add_done_callback(_warming.discard)
+            return None
+        if size >= request.min_bytes or error or last or not request.partitions:
+            return encode_response(self._ctx.api_version, FetchResult(0, 0, results))
+        _release(results)
+        return None
+
+    def _read(self, replica: Replica, partition: FetchPartition, left: int, *, first: bool) -> FetchedPartition:
+        machine = replica.machine
+        if partition.leader_epoch >= 0 and partition.leader_epoch != replica.leader_epoch:
+            raise Refusal(
+                ErrorCode.FENCED_LEADER_EPOCH if partition.leader_epoch < replica.leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+        committed = self._request.committed
+        self._replicas.append(replica)
+        records: LogRange | None = None
+        aborted = None
+        diverging = self._diverging(replica, partition)
+        if diverging is None:
+            read = replica.read(
+                partition.offset, max(0, min(partition.max_bytes, left)), committed=committed, at_least_one=first,
+                warmed=self._warmed >= _WARMING_ROUNDS,
+            )
+            records = cast("LogRange | None", read.range)
+            aborted = read.aborted if committed else None
+        return FetchedPartition(
+            partition.topic, partition.partition, 0, machine.high_watermark, machine.last_stable_offset,
+            machine.log_start_offset, aborted, records, diverging,
+        )
+
+    def _diverging(self, replica: Replica, partition: FetchPartition) -> tuple[int, int] | None:
+        """Where the client's log and this one part ways, if they do (KIP-595)."""
+        if partition.last_fetched_epoch < 0:
+            return None
+        machine = replica.machine
+        epoch, end = machine.leader_epochs.end_offset_of(partition.last_fetched_epoch, machine.log_end_offset)
+        if end < 0:
+            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {partition.last_fetched_epoch} is not known")
+        if epoch < partition.last_fetched_epoch or end < partition.offset:
+            return epoch, end
+        return None
+
+    async def _warm(self, cold: Sequence[tuple[Replica, Cold]]) -> None:
+        try:
+            await asyncio.gather(*(replica.log.warm(found) for replica, found in cold))
+        except OSError as error:
+            self._ctx.fail(error)
+            return
+        self._warmed += 1
+        self._again()
+
+    # --- wait -----------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            delay = min(self._request.max_wait_ms, _MAX_WAIT_MS) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay, self.finish_now)
+            self._service.waiting[self] = None
+        for replica in self._replicas:
+            replica.wait(self)
+
+    def moved(self) -> None:
+        """A partition's readable end moved."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._again)
+
+    def _again(self) -> None:
+        self._scheduled = False
+        self._unwait()
+        if self._ctx.closed:
+            self._forget()
+            return
+        try:
+            answer = self._attempt(last=False)
+        except Exception as error:
+            self._forget()
+            self._ctx.fail(error)
+            return
+        if answer is not None:
+            self._forget()
+            self._ctx.respond(answer)
+        elif not self._scheduled:
+            self._wait()
+
+    def finish_now(self) -> None:
+        """The time is over: answers with what there is."""
+        self._forget()
+        if self._scheduled and self._warmed == 0 and not self._replicas:
+            return
+        self._unwait()
+        if self._ctx.closed:
+            return
+        try:
+            answer = self._attempt(last=True)
+        except Exception as error:
+            self._ctx.fail(error)
+            return
+        if answer is not None:
+            self._ctx.respond(answer)
+
+    def _unwait(self) -> None:
+        for replica in self._replicas:
+            replica.unwait(self)
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._service.waiting.pop(self, None)
+
+
+_ELSEWHERE: Final = frozenset({
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
+})
+
+_warming: set[asyncio.Task[None]] = set()
+
+
+def _release(results: Sequence[FetchedPartition]) -> None:
+    for result in results:
+        if result.records is not None:
+            result.records.release()

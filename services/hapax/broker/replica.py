@@ -1,0 +1,535 @@
+"""One partition that this node leads: the machine that decides, the log that persists, and whoever waits for either.
+
+Everything here runs on the loop without waiting, so the partition has one writer without a queue: a write is decided,
+appended and replayed within one call. What waits is the answer, for the commit of the record it depends on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from hapax.broker.commit import Committer
+from hapax.broker.storage import StorageGuard
+from hapax.codec.batch import (
+    check_batch,
+    check_client_batch,
+    iterate_batches,
+    patch_append_time,
+    patch_prefix,
+    read_header,
+)
+from hapax.codec.control import decode_control, encode_control
+from hapax.codec.snapshot import SnapshotEncoder, decode_snapshot
+from hapax.core.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from hapax.core.control import Control, Marker
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition import (
+    APPEND,
+    CLIENT,
+    NEED_VERIFICATION,
+    VERIFIED,
+    AbortedTransaction,
+    Append,
+    AppendContext,
+    Duplicate,
+    Partition,
+    PartitionSnapshot,
+)
+from hapax.core.types import TopicIdPartition
+from hapax.core.verification import Answer, Question, ShardEpochs, Verification
+from hapax.kafka.produce import PartitionResult
+from hapax.runtime import telemetry
+from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.durable import SyncFailed
+from hapax.runtime.log.recovery import Recovery, open_log
+from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.ports import Clock, Disk
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("partition")
+
+_MAX_BATCHES_BETWEEN_CHECKPOINTS: Final = 200_000
+"""Tiny batches cost recovery more per byte."""
+_LEAST_RECORD_BYTES: Final = 7
+"""Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
+
+_make_header = BatchHeader._make
+
+
+class Settles(Protocol):
+    """Whoever is told what became of a write: `kafka.produce.ProduceCall`, or `Settled` below."""
+
+    def settle(self, number: int, result: PartitionResult) -> None: ...
+
+
+class Settled:
+    """A write's result as a future, for callers that are not on the hot path."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[PartitionResult] = asyncio.get_running_loop().create_future()
+
+    def settle(self, number: int, result: PartitionResult) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+
+class Write(NamedTuple):
+    """A client's batch on its way, as far as its answer needs it."""
+
+    call: Settles
+    number: int
+    """The partition's place in the call."""
+    transactional_id: str
+    """Empty where there is none."""
+    produce_version: int
+
+
+class ParkedWrite(NamedTuple):
+    """A batch that waits for its transaction's verification."""
+
+    batch: bytearray
+    write: Write
+
+
+class Waits(Protocol):
+    """A long poll that is told when a partition's readable end moves."""
+
+    def moved(self) -> None: ...
+
+
+class ReadRange(NamedTuple):
+    """What a fetch returns of one partition."""
+
+    range: object
+    """A `LogRange`, or None for nothing."""
+    size: int
+    next_offset: int
+    aborted: Sequence[AbortedTransaction]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all partitions of a broker share."""
+
+    disk: Disk
+    clock: Clock
+    committer: Committer
+    storage: StorageGuard
+    shard_epochs: ShardEpochs
+    ask: Callable[[Replica, Question], None]
+    """Sends a question to the transaction's coordinator; its answer comes to `Replica.answered`."""
+    fenced: Callable[[Replica, BatchHeader, Refusal], None]
+    """Hears of every batch that was refused because its producer was fenced: an event."""
+
+
+class Replica:
+    """See above. `open` makes one from its folder; it serves once `lead` was called."""
+
+    def __init__(self, shared: Shared, topic: str, partition: TopicIdPartition, settings: Settings) -> None:
+        self.shared = shared
+        self.topic = topic
+        self.id = partition
+        self.index = partition.partition
+        self.name = f"{topic}-{partition.partition}"
+        self.leader_epoch = -1
+        self.serving = False
+        self.internal = False
+        self.storage_error = ""
+        self.commit_running = False
+        self.machine: Partition
+        self.log: SegmentLog
+        self.verification: Verification[ParkedWrite] = Verification(shared.shard_epochs)
+        self.set_settings(settings)
+        self._recovered_aborted: list[AbortedTransaction] = []
+        self._waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
+        self._readers: dict[Waits, None] = {}
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint_due = False
+        self._closed = False
+
+    def set_settings(self, settings: Settings) -> None:
+        """`settings` are the topic's (`Settings.for_topic`)."""
+        self.settings = settings
+        self._max_batch = settings.message_max_bytes
+        self._log_append_time = settings.log_message_timestamp_type == "LogAppendTime"
+        self._durable = settings.durability == "fsync"
+        self._client_context = CLIENT if settings.transaction_partition_verification_enable else VERIFIED
+
+    # --- open and close -------------------------------------------------------------------------------------------
+
+    def opened(self, segment_log: SegmentLog) -> None:
+        """The log is there and replayed; what is in it is durable."""
+        self.log = segment_log
+        for aborted in self._recovered_aborted:
+            segment_log.note_aborted(aborted)
+        self._recovered_aborted.clear()
+        segment_log.on_roll = self._rolled
+        self.machine.advance_high_watermark(segment_log.end_offset)
+
+    def restore(
+        self, snapshot: bytes | None, offset: int, start_offset: int, aborted: Sequence[AbortedTransaction],
+        leader_epochs: Sequence[tuple[int, int]],
+    ) -> None:
+        """`recovery.State`."""
+        self.machine = Partition(
+            None if snapshot is None else decode_snapshot(snapshot, offset),
+            log_start_offset=start_offset,
+            aborted=aborted,
+            leader_epochs=leader_epochs,
+            expiry_ms=self.settings.producer_id_expiration_ms,
+        )
+
+    def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
+        """`recovery.State`: the same as live, so that recovery and live operation cannot differ."""
+        if header.attributes & CONTROL:
+            aborted = self.machine.replay_control(header, decode_control(buffer, header, position))
+            if aborted is not None:
+                self._recovered_aborted.append(aborted)
+        else:
+            self.machine.replay(header)
+
+    def lead(self, leader_epoch: int) -> None:
+        """Serves from now on, under this epoch."""
+        self.leader_epoch = leader_epoch
+        self.serving = True
+
+    def resign(self) -> None:
+        """Serves no more: whoever waits is sent to look for the new leader."""
+        if not self.serving:
+            return
+        self.serving = False
+        result = PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for parked in self.verification.abandon():
+            parked.write.call.settle(parked.write.number, result)
+        waiters, self._waiters = self._waiters, deque()
+        for _, call, number, _ in waiters:
+            call.settle(number, result)
+        self._wake_readers()
+
+    async def close(self, *, remove: bool = False) -> None:
+        """Without `remove`: a clean stop, after which nothing has to be scanned. Raises SyncFailed, OSError."""
+        self.resign()
+        self._closed = True
+        if self._checkpoint is not None:
+            await asyncio.gather(self._checkpoint, return_exceptions=True)
+        if not remove:
+            self.log.active.close_for_writing()
+            await self._write_checkpoint(self.machine.snapshot())
+        self.log.close(remove=remove)
+
+    # --- write ----------------------------------------------------------------------------------------------------
+
+    def produce(self, batch: memoryview, write: Write) -> None:
+        """A client's batch. `batch` is writable and valid during the call only. Settles the write, now or later."""
+        try:
+            header = self._checked(batch)
+            if header.producer_id >= 0 and self.verification.holds(header.producer_id):
+                self._park(batch, header, write)
+                return
+            self._decide(batch, header, write, self._client_context)
+        except Refusal as refusal:
+            write.call.settle(write.number, self._refused(batch, refusal))
+
+    def _checked(self, batch: memoryview) -> BatchHeader:
+        header = read_header(batch)
+        check_batch(batch, header)
+        size = len(batch)
+        if header.batch_length + 12 != size:
+            raise Refusal(ErrorCode.INVALID_RECORD, "a partition takes one batch in a request")
+        check_client_batch(header)
+        if size > self._max_batch:
+            raise Refusal(
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes is {self._max_batch}"
+            )
+        if header.record_count * _LEAST_RECORD_BYTES > size - 61 and not header.attributes & 7:
+            raise Refusal(ErrorCode.INVALID_RECORD, f"{header.record_count} records do not fit into {size} bytes")
+        if self.storage_error:
+            self.machine.note_refused(header)
+            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
+        return header
+
+    def _decide(self, batch: memoryview, header: BatchHeader, write: Write, context: AppendContext) -> None:
+        decision = self.machine.decide_append(header, self.shared.clock.now_ms(), context)
+        if decision is APPEND:
+            base_offset, append_time = self._append(batch, header)
+            last_offset = base_offset + header.last_offset_delta
+        elif isinstance(decision, Duplicate):
+            base_offset, append_time = decision.base_offset, -1
+            last_offset = decision.wait_for
+        else:
+            assert decision is NEED_VERIFICATION
+            self._park(batch, header, write)
+            return
+        result = PartitionResult(0, base_offset, append_time, self.machine.log_start_offset)
+        self.when_committed(last_offset + 1, write.call, write.number, result)
+
+    def _append(self, batch: memoryview, header: BatchHeader) -> tuple[int, int]:
+        """Appends and replays one data batch; returns (base offset, log-append time or -1)."""
+        append_time = -1
+        if self._log_append_time and not self.internal:
+            append_time = self.shared.clock.now_ms()
+            patch_append_time(batch, append_time)
+            header = read_header(batch)
+        machine = self.machine
+        base_offset = machine.log_end_offset
+        patch_prefix(batch, base_offset, self.leader_epoch)
+        header = _make_header((base_offset, header[1], self.leader_epoch, *header[3:]))
+        self._persist(batch, header)
+        machine.replay(header)
+        self._written()
+        return base_offset, append_time
+
+    def _persist(self, batch: memoryview | bytearray, header: BatchHeader) -> None:
+        base_offset = header.base_offset
+        try:
+            self.log.append(
+                (batch,), len(batch), base_offset, base_offset + header.last_offset_delta, header.max_timestamp
+            )
+        except OSError as error:
+            self.shared.storage.failed(self, error)
+            self.machine.note_refused(header)
+            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error) from error
+
+    def _written(self) -> None:
+        segment_log = self.log
+        if (
+            segment_log.bytes_since_checkpoint >= segment_log.config.checkpoint_bytes
+            or segment_log.batches_since_checkpoint >= _MAX_BATCHES_BETWEEN_CHECKPOINTS
+        ):
+            self.begin_checkpoint()
+        if self._durable:
+            self.shared.committer.request(self)
+        else:
+            self.advance(segment_log.end_offset)
+
+    def _refused(self, batch: memoryview | bytearray, refusal: Refusal) -> PartitionResult:
+        if refusal.code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            self.shared.fenced(self, read_header(batch), refusal)
+        return PartitionResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
+
+    # --- write, verified ------------------------------------------------------------------------------------------
+
+    def _park(self, batch: memoryview, header: BatchHeader, write: Write) -> None:
+        if header.attributes & TRANSACTIONAL and not write.transactional_id:
+            raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
+        parked = ParkedWrite(bytearray(batch), write)
+        question = self.verification.park(header, write.transactional_id, write.produce_version, parked)
+        if question is not None:
+            self.shared.ask(self, question)
+
+    def answered(self, answer: Answer) -> None:
+        """The coordinator's word on a question, or that there was none."""
+        outcome = self.verification.answer(answer)
+        for parked, refusal in outcome.refused:
+            self.machine.note_refused(read_header(parked.batch))
+            parked.write.call.settle(parked.write.number, self._refused(parked.batch, refusal))
+        for parked in outcome.verified:
+            batch = memoryview(parked.batch)
+            try:
+                header = self._checked(batch)
+                self._decide(batch, header, parked.write, VERIFIED)
+            except Refusal as refusal:
+                parked.write.call.settle(parked.write.number, self._refused(batch, refusal))
+        if outcome.question is not None:
+            self.shared.ask(self, outcome.question)
+
+    # --- write, internal ------------------------------------------------------------------------------------------
+
+    def produce_internal(self, batches: memoryview, write: Write, shard_epoch: int) -> None:
+        """One or several batches of a registered node of the cluster (rule 1). Settles the write."""
+        try:
+            if self.storage_error:
+                raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
+            first, last = -1, -1
+            position = 0
+            for position, header in iterate_batches(batches):
+                batch = batches[position : position + header.size]
+                check_batch(batch, header)
+                base_offset, last = self._append_internal(batch, header, shard_epoch)
+                first = base_offset if first < 0 else first
+                position += header.size
+            if position != len(batches) or position == 0:
+                raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(batches) - position} bytes that are no batch")
+        except Refusal as refusal:
+            write.call.settle(write.number, PartitionResult(refusal.code, reason=refusal.reason))
+            return
+        result = PartitionResult(0, first, -1, self.machine.log_start_offset)
+        self.when_committed(last + 1, write.call, write.number, result)
+
+    def _append_internal(self, batch: memoryview, header: BatchHeader, shard_epoch: int) -> tuple[int, int]:
+        """(base offset, last offset) of the batch, or of the one that it repeats."""
+        if header.attributes & CONTROL:
+            control = decode_control(batch, header)
+            decision = self.machine.decide_control(control, shard_epoch)
+            if isinstance(decision, Duplicate):
+                return decision.base_offset, decision.wait_for
+            offset = self._append_control(bytearray(batch), control)
+            return offset, offset
+        decided = self.machine.decide_append(
+            header, self.shared.clock.now_ms(), AppendContext(internal=True, shard_epoch=shard_epoch)
+        )
+        if isinstance(decided, Duplicate):
+            return decided.base_offset, decided.wait_for
+        base_offset, _ = self._append(batch, header)
+        return base_offset, base_offset + header.last_offset_delta
+
+    def _append_control(self, batch: bytearray, control: Control) -> int:
+        """Appends and replays a control batch; returns its offset."""
+        offset = self.machine.log_end_offset
+        patch_prefix(batch, offset, self.leader_epoch)
+        header = read_header(batch)
+        self._persist(batch, header)
+        aborted = self.machine.replay_control(header, control)
+        if aborted is not None:
+            self.log.note_aborted(aborted)
+        if isinstance(control, Marker):
+            self.verification.invalidate(control.producer_id)
+        self._written()
+        return offset
+
+    def append_control(self, control: Control) -> int:
+        """A control record that was decided (`machine.decide_*`) just now. Raises Refusal(KAFKA_STORAGE_ERROR)."""
+        if self.storage_error:
+            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
+        return self._append_control(encode_control(control, self.shared.clock.now_ms()), control)
+
+    def write_markers(self, markers: Sequence[Marker]) -> list[tuple[int, Refusal | None]]:
+        """All markers of one request: for each (offset below which it is stored, None), or why it is refused."""
+        results: list[tuple[int, Refusal | None]] = []
+        for marker, decision in zip(markers, self.machine.decide_markers(markers), strict=True):
+            if isinstance(decision, Refusal):
+                results.append((-1, decision))
+            elif isinstance(decision, Append):
+                try:
+                    results.append((self.append_control(marker) + 1, None))
+                except Refusal as refusal:
+                    results.append((-1, refusal))
+            else:
+                results.append((decision.wait_for + 1, None))
+            if marker.shard >= 0:
+                self.shared.shard_epochs.admit(marker.shard, marker.coordinator_epoch)
+        return results
+
+    # --- commit ---------------------------------------------------------------------------------------------------
+
+    def when_committed(self, end_offset: int, call: Settles, number: int, result: PartitionResult) -> None:
+        """Settles with `result` as soon as everything below `end_offset` is committed."""
+        if end_offset <= self.machine.high_watermark:
+            call.settle(number, result)
+        else:
+            self._waiters.append((end_offset, call, number, result))
+
+    async def committed(self, end_offset: int) -> None:
+        """Returns when everything below `end_offset` is committed. Raises Refusal where the leadership is lost."""
+        settled = Settled()
+        self.when_committed(end_offset, settled, 0, PartitionResult(0))
+        result = await settled.future
+        if result.error:
+            raise Refusal(ErrorCode(result.error), result.reason)
+
+    def advance(self, offset: int) -> None:
+        """The high watermark: everything below `offset` is committed."""
+        if not self.machine.advance_high_watermark(offset):
+            return
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= offset:
+            _, call, number, result = waiters.popleft()
+            call.settle(number, result)
+        if self._readers:
+            self._wake_readers()
+
+    # --- read -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool, warmed: bool = False
+    ) -> ReadRange:
+        """What a consumer may see from `offset` on. Raises Refusal(OFFSET_OUT_OF_RANGE), Cold."""
+        machine = self.machine
+        if not machine.log_start_offset <= offset <= machine.log_end_offset:
+            raise Refusal(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset}; the log has {machine.log_start_offset} to {machine.log_end_offset}",
+            )
+        end = machine.last_stable_offset if committed else machine.high_watermark
+        if offset >= end:
+            return ReadRange(None, 0, offset, ())
+        fetched = self.log.read(offset, max_bytes, end, at_least_one=at_least_one, warmed=warmed)
+        found = fetched.range
+        if found is None:
+            return ReadRange(None, 0, offset, ())
+        aborted = machine.aborted_transactions(offset, fetched.next_offset) if committed else ()
+        return ReadRange(found, found.size, fetched.next_offset, aborted)
+
+    def wait(self, reader: Waits) -> None:
+        """`reader.moved()` is called whenever the readable end moves, until `unwait`."""
+        self._readers[reader] = None
+
+    def unwait(self, reader: Waits) -> None:
+        self._readers.pop(reader, None)
+
+    def _wake_readers(self) -> None:
+        for reader in list(self._readers):
+            reader.moved()
+
+    # --- checkpoints and retention --------------------------------------------------------------------------------
+
+    def _rolled(self, offset: int) -> None:
+        self.begin_checkpoint()
+
+    def begin_checkpoint(self) -> None:
+        """Snapshots the state as of now, and writes it beside the traffic."""
+        if self._checkpoint is not None:
+            self._checkpoint_due = True
+            return
+        snapshot = self.machine.snapshot()
+        self.log.checkpoint_started()
+        self._checkpoint = asyncio.get_running_loop().create_task(
+            self._run_checkpoint(snapshot), name=f"checkpoint {self.name}"
+        )
+
+    async def _run_checkpoint(self, snapshot: PartitionSnapshot) -> None:
+        try:
+            await self._write_checkpoint(snapshot)
+        except SyncFailed as error:
+            self.shared.committer.failed(error)
+        except OSError as error:
+            if not self._closed:
+                log.warning("no checkpoint this time", partition=self.name, error=error)
+        finally:
+            self._checkpoint = None
+            if self._checkpoint_due and not self._closed:
+                self._checkpoint_due = False
+                self.begin_checkpoint()
+
+    async def _write_checkpoint(self, snapshot: PartitionSnapshot) -> None:
+        encoder = SnapshotEncoder(snapshot)
+        for _ in encoder:
+            await asyncio.sleep(0)
+        self.log.write_leader_epochs(self.machine.leader_epochs.entries())
+        await self.log.checkpoint(snapshot.offset, encoder.result())
+        if self._durable:
+            self.advance(self.log.synced_offset)
+
+    def retire(self) -> int:
+        """Applies retention; returns the number of segments that went."""
+        dropped = self.log.retire(self.shared.clock.now_ms(), self.machine.last_stable_offset)
+        if dropped:
+            self.machine.advance_log_start(self.log.start_offset)
+            log.info(
+                "retention removed segments", partition=self.name, segments=len(dropped),
+                log_start_offset=self.log.start_offset,
+            )
+        return len(dropped)
+
+
+async def open_replica(replica: Replica, folder: str, *, clean: bool) -> Recovery:
+    """Opens the log of a folder that exists and replays what has to be."""
+    segment_log, recovery = await open_log(
+        replica.shared.disk, folder, LogConfig.from_settings(replica.settings), replica, clean=clean
+    )
+    replica.opened(segment_log)
+    return recovery

@@ -1,0 +1,80 @@
+"""What a broker does when its disk is full or broken for writes, and when it is well again (rule 13)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Final, Protocol
+
+from hapax.runtime import telemetry
+from hapax.runtime.ports import Disk, Task
+
+log = telemetry.logger("storage")
+
+_PROBE_EVERY_S: Final = 1.0
+_PROBE_BYTES: Final = 1 << 20
+_RESERVE_BYTES: Final = 8 << 20
+"""So much must be free before writes are accepted again: else each small write would fail anew."""
+_PROBE_FILE: Final = "space-probe.tmp"
+
+
+class Refusing(Protocol):
+    """A partition that can stop accepting writes."""
+
+    name: str
+    storage_error: str
+
+
+class StorageGuard:
+    """Knows the partitions that refuse writes, and lets them go on as soon as a probe can be written and synced."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._refusing: list[Refusing] = []
+        self._prober: Task | None = None
+
+    def failed(self, partition: Refusing, error: OSError) -> None:
+        """A write of the partition failed; its torn tail has been cut. It refuses writes from now on."""
+        if partition.storage_error:
+            return
+        partition.storage_error = describe(error)
+        self._refusing.append(partition)
+        log.error(
+            "refusing writes until the disk takes them again", partition=partition.name, reason=partition.storage_error,
+            free_bytes=self._disk.free_bytes(),
+        )
+        if self._prober is None:
+            self._prober = asyncio.get_running_loop().create_task(self._probe(), name="storage-probe")
+
+    async def _probe(self) -> None:
+        while self._refusing:
+            await asyncio.sleep(_PROBE_EVERY_S)
+            if not await self._is_well():
+                continue
+            for partition in self._refusing:
+                partition.storage_error = ""
+                log.info("accepting writes again", partition=partition.name, free_bytes=self._disk.free_bytes())
+            self._refusing.clear()
+        self._prober = None
+
+    async def _is_well(self) -> bool:
+        if self._disk.free_bytes() < _RESERVE_BYTES:
+            return False
+        try:
+            await self._disk.write_atomically(_PROBE_FILE, bytes(_PROBE_BYTES))
+        except OSError:
+            return False
+        self._disk.remove(_PROBE_FILE)
+        return True
+
+    async def close(self) -> None:
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.gather(self._prober, return_exceptions=True)
+
+
+def describe(error: OSError) -> str:
+    """`no space left on the disk`, or what the system calls it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "no space left on the disk"
+    return f"the disk refused a write: {error.strerror or error}"

@@ -1,0 +1,224 @@
+"""Fetch (1). The request is decoded by kafka.protocol; the response is encoded by hand, since its records are ranges of
+files that nobody copies. Tests hold the encoding against kafka.protocol, byte for byte, in every version."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from hapax.core.errors import ErrorCode
+from hapax.core.partition import AbortedTransaction
+from hapax.kafka.apis import ApiKey
+from hapax.kafka.messages import FetchRequest as FetchMessage
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.ports import Chunk, FileRange
+
+FIRST_FLEXIBLE: Final = 12
+FIRST_WITH_TOPIC_IDS: Final = 13
+_READ_COMMITTED: Final = 1
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_TOP_7 = struct.Struct(">ihi")
+_PARTITION_4 = struct.Struct(">ihqq")
+_PARTITION_5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_DIVERGING = struct.Struct(">bbiqb")
+_LEADER = struct.Struct(">bbiib")
+
+
+class FetchPartition(NamedTuple):
+    """A partition as a client asks for it."""
+
+    topic: str | bytes
+    """Its name, from version 13 on its id (16 bytes)."""
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+    """That the client knows; -1: it does not say."""
+    last_fetched_epoch: int
+    """Of the record before `offset`; -1: it does not say."""
+
+
+class FetchRequest(NamedTuple):
+    replica_id: int
+    """-1: a consumer. Anything else must prove itself (rule 17)."""
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    committed: bool
+    session_id: int
+    session_epoch: int
+    partitions: list[FetchPartition]
+    forgotten: list[tuple[str | bytes, int]]
+
+
+class FetchedPartition(NamedTuple):
+    """What a partition is answered."""
+
+    topic: str | bytes
+    partition: int
+    error: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    """None with read_uncommitted."""
+    records: FileRange | None = None
+    diverging: tuple[int, int] | None = None
+    """(epoch, its end): the client's log and this one differ from there on."""
+    leader: tuple[int, int] | None = None
+    """(node id, leader epoch), where the client asked the wrong node."""
+
+
+class FetchResult(NamedTuple):
+    error: int
+    session_id: int
+    partitions: Sequence[FetchedPartition]
+    """A topic's partitions stand together."""
+
+
+class Service(Protocol):
+    def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
+        """The response as chunks (`encode_response`), or DEFERRED."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    def handle(ctx: RequestContext, message: Any) -> object:
+        return service.fetch(ctx, decoded(message, ctx.api_version))
+
+    table.on(ApiKey.FETCH, handle)
+
+
+def decoded(message: FetchMessage, version: int) -> FetchRequest:
+    """The library's message as what the service understands."""
+    by_id = version >= FIRST_WITH_TOPIC_IDS
+    if version < 15:
+        replica_id = message.replica_id
+    else:
+        replica_id = -1 if message.replica_state is None else message.replica_state.replica_id
+    partitions = []
+    for topic in message.topics:
+        key = topic.topic_id.bytes if by_id else topic.topic
+        for p in topic.partitions:
+            partitions.append(FetchPartition(
+                key, p.partition, p.fetch_offset, p.partition_max_bytes,
+                p.current_leader_epoch if version >= 9 else -1,
+                p.last_fetched_epoch if version >= FIRST_FLEXIBLE else -1,
+            ))
+    forgotten = []
+    if version >= 7:
+        for topic in message.forgotten_topics_data:
+            key = topic.topic_id.bytes if by_id else topic.topic
+            forgotten += [(key, p) for p in topic.partitions]
+    return FetchRequest(
+        replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes,
+        message.isolation_level == _READ_COMMITTED,
+        message.session_id if version >= 7 else 0, message.session_epoch if version >= 7 else -1,
+        partitions, forgotten,
+    )
+
+
+# --- response -----------------------------------------------------------------------------------------------------
+
+
+def encode_response(version: int, result: FetchResult) -> list[Chunk]:
+    """The body as chunks: what is not records is joined, records stay ranges of files."""
+    flexible = version >= FIRST_FLEXIBLE
+    chunks: list[Chunk] = []
+    head = bytearray(_TOP_7.pack(0, result.error, result.session_id) if version >= 7 else bytes(4))
+    topics = _grouped(result.partitions)
+    head += _count(len(topics), flexible)
+    for partitions in topics:
+        _put_topic(head, partitions[0].topic, flexible)
+        head += _count(len(partitions), flexible)
+        for partition in partitions:
+            head = _put_partition(chunks, head, version, partition)
+        if flexible:
+            head += b"\0"
+    if flexible:
+        head += b"\0"
+    if head:
+        chunks.append(head)
+    return chunks
+
+
+def _grouped(partitions: Sequence[FetchedPartition]) -> list[list[FetchedPartition]]:
+    topics: list[list[FetchedPartition]] = []
+    for partition in partitions:
+        if topics and topics[-1][0].topic == partition.topic:
+            topics[-1].append(partition)
+        else:
+            topics.append([partition])
+    return topics
+
+
+def _put_topic(head: bytearray, topic: str | bytes, flexible: bool) -> None:
+    if isinstance(topic, bytes):
+        head += topic
+        return
+    name = topic.encode()
+    head += _count(len(name), True) if flexible else _I16.pack(len(name))
+    head += name
+
+
+def _put_partition(
+    chunks: list[Chunk], head: bytearray, version: int, partition: FetchedPartition
+) -> bytearray:
+    """Appends one partition; returns the bytes that follow its records so far."""
+    flexible = version >= FIRST_FLEXIBLE
+    _, index, error, high_watermark, stable, start, aborted, records, _, _ = partition
+    if version >= 5:
+        head += _PARTITION_5.pack(index, error, high_watermark, stable, start)
+    else:
+        head += _PARTITION_4.pack(index, error, high_watermark, stable)
+    if aborted is None:
+        head += b"\0" if flexible else b"\xff\xff\xff\xff"
+    else:
+        head += _count(len(aborted), flexible)
+        for transaction in aborted:
+            head += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
+            if flexible:
+                head += b"\0"
+    if version >= 11:
+        head += b"\xff\xff\xff\xff"
+    size = 0 if records is None else records.size
+    head += _count(size, flexible)
+    if records is not None:
+        chunks.append(head)
+        chunks.append(records)
+        head = bytearray()
+    if flexible:
+        _put_tags(head, partition)
+    return head
+
+
+def _put_tags(head: bytearray, partition: FetchedPartition) -> None:
+    diverging, leader = partition.diverging, partition.leader
+    head.append((diverging is not None) + (leader is not None))
+    if diverging is not None:
+        head += _DIVERGING.pack(0, _DIVERGING.size - 2, *diverging, 0)
+    if leader is not None:
+        head += _LEADER.pack(1, _LEADER.size - 2, *leader, 0)
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    if not flexible:
+        return _I32.pack(count)
+    value = count + 1
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def failed(partition: FetchPartition, error: ErrorCode, leader: tuple[int, int] | None = None) -> FetchedPartition:
+    """The answer for a partition that cannot be read."""
+    return FetchedPartition(partition.topic, partition.partition, int(error), leader=leader)
