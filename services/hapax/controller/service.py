@@ -1,0 +1,286 @@
+"""The controller: one of several candidates acts, under a key in the metadata store that its writes compare.
+
+A candidate that does not act follows the same image, so that it can go on at once. Everything is done on an event of
+the image: nothing is polled, and nothing but the image is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from hapax.codec.metadata import ControllerRecord, NodeRecord, Role
+from hapax.controller.plan import Plan, plan
+from hapax.controller.topics import Topics
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import Changes, ClusterView
+from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.node_ids import claim_folder
+from hapax.runtime.ports import (
+    Compare,
+    Delete,
+    MetadataLeaseGone,
+    MetadataUnavailable,
+    Ports,
+    Put,
+    RpcServer,
+    Task,
+)
+from hapax.runtime.registration import Registration, register
+from hapax.runtime.seen import HighestSeen
+from hapax.runtime.settings import Address, Settings
+
+log = telemetry.logger("controller")
+
+SERVICE: Final = "/hapax.internal.v1.Controller/"
+
+_SETTLE_S: Final = 0.15
+"""What is placed for good waits until no node has come for so long: those of a new cluster come together."""
+_RETRY_S: Final = 0.1
+_SEE_TIMEOUT_S: Final = 1.0
+_BALANCE_EVERY_S: Final = 1.0
+_BALANCE_PART: Final = 10
+"""At most one in so many of all shards moves at a time where the move only balances."""
+
+
+class ControllerService:
+    """Composed by `start`."""
+
+    def __init__(self, ports: Ports, settings: Settings, view: ClusterView, metrics: telemetry.Metrics) -> None:
+        self.view = view
+        self.registration: Registration | None = None
+        self._ports = ports
+        self._settings = settings
+        self._server: RpcServer | None = None
+        self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
+        self._term = 0
+        """Create revision of the controller key while this process acts, else 0."""
+        self._dirty = asyncio.Event()
+        self._last_join_s: dict[Role, float] = {}
+        self._balanced_at_s = float("-inf")
+        self._wake: asyncio.TimerHandle | None = None
+        self._candidate: Task | None = None
+        self._acting = metrics.gauge("controller_acting", "1 while this process is the acting controller.")
+        self._written = metrics.counter("controller_changes_total", "Changes of partitions, shards and topics written.")
+
+    @property
+    def rpc_address(self) -> str:
+        return "" if self._server is None else self._server.address
+
+    @property
+    def acts(self) -> bool:
+        return self._term != 0
+
+    def ready(self) -> str:
+        """A candidate is ready when a controller acts, itself or another."""
+        return "" if self.view.controller is not None else "a controller to act"
+
+    async def serve(self, identity: str, http_address: str, on_lost: Callable[[str], None]) -> None:
+        ports, settings = self._ports, self._settings
+        listen = settings.rpc_address
+        self._server = await ports.network.serve_rpc(listen.host, listen.port, {
+            SERVICE + "CreateTopics": self._create_topics,
+            SERVICE + "DeleteTopics": self._delete_topics,
+            SERVICE + "CreatePartitions": self._create_partitions,
+        })
+        advertised = settings.advertised_rpc(Address.parse(self._server.address))
+        record = NodeRecord(
+            NodeId(settings.node_id), "controller", advertised.host, 0, str(advertised), http_address,
+            rack=settings.broker_rack or "", identity=identity,
+        )
+        self.registration = await register(
+            ports.metadata, self.view.keys, record, random=ports.random, on_lost=on_lost,
+            ttl_s=settings.broker_session_timeout_ms / 1000)
+        self.view.on_change(self._changed)
+        self._changed(Changes(nodes=dict.fromkeys(node.node_id for node in self.view.nodes())))
+        self._candidate = asyncio.get_running_loop().create_task(self._campaign(), name="controller")
+        self._candidate.add_done_callback(lambda task: _died(task, on_lost))
+
+    async def drain(self) -> None:
+        """Another candidate takes over as soon as `close` gives the registration, and the key with it, up."""
+
+    async def close(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        if self._candidate is not None:
+            self._candidate.cancel()
+            await asyncio.gather(self._candidate, return_exceptions=True)
+        if self.registration is not None:
+            await self.registration.close()
+        if self._server is not None:
+            await self._server.close(grace=0.5)
+        await self.view.close()
+
+    # --- leadership
+
+    async def _campaign(self) -> None:
+        while True:
+            await self.view.wait_for(lambda view: self._may_lead())
+            try:
+                term = await self._take_key()
+            except (MetadataUnavailable, MetadataLeaseGone) as error:
+                log.warning("could not become the controller", error=error)
+                await asyncio.sleep(_RETRY_S * (0.5 + self._ports.random.random()))
+                continue
+            if term:
+                await self._act(term)
+
+    def _may_lead(self) -> bool:
+        controller = self.view.controller
+        return controller is None or controller.record.node_id == self._settings.node_id
+
+    async def _take_key(self) -> int:
+        """The term under which this process may act; 0 where another candidate was faster."""
+        registration, controller, key = self.registration, self.view.controller, self.view.keys.controller
+        assert registration is not None
+        if controller is not None and controller.record.registration == registration.epoch:
+            return controller.create_revision
+        if controller is not None:
+            # The last process under this node id: it is dead, its lease only has not ended yet.
+            await self._ports.metadata.txn(
+                [Compare(key, "create_revision", controller.create_revision)], [Delete(key)])
+        record = ControllerRecord(registration.record.node_id, registration.record.rpc_address, registration.epoch)
+        taken = await self._ports.metadata.txn(
+            [Compare(key, "create_revision", 0), registration.fence()],
+            [Put(key, record.encode(), registration.lease)])
+        with contextlib.suppress(TimeoutError):
+            await self.view.reached(taken.revision, _SEE_TIMEOUT_S)
+        return taken.revision if taken.succeeded else 0
+
+    def _leads(self, term: int) -> bool:
+        return self.view.controller is not None and self.view.controller.create_revision == term
+
+    def _fence(self) -> Compare:
+        """Raises Refusal where this process does not act."""
+        if not self._term:
+            raise Refusal(ErrorCode.NOT_CONTROLLER, "this node is a controller that does not act now")
+        return Compare(self.view.keys.controller, "create_revision", self._term)
+
+    # --- acting
+
+    async def _act(self, term: int) -> None:
+        """Until another candidate has the key, or the image shows that this one lost it."""
+        log.info("acting as controller", node=self._settings.node_id, term=term)
+        self._term = term
+        self._acting.set(1)
+        self._dirty.set()
+        try:
+            while self._leads(term):
+                await self._dirty.wait()
+                self._dirty.clear()
+                if not self._leads(term):
+                    break
+                try:
+                    await self._reconcile()
+                except MetadataUnavailable as error:
+                    log.warning("could not write, planning again", error=error)
+                    await asyncio.sleep(_RETRY_S)
+                    self._dirty.set()
+        finally:
+            self._term = 0
+            self._acting.set(0)
+            log.info("no longer acting as controller", term=term)
+
+    async def _reconcile(self) -> None:
+        made = plan(
+            self.view, self._settings, self._ports.random, self._ports.clock.now_ms(), settled=self._settled())
+        changes = made.changes or self._balance(made)
+        if made.unsettled:
+            self._plan_again_in(_SETTLE_S)
+        if not changes:
+            return
+        outcome = await write_changes(self._ports.metadata, self._fence(), changes)
+        self._written.add(len(outcome.done))
+        log.info("changed", written=len(outcome.done), stale=len(outcome.stale), revision=outcome.revision)
+        try:
+            await self.view.reached(outcome.revision, _SEE_TIMEOUT_S)
+        except TimeoutError:
+            log.warning("the image does not show what was written yet", revision=outcome.revision)
+        if outcome.stale:
+            await asyncio.sleep(_RETRY_S * self._ports.random.random())
+        self._dirty.set()
+
+    def _balance(self, made: Plan) -> list[Change]:
+        if not made.balancing:
+            return []
+        now = asyncio.get_running_loop().time()
+        wait = self._balanced_at_s + _BALANCE_EVERY_S - now
+        if wait > 0:
+            self._plan_again_in(wait)
+            return []
+        self._balanced_at_s = now
+        cluster = self.view.cluster
+        assert cluster is not None
+        return made.balancing[: max(1, (cluster.txn_shards + cluster.group_shards) // _BALANCE_PART)]
+
+    # --- events
+
+    def _changed(self, changes: Changes) -> None:
+        now = asyncio.get_running_loop().time()
+        for node_id in changes.nodes:
+            node = self.view.node(node_id)
+            if node is not None:
+                self._last_join_s[node.role] = now
+        self._dirty.set()
+
+    def _settled(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return all(
+            now - self._last_join_s.get(role, float("-inf")) >= _SETTLE_S for role in ("broker", "coordinator"))
+
+    def _plan_again_in(self, seconds: float) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake = asyncio.get_running_loop().call_later(seconds, self._dirty.set)
+
+    # --- calls
+
+    async def _create_topics(self, payload: bytes) -> bytes:
+        results = await self._topics.create(pb.CreateTopicsRequest.FromString(payload))
+        return pb.CreateTopicsResponse(topics=results).SerializeToString()
+
+    async def _delete_topics(self, payload: bytes) -> bytes:
+        results = await self._topics.delete(pb.DeleteTopicsRequest.FromString(payload))
+        return pb.DeleteTopicsResponse(topics=results).SerializeToString()
+
+    async def _create_partitions(self, payload: bytes) -> bytes:
+        results = await self._topics.create_partitions(pb.CreatePartitionsRequest.FromString(payload))
+        return pb.CreatePartitionsResponse(topics=results).SerializeToString()
+
+
+def _died(task: Task, on_lost: Callable[[str], None]) -> None:
+    """A candidate that neither acts nor campaigns would be the silent kind of failure."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the controller's task failed", exc_info=error)
+        on_lost(f"the controller's task failed: {error!r}")
+
+
+async def start(
+    ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
+    metrics: telemetry.Metrics | None = None,
+) -> ControllerService:
+    """Returns once the candidate is registered. `on_lost` is called with one sentence when it must end.
+
+    Raises FolderRefused, StoreRefused, NodeIdTaken, OSError.
+    """
+    identity = ""
+    if ports.disk is not None:
+        folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
+        identity = folder.directory_id
+    view = ClusterView(
+        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),
+        on_refused=lambda refusal: on_lost(str(refusal)),
+    )
+    service = ControllerService(ports, settings, view, metrics or telemetry.Metrics())
+    try:
+        await view.start()
+        await service.serve(identity, http_address, on_lost)
+    except BaseException:
+        await service.close()
+        raise
+    return service

@@ -1,0 +1,231 @@
+"""Administrative calls: checked against the image, written under the controller's fence, answered when they hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from hapax.codec.metadata import DeletedTopicRecord, TopicRecord
+from hapax.controller.plan import new_topic, new_topic_id
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.topics import (
+    check_partition_count,
+    check_replication_factor,
+    check_topic_config,
+    check_topic_name,
+)
+from hapax.core.types import TopicId
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView, Topic
+from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, MetadataUnavailable, Put, Randomness
+from hapax.runtime.settings import Settings
+
+_DELETES_PER_CHANGE: Final = 120
+_SEE_TIMEOUT_S: Final = 5.0
+"""How long the image may take to show what was just written."""
+
+_CREATED: Final = Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, "another call created the topic at the same time")
+_CHANGED: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "another call changed the topic at the same time")
+
+Fence = Callable[[], Compare]
+"""The acting controller's fence. Raises Refusal (NOT_CONTROLLER) where this process does not act."""
+
+
+class Topics:
+    def __init__(
+        self, store: MetadataStore, view: ClusterView, settings: Settings, clock: Clock, random: Randomness,
+        fence: Fence,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._fence = fence
+
+    # --- create
+
+    async def create(self, request: pb.CreateTopicsRequest) -> list[pb.TopicResult]:
+        results: dict[int, pb.TopicResult] = {}
+        records: dict[int, TopicRecord] = {}
+        counts = Counter(spec.name for spec in request.topics)
+        for position, spec in enumerate(request.topics):
+            try:
+                self._fence()
+                if counts[spec.name] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named twice in the request")
+                records[position] = self._checked(spec)
+            except Refusal as refusal:
+                results[position] = _refused(spec.name, refusal)
+        changes = {position: new_topic(self._view, record) for position, record in records.items()}
+        failed = {} if request.validate_only else await self._write(changes, _CREATED)
+        for position, record in records.items():
+            if position in failed:
+                results[position] = _refused(record.name, failed[position])
+            else:
+                results[position] = pb.TopicResult(
+                    name=record.name, topic_id=b"" if request.validate_only else record.topic_id,
+                    partitions=record.partitions, replication_factor=record.replication_factor)
+        if not request.validate_only:
+            await self._until_accepted(results.values(), request.timeout_ms)
+        return [results[position] for position in range(len(request.topics))]
+
+    def _checked(self, spec: pb.TopicSpec) -> TopicRecord:
+        """Raises Refusal."""
+        check_topic_name(spec.name)
+        if self._view.topic(spec.name) is not None:
+            raise _exists(spec.name)
+        self._check_collision(spec.name)
+        check_partition_count(spec.partitions)
+        check_topic_config(spec.config)
+        wanted = self._settings.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
+        check_replication_factor(wanted, len(self._view.nodes("broker")))
+        if wanted != 1:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {wanted}: partitions have one replica in this version")
+        return TopicRecord(
+            new_topic_id(self._random), spec.name,
+            self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, dict(spec.config),
+        )
+
+    def _check_collision(self, name: str) -> None:
+        """As Kafka: metrics write dots as underscores, so two names must not differ in those alone."""
+        if "." not in name and "_" not in name:
+            return
+        flat = name.replace(".", "_")
+        for topic in self._view.topics():
+            if topic.name.replace(".", "_") == flat:
+                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} collides with the topic {topic.name!r}")
+
+    # --- delete
+
+    async def delete(self, request: pb.DeleteTopicsRequest) -> list[pb.TopicResult]:
+        named: list[tuple[str, bytes, Topic | None]] = [
+            *((name, b"", self._view.topic(name)) for name in request.names),
+            *(("", topic_id, self._view.topic_by_id(TopicId(topic_id))) for topic_id in request.topic_ids),
+        ]
+        results: dict[int, pb.TopicResult] = {}
+        topics: dict[int, Topic] = {}
+        for position, (name, topic_id, topic) in enumerate(named):
+            try:
+                self._fence()
+                topics[position] = self._deletable(topic, topic_id)
+                results[position] = pb.TopicResult(name=topics[position].name, topic_id=topics[position].topic_id)
+            except Refusal as refusal:
+                results[position] = _refused(name, refusal, topic_id)
+        failed = await self._write({position: self._deletion(topic) for position, topic in topics.items()}, _CHANGED)
+        for position, why in failed.items():
+            results[position] = _refused(topics[position].name, why, topics[position].topic_id)
+        return [results[position] for position in range(len(named))]
+
+    def _deletable(self, topic: Topic | None, topic_id: bytes) -> Topic:
+        """Raises Refusal."""
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID if topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic.internal:
+            raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "internal topics cannot be deleted")
+        if not self._settings.delete_topic_enable:
+            raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+        return topic
+
+    def _deletion(self, topic: Topic) -> Change:
+        """The partitions that do not fit follow as orphans (see `plan`): the mark of deletion is what counts."""
+        key = self._view.keys.topic(topic.name)
+        mark = DeletedTopicRecord(topic.topic_id, topic.name, self._clock.now_ms())
+        partitions = sorted(self._view.partitions_of(topic.topic_id))[:_DELETES_PER_CHANGE]
+        return Change(
+            (Compare(key, "mod_revision", topic.mod_revision),),
+            (
+                Delete(key), Put(self._view.keys.deleted(topic.topic_id), mark.encode()),
+                *(Delete(self._view.keys.partition(topic.topic_id, index)) for index in partitions),
+            ),
+        )
+
+    # --- more partitions
+
+    async def create_partitions(self, request: pb.CreatePartitionsRequest) -> list[pb.TopicResult]:
+        names = sorted(request.total_by_topic)
+        results: dict[int, pb.TopicResult] = {}
+        changes: dict[int, Change] = {}
+        for position, name in enumerate(names):
+            try:
+                self._fence()
+                grown = self._grown(name, request.total_by_topic[name])
+                key = self._view.keys.topic(name)
+                changes[position] = Change(
+                    (Compare(key, "mod_revision", grown.mod_revision),), (Put(key, grown.record.encode()),))
+                results[position] = pb.TopicResult(
+                    name=name, topic_id=grown.topic_id, partitions=grown.partitions,
+                    replication_factor=grown.record.replication_factor)
+            except Refusal as refusal:
+                results[position] = _refused(name, refusal)
+        if not request.validate_only:
+            for position, why in (await self._write(changes, _CHANGED)).items():
+                results[position] = _refused(names[position], why)
+            await self._until_accepted(results.values(), request.timeout_ms)
+        return [results[position] for position in range(len(names))]
+
+    def _grown(self, name: str, total: int) -> Topic:
+        """Raises Refusal."""
+        topic = self._view.topic(name)
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic.internal:
+            raise Refusal(ErrorCode.INVALID_PARTITIONS, "the number of shards is fixed when the cluster is made")
+        if total <= topic.partitions:
+            raise Refusal(ErrorCode.INVALID_PARTITIONS, f"the topic has {topic.partitions} partitions already")
+        check_partition_count(total)
+        return replace(topic, record=replace(topic.record, partitions=total))
+
+    # --- write and wait
+
+    async def _write(self, changes: Mapping[int, Change], stale: Refusal) -> dict[int, Refusal]:
+        """The changes that did not take effect, and why. `stale`: somebody else wrote the key first."""
+        if not changes:
+            return {}
+        try:
+            outcome = await write_changes(self._store, self._fence(), list(changes.values()))
+        except MetadataUnavailable as error:
+            return dict.fromkeys(changes, Refusal(ErrorCode.REQUEST_TIMED_OUT, f"the outcome is unknown: {error}"))
+        except Refusal as refusal:
+            return dict.fromkeys(changes, refusal)
+        try:
+            await self._view.reached(outcome.revision, _SEE_TIMEOUT_S)
+        except TimeoutError:
+            return dict.fromkeys(changes, Refusal(ErrorCode.REQUEST_TIMED_OUT, "the metadata store is slow"))
+        try:
+            self._fence()
+        except Refusal as deposed:
+            stale = deposed
+        refused = {id(change) for change in outcome.stale}
+        return {position: stale for position, change in changes.items() if id(change) in refused}
+
+    async def _until_accepted(self, results: Iterable[pb.TopicResult], timeout_ms: int) -> None:
+        """Marks those whose leaders do not all accept writes in time."""
+        created = [result for result in results if not result.error]
+        try:
+            await self._view.wait_for(
+                lambda view: all(_accepted(view, result) for result in created), max(timeout_ms, 0) / 1000)
+        except TimeoutError:
+            for result in created:
+                if not _accepted(self._view, result):
+                    result.error = ErrorCode.REQUEST_TIMED_OUT
+                    result.reason = "the topic was created, but not all of its partitions have a leader yet"
+
+
+def _accepted(view: ClusterView, result: pb.TopicResult) -> bool:
+    topic_id = TopicId(result.topic_id)
+    return view.is_deleted(topic_id) or all(
+        view.leader_of(topic_id, index) is not None for index in range(result.partitions))
+
+
+def _refused(name: str, refusal: Refusal, topic_id: bytes = b"") -> pb.TopicResult:
+    return pb.TopicResult(name=name, error=refusal.code, reason=refusal.reason, topic_id=topic_id)
+
+
+def _exists(name: str) -> Refusal:
+    return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
