@@ -176,10 +176,7 @@ class Partition:
                 if entry.last_sequence == last and entry.delta == delta:
                     return Duplicate(entry.first_offset, entry.last_offset)
             if distance(last, window[-1].first_sequence) > 0:
-                raise Refusal(
-                    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-                    f"producer {header.producer_id}: sequences {base} to {last} were stored before its last five",
-                )
+                return Duplicate(-1, window[-1].first_offset - 1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
         raise Refusal(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {header.producer_id}, epoch {producer.epoch}: sequence {base}, expected {expected}",

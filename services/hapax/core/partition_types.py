@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from hapax.core.errors import ErrorCode
+
 
 class AppendContext(NamedTuple):
     """Where a batch comes from. Use the constants below on the hot path."""
@@ -38,9 +40,12 @@ class Duplicate(NamedTuple):
     watermark, that is once `high_watermark > wait_for`."""
 
     base_offset: int
-    """Of the original batch; of the last marker for a marker."""
+    """Of the original batch; of the last marker for a marker. -1: forgotten, see `error`."""
     wait_for: int
-    """Last offset of the original."""
+    """Last offset of the original, or a later one."""
+    error: ErrorCode = ErrorCode.NONE
+    """DUPLICATE_SEQUENCE_NUMBER where the original lies below the window of five and its offset is forgotten: clients
+    take that for success, so it waits like one (rule 15)."""
 
 
 APPEND: Final = Append()
