@@ -68,6 +68,8 @@ class Unit:
     producer_epoch: int = -1
     control: Control | None = None
     size: int = 0
+    timestamp_ms: int = -1
+    """Of its batch in the log, from when it leaves."""
 
 
 class ShardLog:
@@ -158,6 +160,7 @@ class ShardLog:
         first = queue.popleft()
         self._sent = [first]
         self._confirm_sent, self._confirm_next = self._confirm_next, []
+        first.timestamp_ms = now_ms
         if first.control is not None:
             return encode_control(first.control, now_ms)
         records = list(first.records)
@@ -170,6 +173,7 @@ class ShardLog:
                 or following.producer_id != first.producer_id or following.producer_epoch != first.producer_epoch
             ):
                 break
+            following.timestamp_ms = now_ms
             self._sent.append(queue.popleft())
             records += following.records
         return encode_batch(

@@ -66,6 +66,10 @@ class Node:
     """A fault of this program: the process must end rather than go on with a shard in an unknown state."""
 
 
+class SupersededConnection(Exception):
+    """The caller's connection is to be dropped without an answer (rule 4)."""
+
+
 class Shard:
     """Base of both kinds. Subclasses hold the state machine and are told of its life by the methods at the end."""
 

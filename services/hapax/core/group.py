@@ -347,6 +347,13 @@ class GroupShard:
     def groups(self) -> Iterator[str]:
         return iter(self._groups)
 
+    def topic_ids(self) -> list[TopicId]:
+        """Of all topics that an offset is committed for, as far as known; each once."""
+        found = {
+            stored.value.topic_id: None for group in self._groups.values() for stored in group.committed.values()
+        }
+        return [topic_id for topic_id in found if topic_id != NO_TOPIC_ID]
+
     def open_transactions(self) -> dict[ProducerId, Offset]:
         """Producer id -> offset of the first record of its open transaction."""
         return {producer_id: opened.first_offset for producer_id, opened in self._open.items()}

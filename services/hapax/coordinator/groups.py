@@ -1,0 +1,310 @@
+"""One shard of the group coordinator: committed offsets, plain and in transactions.
+
+Between a decision and its replay the machine does not know of the record yet. Where that matters, this module waits:
+while a marker of a producer is on its way into the log, nothing else of that producer is decided, so that offsets of
+a version-1 producer cannot slip in behind the marker of a transaction that the machine still takes for open; and
+offsets of a group with a commit on its way do not expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from hapax.codec.offsets_log import MembershipRecord, OffsetsLogError, decode_record, encode_key, encode_value
+from hapax.coordinator.log_writer import Unit
+from hapax.coordinator.shard import Node, Shard, SupersededConnection
+from hapax.core import control as control_records
+from hapax.core.batch import BatchHeader
+from hapax.core.connection_fencing import ConnectionFencing
+from hapax.core.control import Control
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group import (
+    CommitRequest,
+    CommittedOffset,
+    FetchedOffset,
+    GroupShard,
+    MarkerDecision,
+    OffsetRecord,
+    OffsetsMarker,
+)
+from hapax.core.types import (
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Serial,
+    ShardEpoch,
+    ShardId,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+from hapax.kafka.txn_offset_commit import TxnOffsetCommit
+from hapax.runtime import telemetry
+
+log = telemetry.logger("groups")
+
+Codes = Sequence[ErrorCode]
+
+
+class Verifier(Protocol):
+    async def verify_offsets(self, request: TxnOffsetCommit, shard: ShardId, add: bool) -> Serial:
+        """Asks the transaction's coordinator whether the group shard's partition is, or with `add` makes it, part of
+        the producer's open transaction. Raises Refusal."""
+        ...
+
+
+class OffsetsShard(Shard):
+    kind = "group"
+
+    def __init__(self, node: Node, shard: ShardId, assigned_epoch: ShardEpoch, verifier: Verifier) -> None:
+        super().__init__(node, shard, assigned_epoch)
+        self.machine: GroupShard
+        self._verifier = verifier
+        self._connections = ConnectionFencing()
+        self._marking: dict[ProducerId, list[asyncio.Future[None]]] = {}
+        """Producers with a marker on its way into the log, and who waits for that."""
+        self._busy: dict[str, int] = {}
+        """Groups with commits on their way into the log."""
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # --- commits --------------------------------------------------------------------------------------------------
+
+    async def offset_commit(
+        self, group: str, generation: int, member_id: str, instance_id: str | None, retention_ms: int,
+        offsets: Sequence[CommitRequest],
+    ) -> Codes:
+        """One code per offset, once they are durable. Raises Refusal."""
+        self.check_serving()
+        decision = self.machine.decide_offset_commit(
+            group, generation, member_id, instance_id, offsets, self._now(), retention_ms
+        )
+        if decision.records:
+            await self._persist(decision.records)
+        return decision.errors
+
+    async def txn_offset_commit(self, request: TxnOffsetCommit, connection: int, transaction_version: int) -> Codes:
+        """One code per offset, once they are durable. Raises Refusal, or SupersededConnection (rule 4)."""
+        producer_id, epoch = request.producer_id, request.producer_epoch
+        verified: Serial | None = None
+        while True:
+            self.check_serving()
+            if producer_id in self._marking:
+                await self._marker_stored(producer_id)
+                continue
+            if verified is None and self.machine.needs_verification(producer_id, epoch):
+                verified = await self._verifier.verify_offsets(request, self.shard, transaction_version >= 2)
+                continue
+            break
+        if verified is not None and self.machine.is_decided(producer_id, verified):
+            raise Refusal(
+                ErrorCode.INVALID_TXN_STATE, f"transaction {verified} was decided while it was being verified"
+            )
+        decision = self.machine.decide_txn_offset_commit(
+            request.group_id, request.generation, request.member_id, request.instance_id, producer_id, epoch,
+            request.offsets, self._now(),
+        )
+        if transaction_version < 2:
+            superseded = self._connections.admit(request.transactional_id, producer_id, epoch, connection)
+            if superseded is not None:
+                raise SupersededConnection(superseded.reason)
+        if decision.records:
+            await self._persist(decision.records, producer_id, epoch)
+        return decision.errors
+
+    def _persist(
+        self, records: Sequence[OffsetRecord], producer_id: ProducerId | None = None,
+        producer_epoch: ProducerEpoch | None = None,
+    ) -> asyncio.Future[None]:
+        waiter = self.waiter()
+        groups = {record.group: None for record in records}
+        for group in groups:
+            self._busy[group] = self._busy.get(group, 0) + 1
+
+        def settled() -> None:
+            for group in groups:
+                self._busy[group] -= 1
+                if not self._busy[group]:
+                    del self._busy[group]
+
+        def stored(offset: int) -> None:
+            settled()
+            self._replay(records, offset, producer_id, producer_epoch)
+            if not waiter.done():
+                waiter.set_result(None)
+
+        def refused(code: ErrorCode, reason: str) -> None:
+            settled()
+            if not waiter.done():
+                waiter.set_exception(Refusal(_refused_commit(code), reason))
+                waiter.exception()
+
+        encoded = [
+            (encode_key(record), None if record.value is None else encode_value(record.value)) for record in records
+        ]
+        self.append(Unit(
+            encoded, stored, refused, producer_id=-1 if producer_id is None else producer_id,
+            producer_epoch=-1 if producer_epoch is None else producer_epoch,
+        ))
+        return waiter
+
+    def _replay(
+        self, records: Sequence[OffsetRecord], offset: int, producer_id: ProducerId | None,
+        producer_epoch: ProducerEpoch | None,
+    ) -> None:
+        for number, record in enumerate(records):
+            if producer_id is None or producer_epoch is None:
+                self.machine.replay_offset(record, Offset(offset + number))
+            else:
+                self.machine.replay_txn_offset(record, Offset(offset + number), producer_id, producer_epoch)
+
+    # --- markers --------------------------------------------------------------------------------------------------
+
+    async def write_marker(self, marker: OffsetsMarker, txn_shard: int) -> ErrorCode:
+        """Answers once the marker is in the log and replayed (rule 2), or was before."""
+        try:
+            while True:
+                self.check_serving()
+                if marker.producer_id not in self._marking:
+                    break
+                await self._marker_stored(marker.producer_id)
+            if self.machine.decide_marker(marker) is MarkerDecision.DUPLICATE:
+                return ErrorCode.NONE
+            await self._append_marker(marker, txn_shard)
+        except Refusal as refusal:
+            return refusal.code
+        return ErrorCode.NONE
+
+    def _append_marker(self, marker: OffsetsMarker, txn_shard: int) -> asyncio.Future[None]:
+        waiter = self.waiter()
+        self._marking[marker.producer_id] = []
+
+        def stored(offset: int) -> None:
+            # -1: the partition's leader had it before, and whatever is open here began after it.
+            if offset >= 0:
+                self.machine.replay_marker(marker, TimestampMs(unit.timestamp_ms))
+            self._marked(marker.producer_id)
+            if not waiter.done():
+                waiter.set_result(None)
+
+        def refused(code: ErrorCode, reason: str) -> None:
+            self._marked(marker.producer_id)
+            if not waiter.done():
+                waiter.set_exception(Refusal(code, reason))
+                waiter.exception()
+
+        unit = Unit((), stored, refused, control=control_records.Marker(
+            marker.producer_id, marker.producer_epoch, marker.commit, marker.coordinator_epoch, marker.serial,
+            txn_shard,
+        ))
+        self.append(unit)
+        return waiter
+
+    async def _marker_stored(self, producer_id: ProducerId) -> None:
+        waiter = self.waiter()
+        self._marking[producer_id].append(waiter)
+        await waiter
+
+    def _marked(self, producer_id: ProducerId) -> None:
+        for waiter in self._marking.pop(producer_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- fetching -------------------------------------------------------------------------------------------------
+
+    async def offset_fetch(
+        self, group: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
+    ) -> list[FetchedOffset]:
+        """Confirmed by the partition's leader after this call began (rule 12): an owner that was replaced and does
+        not know it would have its consumer process again what was committed since. Raises Refusal."""
+        await self.confirm()
+        return [self._of_living_topic(found) for found in self.machine.fetch(group, partitions, require_stable)]
+
+    def _of_living_topic(self, found: FetchedOffset) -> FetchedOffset:
+        """An offset of a topic that was deleted and made anew is none (its tombstone may still be on its way)."""
+        committed: CommittedOffset | None = found.committed
+        if committed is None or not any(committed.topic_id):
+            return found
+        topic = self.node.view.topic(found.partition.topic)
+        if topic is not None and topic.topic_id != committed.topic_id:
+            return found._replace(committed=None)
+        return found
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def topics_deleted(self, topic_ids: Collection[TopicId]) -> None:
+        """Called when topics are gone; their offsets go too."""
+        if self.serving:
+            self._remove(self.machine.decide_topic_removal(topic_ids))
+
+    def _begin_load(self) -> None:
+        settings = self.node.settings
+        self.machine = GroupShard(
+            max_metadata_bytes=settings.offset_metadata_max_bytes,
+            retention_ms=settings.offsets_retention_minutes * 60_000,
+        )
+        self._connections = ConnectionFencing(self.node.newest_connection())
+
+    def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
+        try:
+            record = decode_record(key, value)
+        except OffsetsLogError as error:
+            log.error("a record cannot be read and is left out", shard=self.shard, offset=offset, error=error)
+            return
+        if isinstance(record, OffsetRecord):
+            transactional = header.is_transactional
+            self._replay(
+                (record,), offset, ProducerId(header.producer_id) if transactional else None,
+                ProducerEpoch(header.producer_epoch) if transactional else None,
+            )
+        elif isinstance(record, MembershipRecord):
+            self.machine.replay_membership(record.group, record.value)
+
+    def _replay_control(self, header: BatchHeader, control: Control) -> None:
+        if isinstance(control, control_records.Marker):
+            self.machine.replay_marker(
+                OffsetsMarker(
+                    ProducerId(control.producer_id), ProducerEpoch(control.producer_epoch), control.commit,
+                    control.coordinator_epoch, Serial(control.serial),
+                ),
+                TimestampMs(header.max_timestamp),
+            )
+
+    def _loaded(self) -> None:
+        deleted = [
+            topic_id for topic_id in self.machine.topic_ids() if self.node.view.is_deleted(topic_id)
+        ]
+        if deleted:
+            self._remove(self.machine.decide_topic_removal(deleted))
+        self._expire_later()
+
+    def _stopped(self) -> None:
+        self._marking.clear()
+        self._busy.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def _expire_later(self) -> None:
+        interval = self.node.settings.offsets_retention_check_interval_ms / 1000
+        delay = interval * (0.5 + self.node.random.random())
+        self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._remove(self.machine.decide_expiry(self._now(), self._busy))
+        self._expire_later()
+
+    def _remove(self, tombstones: Sequence[OffsetRecord]) -> None:
+        if tombstones:
+            log.info("offsets removed", shard=self.shard, offsets=len(tombstones))
+            self._persist(tombstones)
+
+    def _now(self) -> TimestampMs:
+        return TimestampMs(self.node.clock.now_ms())
+
+
+def _refused_commit(code: ErrorCode) -> ErrorCode:
+    """How a client is told that the log refused its offsets, as Kafka translates it."""
+    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return code

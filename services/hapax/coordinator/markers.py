@@ -1,0 +1,234 @@
+"""Sends transaction markers: to each broker the markers of many transactions in one call, until each is stored.
+
+One queue per destination. While a call is under way what comes meanwhile is gathered into the next one. Every marker
+is tried once here; what failed goes back to the transaction's shard, which knows whether it is still wanted and sends
+it again after a pause (`retry_after`). All markers of one transaction for one broker stay in one call, so that those
+of one partition are one append (rule 6). Markers for offsets go to the owner of the group's shard (rule 2), which may
+be this very process: then without a wire, by the same handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from hapax.codec.metadata import OFFSETS_TOPIC
+from hapax.core.errors import ErrorCode
+from hapax.core.transaction_record import TransactionPartition
+from hapax.core.transaction_requests import Marker, MarkerResult, SendMarkers
+from hapax.core.types import NodeId, ShardEpoch, ShardId
+from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.cluster import Node as ClusterNode
+from hapax.runtime.ports import Network, Randomness, RpcError
+
+log = telemetry.logger("markers")
+
+WRITE_MARKERS: Final = "/hapax.internal.v1.PartitionBroker/WriteMarkers"
+WRITE_OFFSETS_MARKERS: Final = "/hapax.internal.v1.GroupCoordinator/WriteOffsetsMarkers"
+
+MAX_CALLS: Final = 2
+"""Calls under way to one destination."""
+MAX_PER_CALL: Final = 500
+CALL_TIMEOUT_S: Final = 10.0
+_RETRY_FIRST_S: Final = 0.02
+_RETRY_MAX_S: Final = 1.0
+
+
+def retry_after(attempt: int, random: Randomness) -> float:
+    """Seconds before markers are sent again, after the `attempt`-th failure (from 0)."""
+    longest: float = min(_RETRY_FIRST_S * (1 << min(attempt, 10)), _RETRY_MAX_S)
+    return longest * (0.5 + random.random() / 2)
+
+
+class Sender(Protocol):
+    """The transaction shard that a marker belongs to."""
+
+    @property
+    def shard(self) -> ShardId: ...
+    @property
+    def epoch(self) -> ShardEpoch: ...
+    @property
+    def serving(self) -> bool: ...
+
+    def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None: ...
+
+
+class _Item(NamedTuple):
+    """The markers of one transaction for one destination."""
+
+    sender: Sender
+    epoch: ShardEpoch
+    sent: SendMarkers
+    markers: tuple[Marker, ...]
+
+    def wanted(self) -> bool:
+        return self.sender.serving and self.sender.epoch == self.epoch
+
+
+LocalOffsetsMarkers = Callable[
+    [coordinator_pb2.WriteOffsetsMarkersRequest], Awaitable[coordinator_pb2.WriteOffsetsMarkersResponse]
+]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One destination: a broker, or a coordinator for offsets."""
+
+    items: list[_Item] = field(default_factory=list)
+    calls: int = 0
+    scheduled: bool = False
+
+
+class MarkerSender:
+    def __init__(
+        self, network: Network, view: ClusterView, node_id: NodeId, local_offsets_markers: LocalOffsetsMarkers
+    ) -> None:
+        self._network = network
+        self._view = view
+        self._node_id = node_id
+        self._local = local_offsets_markers
+        self._queues: dict[tuple[str, bool], _Queue] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        for call in list(self._calls):
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    def send(self, sender: Sender, sent: SendMarkers) -> None:
+        """Once; the answers come by `sender.markers_answered`, one call for each destination, never from within."""
+        destinations: dict[tuple[str, bool], list[Marker]] = {}
+        nowhere: list[MarkerResult] = []
+        for marker in sent.markers:
+            shares: dict[tuple[str, bool], list[TransactionPartition]] = {}
+            for partition in marker.partitions:
+                destination = self._destination(partition)
+                if isinstance(destination, ErrorCode):
+                    nowhere.append(MarkerResult(marker.producer_id, partition.by_id, destination))
+                else:
+                    shares.setdefault(destination, []).append(partition)
+            for address, partitions in shares.items():
+                share = Marker(marker.producer_id, marker.producer_epoch, marker.commit, tuple(partitions))
+                destinations.setdefault(address, []).append(share)
+        for address, markers in destinations.items():
+            queue = self._queues.setdefault(address, _Queue())
+            queue.items.append(_Item(sender, sender.epoch, sent, tuple(markers)))
+            self._schedule(address, queue)
+        if nowhere:
+            self._loop.call_soon(sender.markers_answered, sent, sender.epoch, nowhere)
+
+    def _destination(self, partition: TransactionPartition) -> tuple[str, bool] | ErrorCode:
+        """(address, whether it takes offsets), or the answer where there is none."""
+        if self._view.is_deleted(partition.topic_id):
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        node: ClusterNode | None
+        offsets = partition.topic == OFFSETS_TOPIC
+        if offsets:
+            node = self._view.group_shard_owner(partition.partition)
+        else:
+            node = self._view.leader_of(partition.topic_id, partition.partition)
+        if node is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE if offsets else ErrorCode.LEADER_NOT_AVAILABLE
+        if offsets and node.node_id == self._node_id:
+            return "", True
+        return node.rpc_address, offsets
+
+    def _schedule(self, address: tuple[str, bool], queue: _Queue) -> None:
+        if not queue.scheduled and queue.calls < MAX_CALLS:
+            queue.scheduled = True
+            self._loop.call_soon(self._start, address, queue)
+
+    def _start(self, address: tuple[str, bool], queue: _Queue) -> None:
+        queue.scheduled = False
+        items = [item for item in queue.items[:MAX_PER_CALL] if item.wanted()]
+        del queue.items[:MAX_PER_CALL]
+        if items:
+            queue.calls += 1
+            call = self._loop.create_task(self._call(address, queue, items), name="markers")
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+        elif not queue.items and not queue.calls:
+            self._queues.pop(address, None)
+        if queue.items:
+            self._schedule(address, queue)
+
+    async def _call(self, address: tuple[str, bool], queue: _Queue, items: list[_Item]) -> None:
+        rpc_address, offsets = address
+        try:
+            answers = await (self._call_group(rpc_address, items) if offsets else self._call_broker(rpc_address, items))
+        except RpcError as error:
+            log.info("markers not answered", to=rpc_address, transactions=len(items), error=error)
+            answers = [_failed(item, ErrorCode.NETWORK_EXCEPTION) for item in items]
+        finally:
+            queue.calls -= 1
+        for item, results in zip(items, answers, strict=True):
+            if item.wanted():
+                item.sender.markers_answered(item.sent, item.epoch, results)
+        if queue.items:
+            self._schedule(address, queue)
+        elif not queue.calls:
+            self._queues.pop(address, None)
+
+    async def _call_broker(self, address: str, items: list[_Item]) -> list[list[MarkerResult]]:
+        request = broker_pb2.WriteMarkersRequest(markers=[
+            broker_pb2.Marker(
+                producer_id=marker.producer_id, producer_epoch=marker.producer_epoch, commit=marker.commit,
+                coordinator_epoch=item.epoch, serial=item.sent.serial, first_offset=item.sent.first_offset,
+                partitions=[common_pb2.TopicPartition(topic_id=p.topic_id, partition=p.partition)
+                            for p in marker.partitions],
+                shard=item.sender.shard, transaction_version=item.sent.transaction_version,
+            )
+            for item in items
+            for marker in item.markers
+        ])
+        channel = self._network.rpc_channel(address)
+        answer = await channel.call(WRITE_MARKERS, request.SerializeToString(), CALL_TIMEOUT_S)
+        response = broker_pb2.WriteMarkersResponse.FromString(answer)
+        return _results(items, [[p.error for p in result.partitions] for result in response.results])
+
+    async def _call_group(self, address: str, items: list[_Item]) -> list[list[MarkerResult]]:
+        request = coordinator_pb2.WriteOffsetsMarkersRequest(markers=[
+            coordinator_pb2.OffsetsMarker(
+                producer_id=marker.producer_id, producer_epoch=marker.producer_epoch, commit=marker.commit,
+                coordinator_epoch=item.epoch, serial=item.sent.serial,
+                group_shards=[p.partition for p in marker.partitions], shard=item.sender.shard,
+            )
+            for item in items
+            for marker in item.markers
+        ])
+        if address:
+            channel = self._network.rpc_channel(address)
+            answer = await channel.call(WRITE_OFFSETS_MARKERS, request.SerializeToString(), CALL_TIMEOUT_S)
+            response = coordinator_pb2.WriteOffsetsMarkersResponse.FromString(answer)
+        else:
+            response = await self._local(request)
+        return _results(items, [[p.error for p in result.partitions] for result in response.results])
+
+
+def _results(items: Sequence[_Item], errors: Sequence[Sequence[int]]) -> list[list[MarkerResult]]:
+    """`errors`: for each marker, in the order of the request, one code per partition."""
+    markers = [marker for item in items for marker in item.markers]
+    if [len(of_marker) for of_marker in errors] != [len(marker.partitions) for marker in markers]:
+        raise RpcError("INTERNAL", "the answer does not fit the markers that were sent")
+    answered = iter(errors)
+    return [
+        [
+            MarkerResult(marker.producer_id, partition.by_id, ErrorCode(error))
+            for marker in item.markers
+            for partition, error in zip(marker.partitions, next(answered), strict=True)
+        ]
+        for item in items
+    ]
+
+
+def _failed(item: _Item, code: ErrorCode) -> list[MarkerResult]:
+    return [
+        MarkerResult(marker.producer_id, p.by_id, code)
+        for marker in item.markers
+        for p in marker.partitions
+    ]

@@ -1,0 +1,358 @@
+"""One shard of the transaction coordinator: drives the pure machine, as `transaction_requests` prescribes.
+
+A call is decided, its record appended, and answered after the record's replay; everything between two awaits is one
+step of the shard's mailbox. What a replay asks for (markers, timers, events) is carried out here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
+from hapax.coordinator.log_writer import Unit
+from hapax.coordinator.markers import MarkerSender, retry_after
+from hapax.coordinator.shard import Node, Shard, SupersededConnection
+from hapax.core.batch import BatchHeader
+from hapax.core.control import Control
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction import Answer, TransactionShard
+from hapax.core.transaction_record import Record, Tombstone, Transaction
+from hapax.core.transaction_requests import (
+    AbortHanging,
+    CheckWinners,
+    Decision,
+    Effect,
+    Ended,
+    EndTransaction,
+    Held,
+    Limits,
+    MarkerResult,
+    NeedProducerId,
+    Now,
+    Reply,
+    ReportFencing,
+    SendMarkers,
+    StartTimer,
+    StopTimer,
+    WinnerCheck,
+)
+from hapax.core.types import Millis, ProducerId, ShardEpoch, ShardId, TimestampMs
+from hapax.runtime import telemetry
+
+log = telemetry.logger("transactions")
+
+CONFIRMED_WITHIN_S = 1.0
+"""How old the partition leader's last word may be for an answer to VerifyPartitions. The asking broker guards itself
+against an older owner's answer: it refuses one below the shard epoch of the last marker it has stored, and an owner
+that took over decides no transaction without marking its partitions. The bound keeps a process that was frozen for
+longer from answering at all before it has asked. Answers without such a guard (commit tokens) are confirmed anew."""
+
+_EXPIRE_AT_ONCE = 1000
+
+
+class ProducerIdSource(Protocol):
+    def take(self) -> ProducerId | None:
+        """An id at hand, if there is one."""
+        ...
+
+    async def next(self) -> ProducerId:
+        """Waits for one."""
+        ...
+
+
+class Reserve:
+    """What the machines take producer ids from: ids at hand, and those that were waited for."""
+
+    def __init__(self, source: ProducerIdSource) -> None:
+        self._source = source
+        self._offered: deque[ProducerId] = deque()
+
+    def take(self) -> ProducerId | None:
+        return self._offered.popleft() if self._offered else self._source.take()
+
+    async def fill(self) -> None:
+        self._offered.append(await self._source.next())
+
+
+class Winners(Protocol):
+    async def missing(self, check: CheckWinners) -> tuple[WinnerCheck, ...]:
+        """Which of the records a multi-writer commit names are not in their partitions. Raises Refusal."""
+        ...
+
+
+class EventSink(Protocol):
+    def record(self, kind: str, **fields: object) -> None: ...
+
+
+class TxnShard(Shard):
+    kind = "txn"
+
+    def __init__(
+        self, node: Node, shard: ShardId, assigned_epoch: ShardEpoch, limits: Limits, ids: Reserve,
+        markers: MarkerSender, winners: Winners, events: EventSink,
+    ) -> None:
+        super().__init__(node, shard, assigned_epoch)
+        self.machine: TransactionShard
+        self._limits = limits
+        self._ids = ids
+        self._markers = markers
+        self._winners = winners
+        self._events = events
+        self._held: dict[str, list[asyncio.Future[None]]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._retries: dict[str, int] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def now(self) -> Now:
+        clock = self.node.clock
+        return Now(Millis(clock.monotonic_ms()), TimestampMs(clock.now_ms()))
+
+    async def ask(
+        self, transactional_id: str, decide: Callable[[Now], Answer], confirmed_within_s: float = 0.0
+    ) -> Reply:
+        """`decide` is the machine's method for the request. Raises Refusal, or SupersededConnection (rule 4)."""
+        while True:
+            self.check_serving()
+            answer = decide(self.now())
+            if isinstance(answer, Decision):
+                if answer.effects:
+                    self._carry_out(answer.effects)
+                if answer.record is not None:
+                    await self.persist(answer.record)
+                elif answer.confirm:
+                    await self.confirm(confirmed_within_s)
+                if answer.reply is not None:
+                    return answer.reply
+            elif isinstance(answer, Held):
+                await self._hold(transactional_id, answer.until)
+            elif isinstance(answer, NeedProducerId):
+                await self._ids.fill()
+            else:
+                raise SupersededConnection(answer.reason)
+
+    async def end_transaction(self, request: EndTransaction) -> Ended:
+        missing: tuple[WinnerCheck, ...] | None = None
+        asked: list[CheckWinners] = []
+
+        def decide(now: Now) -> Answer:
+            answer = self.machine.end_transaction(request, now, missing)
+            if isinstance(answer, CheckWinners):
+                asked.append(answer)
+                raise _WinnersWanted
+            return answer
+
+        while True:
+            try:
+                reply = await self.ask(request.transactional_id, decide)
+            except _WinnersWanted:
+                missing = await self._winners.missing(asked.pop())
+                continue
+            assert isinstance(reply, Ended)
+            return reply
+
+    async def abort_hanging(self, request: AbortHanging) -> None:
+        """Answers when the marker is stored. Raises Refusal."""
+        self.check_serving()
+        decision = self.machine.abort_hanging(request, self.now())
+        assert isinstance(decision, Decision)
+        await self.confirm()
+        for effect in decision.effects:
+            assert isinstance(effect, SendMarkers)
+            stored: asyncio.Future[Sequence[MarkerResult]] = asyncio.get_running_loop().create_future()
+            self._markers.send(_Asked(self, stored), effect)
+            async with asyncio.timeout(self.node.settings.request_timeout_ms / 1000):
+                for result in await stored:
+                    if result.error:
+                        raise Refusal(result.error, "the partition's leader refused the marker")
+        self._events.record(
+            "hanging_transaction_aborted", transactional_id=request.transactional_id,
+            producer_id=request.producer_id, topic=request.partition.topic, partition=request.partition.partition,
+            first_offset=request.first_offset,
+        )
+
+    def persist(self, record: Record) -> asyncio.Future[None]:
+        """Appends a record that the machine has decided. The future is done after its replay.
+
+        The future fails with a Refusal where the record was certainly not stored (it is withdrawn), and with the
+        shard where nobody knows.
+        """
+        waiter = self.waiter()
+        transactional_id = record.transactional_id
+
+        def stored(offset: int) -> None:
+            effects = self.machine.replay(record, self.now())
+            self._wake(transactional_id)
+            if not waiter.done():
+                waiter.set_result(None)
+            if effects:
+                self._carry_out(effects)
+
+        def refused(code: ErrorCode, reason: str) -> None:
+            log.error("a record was refused", transactional_id=transactional_id, code=code.name, reason=reason)
+            self._carry_out(self.machine.withdraw(record, self.now()))
+            self._wake(transactional_id)
+            if not waiter.done():
+                waiter.set_exception(Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
+                waiter.exception()
+
+        value = None if isinstance(record, Tombstone) else encode_value(record)
+        self.append(Unit(((encode_key(transactional_id), value),), stored, refused))
+        return waiter
+
+    async def _hold(self, transactional_id: str, until: Millis) -> None:
+        """Until the id's next replay, or `until`."""
+        waiter = self.waiter()
+        self._held.setdefault(transactional_id, []).append(waiter)
+        delay = max(0, until - self.node.clock.monotonic_ms()) / 1000
+        timer = asyncio.get_running_loop().call_later(delay, _finish, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+    def _wake(self, transactional_id: str) -> None:
+        for waiter in self._held.pop(transactional_id, ()):
+            _finish(waiter)
+
+    # --- effects --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, SendMarkers):
+                self._retries.pop(effect.transactional_id, None)
+                self._markers.send(self, effect)
+            elif isinstance(effect, StartTimer):
+                self._start_timer(effect.transactional_id, effect.at)
+            elif isinstance(effect, StopTimer):
+                timer = self._timers.pop(effect.transactional_id, None)
+                if timer is not None:
+                    timer.cancel()
+            else:
+                self._report_fencing(effect)
+
+    def _start_timer(self, transactional_id: str, at: Millis) -> None:
+        former = self._timers.get(transactional_id)
+        if former is not None:
+            former.cancel()
+        delay = max(0, at - self.node.clock.monotonic_ms()) / 1000
+        loop = asyncio.get_running_loop()
+        self._timers[transactional_id] = loop.call_later(delay, self._time_out, transactional_id)
+
+    def _time_out(self, transactional_id: str) -> None:
+        self._timers.pop(transactional_id, None)
+        decision = self.machine.time_out(transactional_id, self.now())
+        if decision is not None and decision.record is not None:
+            log.info("transaction timed out", transactional_id=transactional_id)
+            self.persist(decision.record)
+
+    def _report_fencing(self, effect: ReportFencing) -> None:
+        transaction = self.machine.transactions[effect.transactional_id]
+        fencing = transaction.fencing
+        if fencing is not None:
+            self._events.record(
+                "producer_fenced", transactional_id=effect.transactional_id, cause=fencing.cause.name.lower(),
+                by_client=fencing.client_id, by_peer=fencing.peer, fenced_producer_id=fencing.fenced_producer_id,
+                fenced_epoch=fencing.fenced_epoch, producer_id=transaction.producer_id,
+                producer_epoch=transaction.producer_epoch, serial=transaction.serial,
+            )
+
+    # --- markers --------------------------------------------------------------------------------------------------
+
+    def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None:
+        """Called by the marker sender."""
+        if not self.serving or epoch != self.epoch:
+            return
+        progress = self.machine.markers_answered(sent.transactional_id, sent.serial, results, self.now())
+        if progress.decision is not None and progress.decision.record is not None:
+            self._retries.pop(sent.transactional_id, None)
+            self.persist(progress.decision.record)
+        if progress.retry is not None:
+            attempt = self._retries.get(sent.transactional_id, 0)
+            self._retries[sent.transactional_id] = attempt + 1
+            if attempt == 10:
+                failing = sorted({result.error.name for result in results if result.error})
+                log.warning("markers are not stored yet", transactional_id=sent.transactional_id, errors=failing)
+            asyncio.get_running_loop().call_later(
+                retry_after(attempt, self.node.random), self._send_again, progress.retry, epoch
+            )
+
+    def _send_again(self, markers: SendMarkers, epoch: ShardEpoch) -> None:
+        if self.serving and epoch == self.epoch:
+            self._markers.send(self, markers)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def _begin_load(self) -> None:
+        self.machine = TransactionShard(self._limits, self._ids, self.node.newest_connection())
+
+    def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
+        transactional_id = decode_key(key)
+        if transactional_id is not None:
+            self.machine.load(decode_value(transactional_id, value))
+
+    def _replay_control(self, header: BatchHeader, control: Control) -> None:
+        """Fences: what they do, they do at the partition's leader."""
+
+    def _loaded(self) -> None:
+        self._carry_out(list(self.machine.resume(self.now())))
+        self._expire_later()
+
+    def _stopped(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._held.clear()
+        self._retries.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def _expire_later(self) -> None:
+        interval = self.node.settings.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+        delay = interval * (0.5 + self.node.random.random())
+        self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        now = self.now()
+        for transactional_id in self.machine.expired(now)[:_EXPIRE_AT_ONCE]:
+            decision = self.machine.expire(transactional_id, now)
+            if decision is not None and decision.record is not None:
+                self.persist(decision.record)
+        self._expire_later()
+
+    # --- queries --------------------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Transaction:
+        self.check_serving()
+        return self.machine.describe(transactional_id)
+
+
+class _WinnersWanted(Exception):
+    """The decision needs to know what the partitions hold."""
+
+
+class _Asked:
+    """Stands for a shard where one call waits for its markers itself."""
+
+    def __init__(self, shard: TxnShard, stored: asyncio.Future[Sequence[MarkerResult]]) -> None:
+        self.shard = shard.shard
+        self.epoch = shard.epoch
+        self._of = shard
+        self._stored = stored
+
+    @property
+    def serving(self) -> bool:
+        return self._of.serving and self._of.epoch == self.epoch
+
+    def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None:
+        if not self._stored.done():
+            self._stored.set_result(results)
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
