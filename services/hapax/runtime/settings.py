@@ -28,7 +28,7 @@ ENVIRONMENT_PREFIX: Final = "HAPAX_"
 
 _NOT_SETTINGS: Final = re.compile(
     # Kubernetes describes every service to every pod; the rest are switches of the tests and of the set-up.
-    r"HAPAX_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)|HAPAX_(TEST|DEMO|SETUP|BENCH|SIM|LOCAL|UPDATE)_.*|HAPAX_ETCD"
+    r"HAPAX_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)|HAPAX_(TEST|DEMO|SETUP|BENCH|SIM|LOCAL|UPDATE)_.*|HAPAX_(ETCD|BOOTSTRAP)"
 )
 
 
