@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from hapax.core.transaction_record import (
+    NO_TRANSACTION,
     CommittedToken,
     Fencing,
     FencingCause,
@@ -121,7 +122,8 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
     if transaction.next_producer_id != NO_PRODUCER_ID:
         fields.append((_NEXT_PRODUCER_ID, _I64.pack(transaction.next_producer_id)))
     fields.append((_CLIENT_VERSION, _I16.pack(transaction.client_version)))
-    fields.append((_SERIAL, _I64.pack(transaction.serial)))
+    if transaction.serial != NO_TRANSACTION:
+        fields.append((_SERIAL, _I64.pack(transaction.serial)))
     if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
         fields.append((_LAST_EPOCH, _I16.pack(transaction.last_producer_epoch)))
     if topics:
@@ -298,7 +300,7 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
         partitions=() if members else _partitions(topics),
         start_ms=TimestampMs(start_ms),
         last_update_ms=TimestampMs(last_update_ms),
-        serial=Serial(_number(fields, _SERIAL, _I64, 0)),
+        serial=Serial(_number(fields, _SERIAL, _I64, NO_TRANSACTION)),
         elapsed_ms=Millis(elapsed_ms),
         limit_ms=Millis(limit_ms),
         fencing=_read(fields, _FENCING, _read_fencing, None),

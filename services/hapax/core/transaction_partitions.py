@@ -22,7 +22,7 @@ from hapax.core.transaction_requests import (
 )
 from hapax.core.transaction_states import TABLE, Event, Step
 from hapax.core.transaction_steps import Context, begin
-from hapax.core.types import ProducerId
+from hapax.core.types import ProducerId, TopicId
 
 AddRequest = AddPartitionsToTxn | VerifyPartitions
 
@@ -158,4 +158,8 @@ def _verified(
 def _union(
     first: tuple[TransactionPartition, ...], second: tuple[TransactionPartition, ...]
 ) -> tuple[TransactionPartition, ...]:
-    return tuple(dict.fromkeys((*first, *second)))
+    """Grouped by topic, as the log writes them, so that a replayed transaction equals the live one."""
+    topics: dict[tuple[str, TopicId], dict[TransactionPartition, None]] = {}
+    for partition in (*first, *second):
+        topics.setdefault((partition.topic, partition.topic_id), {})[partition] = None
+    return tuple(partition for partitions in topics.values() for partition in partitions)
