@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from hapax.cli.local.folder import ClusterState, Folder, LocalClusterError, ProcessState, alive
 from hapax.cli.local.runner import RESERVED_SETTINGS, answers
-from hapax.runtime.settings import SettingsError, load, parse_assignments
 
 _POLL_S: Final = 0.02
 
@@ -156,6 +155,8 @@ def runner_command(
     folder: Folder, *, port: int, brokers: int, coordinators: int, settings: Sequence[str]
 ) -> list[str]:
     """The runner's command line. Raises LocalClusterError for settings that no process would accept."""
+    from hapax.runtime.settings import SettingsError, load, parse_assignments  # 0.2 s that `status` need not pay
+
     try:
         load(settings, environment={})
     except SettingsError as error:
