@@ -1,0 +1,199 @@
+"""A whole cluster in one process: the services' `start`, on seeded ports, with a supervisor that restarts them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hapax.codec.metadata import Role
+from hapax.runtime.node_ids import FIRST_NODE_ID
+from hapax.runtime.ports import MetadataUnavailable, Ports
+from hapax.runtime.settings import load
+from hapax_sim.clock import SimClock
+from hapax_sim.disk import PowerLossDisk
+from hapax_sim.loop import SimLoop, SimProcess
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+from hapax_sim.network import World
+
+FIRST_PORT: Final = 9000
+_SERVICES: Final[dict[Role, str]] = {
+    "broker": "hapax.broker.service",
+    "coordinator": "hapax.coordinator.service",
+    "pid": "hapax.pid.service",
+    "controller": "hapax.controller.service",
+}
+SETTINGS: Final = (
+    "transaction.state.log.num.partitions=4",
+    "offsets.topic.num.partitions=4",
+)
+"""Few shards: a simulation spends its time on transactions, not on a hundred idle partitions."""
+
+
+class MetadataLink:
+    """What lies between one process and the metadata store: delay, and silence while the store is away."""
+
+    def __init__(self, world: World, process: SimProcess) -> None:
+        self._world, self._process = world, process
+
+    async def request(self) -> None:
+        await self._pass()
+
+    async def response(self) -> None:
+        await self._pass()
+
+    async def _pass(self) -> None:
+        world = self._world
+        await asyncio.sleep(world.delay())
+        if (self._process.name, "etcd") in world.blocked:
+            await asyncio.sleep(1.0)
+            raise MetadataUnavailable("the store does not answer")
+
+
+@dataclass
+class Node:
+    """One node of the cluster across its lives."""
+
+    name: str
+    role: Role
+    number: int
+    disk: PowerLossDisk
+    rng: random.Random
+    process: SimProcess | None = None
+    service: Any = None
+    lives: int = 0
+    wanted: bool = True
+    exits: list[str] = field(default_factory=list)
+    """Why its processes ended by themselves."""
+
+
+class SimCluster:
+    """Brokers, coordinators, PID allocator and controllers. All randomness descends from one seed."""
+
+    def __init__(
+        self, loop: SimLoop, seed: int, *, brokers: int = 1, coordinators: int = 2, settings: tuple[str, ...] = ()
+    ) -> None:
+        self.loop = loop
+        self.rng = random.Random(seed)
+        self.world = World(loop, random.Random(self.rng.random()))
+        self.store = MetadataModel()
+        self.settings = SETTINGS + settings
+        self.nodes: dict[str, Node] = {}
+        self.restart_after_s = (0.2, 3.0)
+        roles: list[tuple[Role, int]] = [("pid", 1), ("controller", 1), ("broker", brokers)]
+        for role, count in [*roles, ("coordinator", coordinators)]:
+            for number in range(count):
+                rng = random.Random(self.rng.random())
+                disk = PowerLossDisk(loop, random.Random(rng.random()))
+                name = f"{role}-{number}"
+                self.nodes[name] = Node(name, role, number, disk, rng)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"sim:{FIRST_PORT}"
+
+    def ports(self, process: SimProcess, rng: random.Random, disk: PowerLossDisk | None = None) -> Ports:
+        """The five ports of a process: a node's, or a client's (without a disk)."""
+        return Ports(
+            SimClock(self.loop),
+            self.world.network(process),
+            MemoryMetadata(self.store, MetadataLink(self.world, process)),
+            random.Random(rng.random()),
+            disk.mount(process) if disk is not None else None,
+        )
+
+    def start(self, name: str) -> None:
+        """Starts a node's next life."""
+        node = self.nodes[name]
+        node.lives += 1
+        node.wanted = True
+        node.service = None
+        node.process = process = SimProcess(name)
+        self.loop.trace(f"start {name} life {node.lives}")
+        ports = self.ports(process, node.rng, node.disk)
+        kafka_port = FIRST_PORT + node.number + (100 if node.role == "coordinator" else 0)
+        settings = load(
+            [
+                f"node.id={FIRST_NODE_ID[node.role] + node.number}",
+                f"listeners=PLAINTEXT://sim:{kafka_port}",
+                "rpc.listen=sim:0",
+                *self.settings,
+            ],
+            environment={},
+        )
+        module = importlib.import_module(_SERVICES[node.role])
+
+        def ended(reason: str) -> None:
+            # The real process would exit: it dies here and the supervisor starts it again.
+            self._exited(node, process, reason)
+
+        async def serve() -> None:
+            try:
+                node.service = await module.start(ports, settings, on_lost=ended, http_address="")
+            except Exception as error:
+                self._exited(node, process, f"{type(error).__name__}: {error}")
+
+        self.loop.spawn(process, serve(), f"serve {name}")
+
+    def start_all(self) -> None:
+        for name in self.nodes:
+            self.start(name)
+
+    def _exited(self, node: Node, process: SimProcess, reason: str) -> None:
+        if not process.alive:
+            return
+        node.exits.append(reason)
+        self.loop.trace(f"exit {node.name}: {reason}")
+        self.loop.crash(process)
+        self._restart_later(node)
+
+    def _restart_later(self, node: Node) -> None:
+        context_free = asyncio.get_running_loop()
+        delay = self.rng.uniform(*self.restart_after_s)
+        context_free.call_later(delay, self._restart, node, context=_no_process())
+
+    def _restart(self, node: Node) -> None:
+        if node.wanted and (node.process is None or not node.process.alive):
+            self.start(node.name)
+
+    def kill(self, name: str, *, power_cut: bool = False, restart: bool = True) -> None:
+        """SIGKILL, or with `power_cut` the machine under it: then unsynced writes are lost."""
+        node = self.nodes[name]
+        if node.process is None or not node.process.alive:
+            return
+        self.loop.crash(node.process)
+        if power_cut:
+            node.disk.power_cut()
+        node.wanted = restart
+        if restart:
+            self._restart_later(node)
+
+    async def wait_until(self, condition: Callable[[], bool | Awaitable[bool]], what: str, limit_s: float = 120) -> None:
+        """Polls on virtual time, which costs nothing."""
+        end = self.loop.time() + limit_s
+        while True:
+            holds = condition()
+            if isinstance(holds, Awaitable):
+                holds = await holds
+            if holds:
+                return
+            if self.loop.time() > end:
+                raise AssertionError(f"not within {limit_s} s of virtual time: {what}; exits: {self.exits()}")
+            await asyncio.sleep(0.05)
+
+    def ready(self) -> bool:
+        return all(
+            node.service is not None and not node.service.ready() for node in self.nodes.values() if node.wanted
+        )
+
+    def exits(self) -> list[str]:
+        return [f"{node.name}: {reason}" for node in self.nodes.values() for reason in node.exits]
+
+
+def _no_process() -> Any:
+    import contextvars
+
+    return contextvars.Context()
