@@ -283,6 +283,11 @@ class MemoryMetadata:
             watcher.ended = MetadataUnavailable("closed")
             watcher.wake()
 
+    def abandon(self) -> None:
+        """The process died: the store forgets its watches. Its leases run on."""
+        for watcher in self._open:
+            self._model.close_watch(watcher)
+
     async def _call(self, effect: Callable[[], T]) -> T:
         await self._link.request()
         if not self._model.up:

@@ -1,0 +1,272 @@
+"""A control plane on virtual time: the real controller and PID allocator, with brokers and coordinators that do no
+more than register, accept what they are assigned, and keep counts of producers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hapax_sim.clock import SimClock
+from hapax_sim.loop import SimLoop, SimProcess
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+from hapax_sim.network import World
+
+import hapax.controller.service
+import hapax.pid.service
+from hapax.codec.metadata import Keys, NodeRecord, Role
+from hapax.controller.service import ControllerService
+from hapax.core.errors import ErrorCode
+from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
+from hapax.pid.service import PidService
+from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, controller_pb2
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.guarded_writes import accept_partitions
+from hapax.runtime.ports import MetadataStore, Ports
+from hapax.runtime.registration import Registration, register
+from hapax.runtime.settings import Settings
+
+T = TypeVar("T")
+CLUSTER = "test"
+KEYS = Keys(CLUSTER)
+
+
+def run(scenario: Callable[[ControlWorld], Coroutine[Any, Any, None]], seed: int = 1, limit_s: float = 600) -> None:
+    """Runs a scenario on virtual time, which costs next to nothing."""
+    loop = SimLoop()
+    world = ControlWorld(loop, seed)
+
+    async def limited() -> None:
+        async with asyncio.timeout(limit_s):
+            await scenario(world)
+
+    main = SimProcess("test")
+    try:
+        loop.run_until_complete(loop.spawn(main, limited(), "scenario"))
+    finally:
+        for process in world.processes:
+            loop.crash(process)
+
+
+@dataclass
+class Producer:
+    epoch: int
+    keep_until_ms: int
+    last_sequence: int = -1
+    records: int = 0
+
+
+@dataclass
+class FakeBroker:
+    """Accepts partitions; answers FenceProducer and DescribeProducers as a partition would."""
+
+    process: SimProcess
+    view: ClusterView
+    registration: Registration
+    producers: dict[TopicIdPartition, dict[int, Producer]] = field(default_factory=dict)
+    fences: list[tuple[TopicIdPartition, int, int]] = field(default_factory=list)
+    refuse_fences: int = 0
+    """So many fences are answered NOT_LEADER_OR_FOLLOWER first."""
+
+    def leads(self, partition: TopicIdPartition) -> bool:
+        leader = self.view.leader_of(*partition)
+        return leader is not None and leader.registration == self.registration.epoch
+
+    def write(self, partition: TopicIdPartition, producer_id: int, epoch: int, records: int) -> bool:
+        """A batch; False where a fence refuses it."""
+        producers = self.producers.setdefault(partition, {})
+        producer = producers.setdefault(producer_id, Producer(epoch, -1))
+        if epoch < producer.epoch:
+            return False
+        producer.last_sequence += records
+        producer.records += records
+        return True
+
+    async def fence(self, payload: bytes) -> bytes:
+        request = broker_pb2.FenceProducerRequest.FromString(payload)
+        partition = TopicIdPartition(
+            TopicId(request.partition.topic_id), PartitionIndex(request.partition.partition))
+        if self.refuse_fences or not self.leads(partition):
+            self.refuse_fences = max(0, self.refuse_fences - 1)
+            return broker_pb2.FenceProducerResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER).SerializeToString()
+        self.fences.append((partition, request.producer_id, request.producer_epoch))
+        producers = self.producers.setdefault(partition, {})
+        producer = producers.setdefault(request.producer_id, Producer(request.producer_epoch, -1))
+        if request.producer_epoch < producer.epoch:
+            return broker_pb2.FenceProducerResponse(
+                error=ErrorCode.PRODUCER_FENCED, reason="a newer generation").SerializeToString()
+        if request.producer_epoch > producer.epoch:
+            producer.epoch, producer.last_sequence = request.producer_epoch, -1
+        producer.keep_until_ms = request.keep_until_ms
+        return broker_pb2.FenceProducerResponse(
+            state=self._state(request.producer_id, producer)).SerializeToString()
+
+    async def describe(self, payload: bytes) -> bytes:
+        request = broker_pb2.DescribeProducersRequest.FromString(payload)
+        response = broker_pb2.DescribeProducersResponse()
+        for named in request.partitions:
+            partition = TopicIdPartition(TopicId(named.topic_id), PartitionIndex(named.partition))
+            result = response.partitions.add(partition=named)
+            if not self.leads(partition):
+                result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                continue
+            for producer_id, producer in self.producers.get(partition, {}).items():
+                if producer_id in request.producer_ids:
+                    result.producers.append(self._state(producer_id, producer))
+        return response.SerializeToString()
+
+    @staticmethod
+    def _state(producer_id: int, producer: Producer) -> broker_pb2.ProducerState:
+        return broker_pb2.ProducerState(
+            producer_id=producer_id, producer_epoch=producer.epoch, last_sequence=producer.last_sequence,
+            last_offset=producer.records - 1, record_count=producer.records)
+
+
+class ControlWorld:
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop = loop
+        self.random = random.Random(seed)
+        self.network = World(loop, self.random)
+        self.model = MetadataModel()
+        self.processes: list[SimProcess] = []
+        self.ended: dict[str, str] = {}
+        """Process name -> why its service said that it must end."""
+        self._end = asyncio.Event()
+
+    # --- processes
+
+    def process(self, name: str) -> SimProcess:
+        process = SimProcess(name)
+        self.processes.append(process)
+        return process
+
+    def ports(self, process: SimProcess) -> Ports:
+        store = MemoryMetadata(self.model)
+        process.watch(store.abandon)
+        return Ports(
+            SimClock(self.loop), self.network.network(process), store, random.Random(self.random.randrange(0, 1 << 30)))
+
+    async def inside(self, process: SimProcess, coro: Coroutine[Any, Any, T]) -> T:
+        """Awaits a coroutine that runs as part of a process."""
+        return await self.loop.spawn(process, coro, process.name)
+
+    def kill(self, process: SimProcess) -> None:
+        self.loop.crash(process)
+
+    # --- services
+
+    async def view(self, name: str = "observer") -> ClusterView:
+        process = self.process(name)
+        store: MetadataStore = self.ports(process).metadata
+        view = ClusterView(store, CLUSTER, self.random)
+        await self.inside(process, view.start())
+        return view
+
+    async def controller(self, node_id: int = 300, **settings: object) -> tuple[SimProcess, ControllerService]:
+        process = self.process(f"controller-{node_id - 300}")
+        service = await self.inside(process, hapax.controller.service.start(
+            self.ports(process), self.settings(node_id, **settings), on_lost=self._on_lost(process)))
+        return process, service
+
+    async def allocator(self, node_id: int = 200, **settings: object) -> tuple[SimProcess, PidService]:
+        process = self.process(f"pid-{node_id - 200}")
+        service = await self.inside(process, hapax.pid.service.start(
+            self.ports(process), self.settings(node_id, **settings), on_lost=self._on_lost(process)))
+        return process, service
+
+    def settings(self, node_id: int, **settings: object) -> Settings:
+        return Settings.model_validate({
+            "node_id": node_id, "cluster_id": CLUSTER, "broker_session_timeout_ms": 3000, **settings})
+
+    def _on_lost(self, process: SimProcess) -> Callable[[str], None]:
+        def lost(reason: str) -> None:
+            self.ended.setdefault(process.name, reason)
+            self._end.set()
+
+        return lost
+
+    async def has_ended(self, name: str) -> str:
+        """Why the process's service said that it must end, once it did."""
+        while name not in self.ended:
+            self._end.clear()
+            await self._end.wait()
+        return self.ended[name]
+
+    async def broker(self, node_id: int = 0, *, accepts: bool = True) -> FakeBroker:
+        process = self.process(f"broker-{node_id}")
+        return await self.inside(process, self._broker(process, node_id, accepts))
+
+    async def _broker(self, process: SimProcess, node_id: int, accepts: bool) -> FakeBroker:
+        ports = self.ports(process)
+        view = ClusterView(ports.metadata, CLUSTER, ports.random)
+        await view.start()
+        handlers: dict[str, Any] = {}
+        server = await ports.network.serve_rpc("127.0.0.1", 0, handlers)
+        registration = await self._register(process, ports, node_id, "broker", server.address)
+        broker = FakeBroker(process, view, registration)
+        handlers["/hapax.internal.v1.PartitionBroker/FenceProducer"] = broker.fence
+        handlers["/hapax.internal.v1.PartitionBroker/DescribeProducers"] = broker.describe
+        if accepts:
+            asyncio.get_running_loop().create_task(self._accept(broker, ports), name="accept")
+        return broker
+
+    @staticmethod
+    async def _accept(broker: FakeBroker, ports: Ports) -> None:
+        changed = asyncio.Event()
+        broker.view.on_change(lambda changes: changed.set() if changes.partitions else None)
+        while True:
+            await accept_partitions(
+                ports.metadata, broker.view, broker.registration, [p.id for p in broker.view.partitions()])
+            await changed.wait()
+            changed.clear()
+
+    async def coordinator(self, node_id: int = 100) -> tuple[SimProcess, Registration]:
+        process = self.process(f"coordinator-{node_id - 100}")
+        ports = self.ports(process)
+        registration = await self.inside(
+            process, self._register(process, ports, node_id, "coordinator", f"127.0.0.1:{node_id}"))
+        return process, registration
+
+    async def _register(
+        self, process: SimProcess, ports: Ports, node_id: int, role: Role, address: str
+    ) -> Registration:
+        record = NodeRecord(NodeId(node_id), role, "127.0.0.1", 9000 + node_id, address, identity=f"folder-{node_id}")
+        return await register(
+            ports.metadata, KEYS, record, random=ports.random, on_lost=self._on_lost(process), ttl_s=3.0)
+
+    # --- what tests wait for
+
+    async def ready(self, view: ClusterView) -> None:
+        """Every internal partition is led and every shard owned."""
+        await view.wait_for(is_ready, 60)
+
+    async def create(self, service: ControllerService, timeout_ms: int = 5000, **topics: int) -> None:
+        response = await self.call(service, "CreateTopics", controller_pb2.CreateTopicsRequest(
+            timeout_ms=timeout_ms,
+            topics=[controller_pb2.TopicSpec(name=n, partitions=p, replication_factor=1) for n, p in topics.items()],
+        ), controller_pb2.CreateTopicsResponse)
+        assert [result.error for result in response.topics] == [0] * len(topics), response
+
+    async def call(self, service: Any, method: str, request: Any, response: Any) -> Any:
+        """An RPC from a process of its own to a service."""
+        name = request.DESCRIPTOR.file.package
+        owner = {"CreateTopics": "Controller", "DeleteTopics": "Controller", "CreatePartitions": "Controller",
+                 "AllocateBlock": "PidAllocator"}.get(method, "ProducerLeases")
+        process = self.process("caller")
+        channel = self.network.network(process).rpc_channel(service.rpc_address)
+        answer = await self.inside(
+            process, channel.call(f"/{name}.{owner}/{method}", request.SerializeToString(), 60))
+        return response.FromString(answer)
+
+
+def is_ready(view: ClusterView) -> bool:
+    internal = [topic for topic in view.topics() if topic.internal]
+    return len(internal) == 3 and all(
+        view.leader_of(topic.topic_id, index) is not None for topic in internal for index in range(topic.partitions)
+    ) and view.cluster is not None and all(
+        view.shard_owner(kind, shard) is not None
+        for kind, count in (("txn", view.cluster.txn_shards), ("group", view.cluster.group_shards))
+        for shard in range(count)
+    )

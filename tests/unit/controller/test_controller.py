@@ -1,0 +1,459 @@
+"""The controller on virtual time: what it assigns, and what it does when nodes come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from unit.control_world import KEYS, ControlWorld, is_ready, run
+
+from hapax.codec.metadata import TXN_STATE_TOPIC, ControllerRecord
+from hapax.core.errors import ErrorCode
+from hapax.core.types import NodeId, RegistrationEpoch
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Put
+
+
+def owners(view: ClusterView) -> Counter[NodeId]:
+    return Counter(shard.record.owner for kind in ("txn", "group") for shard in view.shards(kind).values())
+
+
+async def moved(view: ClusterView, predicate: object, timeout: float = 60) -> None:
+    await view.wait_for(predicate, timeout)  # type: ignore[arg-type]
+
+
+def test_a_new_cluster_is_assigned_in_a_few_transactions() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller()
+        brokers = [await world.broker(0), await world.broker(1)]
+        await world.coordinator(100)
+        await world.coordinator(101)
+        started, registered = world.loop.time(), world.model.revision
+        await world.ready(view)
+
+        assert world.loop.time() - started < 1.0
+        assert world.model.revision - registered <= 12
+        assert view.cluster is not None and view.cluster.cluster_id == "test"
+        topic = view.topic(TXN_STATE_TOPIC)
+        assert topic is not None and topic.partitions == 50 and topic.config["cleanup.policy"] == "compact"
+        for name in ("__transaction_state", "__consumer_offsets"):
+            found = view.topic(name)
+            assert found is not None
+            leaders = Counter(p.record.leader for p in view.partitions_of(found.topic_id).values())
+            assert leaders == {b.registration.record.node_id: 25 for b in brokers}
+        assert owners(view) == {100: 50, 101: 50}
+
+    run(scenario)
+
+
+def test_the_number_of_shards_is_fixed_when_the_cluster_is_made() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        first, _ = await world.controller(transaction_state_log_num_partitions=4, offsets_topic_num_partitions=6)
+        await moved(view, lambda v: v.cluster is not None)
+        world.kill(first)
+        await world.controller(301, transaction_state_log_num_partitions=99, offsets_topic_num_partitions=99)
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        assert (len(view.shards("txn")), len(view.shards("group"))) == (4, 6)
+        topic = view.topic(TXN_STATE_TOPIC)
+        assert topic is not None and topic.partitions == 4
+
+    run(scenario)
+
+
+def test_a_restarted_broker_leads_under_a_new_leader_epoch() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller()
+        broker = await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        before = {p.id: p.record for p in view.partitions()}
+        world.kill(broker.process)
+        restarted = await world.broker()
+        at = world.loop.time()
+        assert restarted.registration.epoch > broker.registration.epoch
+        await moved(view, lambda v: all(
+            p.record.accepted and p.record.leader_registration == restarted.registration.epoch
+            for p in v.partitions()))
+        assert world.loop.time() - at < 1.0
+        for partition in view.partitions():
+            assert partition.record.leader_epoch > before[partition.id].leader_epoch
+
+    run(scenario)
+
+
+def test_a_dead_broker_leaves_its_partitions_without_a_leader_until_it_comes_back() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller()
+        broker = await world.broker()
+        await world.broker(1)
+        await world.coordinator()
+        await world.ready(view)
+        led = [p.id for p in view.partitions() if p.record.leader == 0]
+        epochs = {p.id: p.record.leader_epoch for p in view.partitions()}
+        world.kill(broker.process)
+        await moved(view, lambda v: all(v.partition(*p).record.leader == -1 for p in led))
+        for partition in view.partitions():
+            assert partition.record.isr == partition.record.replicas  # nobody else may ever take its place
+            assert (partition.record.leader_epoch > epochs[partition.id]) == (partition.id in led)
+        await world.broker()
+        await world.ready(view)
+        assert [p.id for p in view.partitions() if p.record.leader == 0] == led
+
+    run(scenario)
+
+
+def test_a_broker_that_does_not_accept_is_not_advertised() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        await world.broker(accepts=False)
+        await moved(view, lambda v: len(v.topics()) == 3 and len(list(v.partitions())) == 101)
+        assert all(view.leader_of(*p.id) is None for p in view.partitions())
+        response = await world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[pb.TopicSpec(name="slow", partitions=1, replication_factor=1)], timeout_ms=500,
+        ), pb.CreateTopicsResponse)
+        assert [r.error for r in response.topics] == [ErrorCode.REQUEST_TIMED_OUT]
+        assert view.topic("slow") is not None
+
+    run(scenario)
+
+
+def test_shards_move_off_a_dead_coordinator_within_a_second_of_its_lease() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller()
+        await world.broker()
+        dying, _ = await world.coordinator(100)
+        await world.coordinator(101)
+        await world.ready(view)
+        epochs = {(k, i): s.record.epoch for k in ("txn", "group") for i, s in view.shards(k).items()}
+        lost = {key for key in epochs if view.shards(key[0])[key[1]].record.owner == 100}
+        world.kill(dying)
+        await moved(view, lambda v: v.node(100) is None)
+        ended = world.loop.time()
+        await world.ready(view)
+        assert world.loop.time() - ended < 1.0
+        assert owners(view) == {101: 100}
+        for kind in ("txn", "group"):
+            for index, shard in view.shards(kind).items():
+                assert (shard.record.epoch > epochs[kind, index]) == ((kind, index) in lost)
+
+    run(scenario)
+
+
+def test_a_coordinator_that_drains_hands_its_shards_over_at_once() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller()
+        await world.broker()
+        process, registration = await world.coordinator(100)
+        await world.coordinator(101)
+        await world.ready(view)
+        at = world.loop.time()
+        await world.inside(process, registration.close())
+        await moved(view, lambda v: owners(v) == {101: 100})
+        assert world.loop.time() - at < 0.5
+
+    run(scenario)
+
+
+def test_a_coordinator_restarted_within_its_lease_keeps_its_shards_under_new_epochs() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller()
+        await world.broker()
+        dying, _ = await world.coordinator(100)
+        await world.coordinator(101)
+        await world.ready(view)
+        mine = {(k, i): s.record.epoch for k in ("txn", "group") for i, s in view.shards(k).items()
+                if s.record.owner == 100}
+        world.kill(dying)
+        at = world.loop.time()
+        _, registration = await world.coordinator(100)
+        await moved(view, lambda v: all(
+            v.shard_owner(kind, shard) is not None for kind in ("txn", "group") for shard in range(50)))
+        assert world.loop.time() - at < 1.0
+        for kind, index in mine:
+            record = view.shards(kind)[index].record
+            assert record.epoch > mine[kind, index]
+            if record.owner == 100:
+                assert record.owner_registration == registration.epoch
+
+    run(scenario)
+
+
+def test_a_new_coordinator_gets_its_share_a_few_shards_at_a_time() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller()
+        await world.broker()
+        await world.coordinator(100)
+        await world.ready(view)
+        steps: list[int] = []
+        view.on_change(lambda changes: steps.append(len(changes.txn_shards) + len(changes.group_shards)))
+        await world.coordinator(101)
+        await moved(view, lambda v: owners(v) == {100: 50, 101: 50})
+        moves = [count for count in steps if count]
+        assert sum(moves) == 50  # no shard moved twice
+        assert max(moves) <= 10
+
+    run(scenario)
+
+
+def test_another_candidate_acts_when_the_controller_dies() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        first, acting = await world.controller(300)
+        await moved(view, lambda v: v.controller is not None)
+        _, standby = await world.controller(301)
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        assert acting.acts and not standby.acts
+        refused = await world.call(standby, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[pb.TopicSpec(name="t", partitions=1, replication_factor=1)]), pb.CreateTopicsResponse)
+        assert [r.error for r in refused.topics] == [ErrorCode.NOT_CONTROLLER]
+
+        world.kill(first)
+        at = world.loop.time()
+        await moved(view, lambda v: v.controller is not None and v.controller.record.node_id == 301)
+        assert world.loop.time() - at < 3.5
+        await world.create(standby, orders=4)
+
+    run(scenario)
+
+
+def test_a_controller_that_gives_up_is_followed_at_once() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        first, acting = await world.controller(300)
+        await moved(view, lambda v: v.controller is not None)
+        await world.controller(301)
+        at = world.loop.time()
+        await world.inside(first, acting.close())
+        await moved(view, lambda v: v.controller is not None and v.controller.record.node_id == 301)
+        assert world.loop.time() - at < 0.5
+
+    run(scenario)
+
+
+def test_a_restarted_controller_need_not_wait_for_its_own_lease() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        ports = world.ports(world.process("dead"))
+        lease = await ports.metadata.grant_lease(1000)
+        dead = ControllerRecord(NodeId(300), "127.0.0.1:1", RegistrationEpoch(1))
+        await ports.metadata.txn([], [Put(KEYS.controller, dead.encode(), lease)])
+        _, restarted = await world.controller(300)
+        await moved(view, lambda v: restarted.acts, 5)
+
+    run(scenario)
+
+
+def test_a_frozen_controller_writes_nothing_when_it_thaws() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        frozen, deposed = await world.controller(300)
+        await moved(view, lambda v: v.controller is not None)
+        await world.controller(301)
+        broker = await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+
+        # The broker's lease ends first, the controller's a little later; it hears of both only when it thaws.
+        world.kill(broker.process)
+        await asyncio.sleep(1.5)
+        world.loop.freeze(frozen)
+        await moved(view, lambda v: v.controller is not None and v.controller.record.node_id == 301)
+        await moved(view, lambda v: all(p.record.leader == -1 for p in v.partitions()))
+        await world.broker()
+        await world.ready(view)
+        before = {p.id: p for p in view.partitions()}
+        world.loop.thaw(frozen)
+        await world.has_ended("controller-0")
+        await asyncio.sleep(5)
+        assert not deposed.acts
+        assert {p.id: p for p in view.partitions()} == before
+
+    run(scenario)
+
+
+def test_topics_are_created_spread_and_led() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        for node_id in range(3):
+            await world.broker(node_id)
+        await world.create(controller, small=1, large=300)
+        large = view.topic("large")
+        assert large is not None
+        leaders = Counter(p.record.leader for p in view.partitions_of(large.topic_id).values())
+        assert leaders == {0: 100, 1: 100, 2: 100}
+
+    run(scenario)
+
+
+def test_a_controller_that_dies_while_it_creates_is_continued() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        first, controller = await world.controller(300)
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        await world.controller(301)
+        creating = asyncio.ensure_future(world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[pb.TopicSpec(name="large", partitions=1000, replication_factor=1)], timeout_ms=9000,
+        ), pb.CreateTopicsResponse))
+        await moved(view, lambda v: v.topic("large") and 0 < len(v.partitions_of(v.topic("large").topic_id)) < 1000)
+        world.kill(first)
+        with pytest.raises(Exception, match="UNAVAILABLE"):
+            await creating
+        large = view.topic("large")
+        assert large is not None
+        await moved(view, lambda v: all(v.leader_of(large.topic_id, i) is not None for i in range(1000)))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("spec", "error"), [
+    (pb.TopicSpec(name="", partitions=1, replication_factor=1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (pb.TopicSpec(name="a/b", partitions=1, replication_factor=1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (pb.TopicSpec(name="..", partitions=1, replication_factor=1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (pb.TopicSpec(name="x" * 250, partitions=1, replication_factor=1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (pb.TopicSpec(name="there_was", partitions=1, replication_factor=1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (pb.TopicSpec(name="there.was", partitions=1, replication_factor=1), ErrorCode.TOPIC_ALREADY_EXISTS),
+    (pb.TopicSpec(name="__consumer_offsets", partitions=1, replication_factor=1), ErrorCode.TOPIC_ALREADY_EXISTS),
+    (pb.TopicSpec(name="t", partitions=0, replication_factor=1), ErrorCode.INVALID_PARTITIONS),
+    (pb.TopicSpec(name="t", partitions=2**31 - 1, replication_factor=1), ErrorCode.INVALID_PARTITIONS),
+    (pb.TopicSpec(name="t", partitions=1, replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
+    (pb.TopicSpec(name="t", partitions=1, replication_factor=2), ErrorCode.INVALID_REPLICATION_FACTOR),
+    (pb.TopicSpec(name="t", partitions=1, replication_factor=1, config={"no.such": "1"}), ErrorCode.INVALID_CONFIG),
+    (pb.TopicSpec(name="t", partitions=1, replication_factor=1, config={"retention.ms": "x"}),
+     ErrorCode.INVALID_CONFIG),
+])
+def test_a_topic_that_cannot_be_is_refused(spec: pb.TopicSpec, error: ErrorCode) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        await world.create(controller, **{"there.was": 1})
+        good = pb.TopicSpec(name="good", partitions=-1, replication_factor=-1, config={"retention.ms": "-1"})
+        response = await world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[spec, good], timeout_ms=5000), pb.CreateTopicsResponse)
+        assert [r.error for r in response.topics] == [error, 0]
+        assert response.topics[1].partitions == 1
+
+    run(scenario)
+
+
+def test_a_request_that_names_a_topic_twice_or_only_validates_creates_nothing() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        spec = pb.TopicSpec(name="t", partitions=3, replication_factor=1)
+        twice = await world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[spec, spec], timeout_ms=5000), pb.CreateTopicsResponse)
+        assert [r.error for r in twice.topics] == [ErrorCode.INVALID_REQUEST] * 2
+        checked = await world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[spec], timeout_ms=5000, validate_only=True), pb.CreateTopicsResponse)
+        assert [(r.error, r.partitions) for r in checked.topics] == [(0, 3)]
+        assert view.topic("t") is None
+
+    run(scenario)
+
+
+def test_a_deleted_topic_takes_all_its_partitions_and_its_id_never_comes_back() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        await world.create(controller, large=500, other=1)
+        large, other = view.topic("large"), view.topic("other")
+        assert large is not None and other is not None
+        response = await world.call(controller, "DeleteTopics", pb.DeleteTopicsRequest(
+            names=["large", "none", "__consumer_offsets"], topic_ids=[other.topic_id, bytes(16)], timeout_ms=5000,
+        ), pb.DeleteTopicsResponse)
+        assert [r.error for r in response.topics] == [
+            0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0,
+            ErrorCode.UNKNOWN_TOPIC_ID]
+        await moved(view, lambda v: not v.partitions_of(large.topic_id))
+        assert view.is_deleted(large.topic_id) and view.is_deleted(other.topic_id)
+        await world.create(controller, large=2)
+        again = view.topic("large")
+        assert again is not None and again.topic_id != large.topic_id
+
+    run(scenario)
+
+
+def test_a_topic_grows_but_never_shrinks() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        await world.broker(0)
+        await world.broker(1)
+        await world.coordinator()
+        await world.ready(view)
+        await world.create(controller, a=2, b=2)
+        response = await world.call(controller, "CreatePartitions", pb.CreatePartitionsRequest(
+            total_by_topic={"a": 6, "b": 2, "none": 3, "__transaction_state": 60}, timeout_ms=5000,
+        ), pb.CreatePartitionsResponse)
+        assert {r.name: r.error for r in response.topics} == {
+            "a": 0, "b": ErrorCode.INVALID_PARTITIONS, "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "__transaction_state": ErrorCode.INVALID_PARTITIONS}
+        topic = view.topic("a")
+        assert topic is not None and topic.partitions == 6
+        leaders = Counter(p.record.leader for p in view.partitions_of(topic.topic_id).values())
+        assert leaders == {0: 3, 1: 3}
+
+    run(scenario)
+
+
+def test_concurrent_creation_of_one_topic_succeeds_once() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        request = pb.CreateTopicsRequest(
+            topics=[pb.TopicSpec(name="t", partitions=1, replication_factor=1)], timeout_ms=5000)
+        answers = await asyncio.gather(*(
+            world.call(controller, "CreateTopics", request, pb.CreateTopicsResponse) for _ in range(5)))
+        assert sorted(answer.topics[0].error for answer in answers) == [0] + [ErrorCode.TOPIC_ALREADY_EXISTS] * 4
+
+    run(scenario)
+
+
+def test_the_controller_goes_on_after_the_store_was_away() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        await world.broker()
+        dying, _ = await world.coordinator(100)
+        await world.coordinator(101)
+        await world.ready(view)
+        world.model.stop()
+        world.kill(dying)
+        await asyncio.sleep(10)
+        assert controller.acts and not world.ended
+        world.model.start()
+        await moved(view, lambda v: is_ready(v) and owners(v) == {101: 100})
+        await world.create(controller, after=1)
+        assert not world.ended
+
+    run(scenario)
