@@ -1,0 +1,110 @@
+"""`hapax produce TOPIC`: one record for each line of standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from hapax.cli import output
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fail
+from hapax.client.errors import HapaxError
+from hapax.client.producer import Producer
+from hapax.client.records import DeliveryReport
+from hapax.runtime.settings import SettingsError, parse_assignments
+
+
+def produce(
+    topic: str,
+    key_separator: Annotated[str, typer.Option(help="What stands before it is the key; a line without it has none.")]
+    = "",
+    partition: Annotated[int | None, typer.Option(help="Default: by key, as in Kafka.")] = None,
+    transactional_id: Annotated[str | None, typer.Option(help="Write in transactions under this id.")] = None,
+    per_transaction: Annotated[int, typer.Option(help="Records of one transaction; 0: all of them.", min=0)] = 0,
+    idempotent: Annotated[bool, typer.Option("--idempotent/--no-idempotent")] = True,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A producer's setting; repeatable.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Write records from standard input; with --json each is answered with where it went."""
+    try:
+        chosen = parse_assignments(settings or ())
+    except SettingsError as error:
+        output.fail(str(error), output.USAGE)
+    options: dict[str, object] = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, **chosen}
+    if transactional_id is not None:
+        options["transactional.id"] = transactional_id
+    try:
+        written, transactions = asyncio.run(
+            _produce(options, topic, key_separator.encode(), partition, per_transaction, as_json)
+        )
+    except HapaxError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    if not as_json:
+        within = f" in {transactions} transactions" if transactional_id is not None else ""
+        print(f"{written} records{within}")
+
+
+async def _produce(
+    options: Mapping[str, object],
+    topic: str,
+    separator: bytes,
+    partition: int | None,
+    per_transaction: int,
+    as_json: bool,
+) -> tuple[int, int]:
+    """Number of records and of transactions. A failure aborts the open transaction."""
+    written = transactions = 0
+    async with Producer(options) as producer:
+        lines = _lines()
+        while True:
+            batch = _first(lines, per_transaction)
+            reports: list[asyncio.Future[DeliveryReport]] = []
+            count = 0
+            async with producer.transaction() if "transactional.id" in options else contextlib.nullcontext():
+                async for line in batch:
+                    key, value = _split(line, separator)
+                    report = await producer.send(topic, value, key, partition=partition)
+                    count += 1
+                    if as_json:
+                        reports.append(report)
+                await producer.flush()
+            written += count
+            transactions += count > 0
+            for report in reports:
+                output.print_json((await report)._asdict())
+            if not count or not per_transaction:
+                return written, transactions
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
+        yield line.rstrip(b"\r\n")
+
+
+async def _first(lines: AsyncIterator[bytes], count: int) -> AsyncIterator[bytes]:
+    """At most `count` of the lines that are left; all of them for 0."""
+    taken = 0
+    while count == 0 or taken < count:
+        try:
+            line = await anext(lines)
+        except StopAsyncIteration:
+            return
+        taken += 1
+        yield line
+
+
+def _split(line: bytes, separator: bytes) -> tuple[bytes | None, Any]:
+    if not separator:
+        return None, line
+    key, found, value = line.partition(separator)
+    return (key, value) if found else (None, line)
