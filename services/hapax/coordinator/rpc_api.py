@@ -1,0 +1,290 @@
+"""The calls between services, and the public ones of `hapax.v1.Transactions`: protobuf in, the shard's answer out.
+
+A refusal is part of the response (`error`, `reason`), never a status of the call: a status says that the call itself
+failed, and then nobody knows whether it took effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from hapax.codec.metadata import OFFSETS_TOPIC
+from hapax.coordinator.shards import Shards
+from hapax.coordinator.transactions import CONFIRMED_WITHIN_S
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group import OffsetsMarker
+from hapax.core.transaction_record import Token, TransactionPartition
+from hapax.core.transaction_requests import (
+    AbortHanging,
+    Caller,
+    CommitTokenFound,
+    EndTransaction,
+    GetCommitToken,
+    Joined,
+    JoinTransaction,
+    PartitionResults,
+    Renewed,
+    RenewTransaction,
+    VerifyPartitions,
+    Winner,
+    WinnerPartition,
+)
+from hapax.core.types import (
+    Millis,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    Serial,
+    TopicId,
+)
+from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
+from hapax.rpc.gen.hapax.v1 import transactions_pb2
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Clock, RpcHandler
+
+TXN_COORDINATOR: Final = "/hapax.internal.v1.TxnCoordinator/"
+GROUP_COORDINATOR: Final = "/hapax.internal.v1.GroupCoordinator/"
+TRANSACTIONS: Final = "/hapax.v1.Transactions/"
+
+_Response = TypeVar("_Response")
+
+
+class RpcApi:
+    def __init__(self, shards: Shards, view: ClusterView, clock: Clock) -> None:
+        self._shards = shards
+        self._view = view
+        self._clock = clock
+
+    def handlers(self) -> dict[str, RpcHandler]:
+        return {
+            TXN_COORDINATOR + "VerifyPartitions": self._verify_partitions,
+            TXN_COORDINATOR + "AbortHanging": self._abort_hanging,
+            GROUP_COORDINATOR + "WriteOffsetsMarkers": self._write_offsets_markers,
+            TRANSACTIONS + "JoinTransaction": self._join_transaction,
+            TRANSACTIONS + "RenewTransaction": self._renew_transaction,
+            TRANSACTIONS + "EndTransaction": self._end_transaction,
+            TRANSACTIONS + "GetCommitToken": self._get_commit_token,
+        }
+
+    # --- between services -----------------------------------------------------------------------------------------
+
+    async def _verify_partitions(self, payload: bytes) -> bytes:
+        request = coordinator_pb2.VerifyPartitionsRequest.FromString(payload)
+        return (await self.verify_partitions(request)).SerializeToString()
+
+    async def verify_partitions(
+        self, request: coordinator_pb2.VerifyPartitionsRequest
+    ) -> coordinator_pb2.VerifyPartitionsResponse:
+        """One result per partition of the request, in its order."""
+        known: list[TransactionPartition] = []
+        for asked in request.partitions:
+            topic = self._view.topic_by_id(TopicId(asked.topic_id))
+            if topic is not None and 0 <= asked.partition < topic.partitions:
+                known.append(TransactionPartition(topic.name, topic.topic_id, PartitionIndex(asked.partition)))
+        try:
+            shard = self._shards.txn_shard(request.transactional_id)
+            question = VerifyPartitions(
+                request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
+                tuple(known), request.add, self._caller(),
+            )
+            reply = await shard.ask(
+                request.transactional_id, lambda now: shard.machine.verify_partitions(question, now),
+                CONFIRMED_WITHIN_S,
+            )
+        except Refusal as refusal:
+            return coordinator_pb2.VerifyPartitionsResponse(
+                error=refusal.code, reason=refusal.reason, shard=-1, shard_epoch=-1
+            )
+        assert isinstance(reply, PartitionResults)
+        results = {
+            (partition.topic_id, partition.partition): result
+            for partition, result in zip(known, reply.results, strict=True)
+        }
+        answers = []
+        for asked in request.partitions:
+            result = results.get((TopicId(asked.topic_id), PartitionIndex(asked.partition)))
+            answers.append(common_pb2.PartitionError(
+                topic_id=asked.topic_id, partition=asked.partition,
+                error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if result is None else result.error,
+                reason="" if result is None else result.reason,
+            ))
+        return coordinator_pb2.VerifyPartitionsResponse(
+            shard=shard.shard, shard_epoch=shard.epoch, serial=reply.serial, partitions=answers
+        )
+
+    async def _abort_hanging(self, payload: bytes) -> bytes:
+        request = coordinator_pb2.AbortHangingRequest.FromString(payload)
+
+        async def answer() -> coordinator_pb2.AbortHangingResponse:
+            topic = self._view.topic_by_id(TopicId(request.partition.topic_id))
+            if topic is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID)
+            question = AbortHanging(
+                request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
+                TransactionPartition(topic.name, topic.topic_id, PartitionIndex(request.partition.partition)),
+                Offset(request.first_offset), self._caller(),
+            )
+            if request.transactional_id:
+                await self._shards.txn_shard(request.transactional_id).abort_hanging(question)
+                return coordinator_pb2.AbortHangingResponse()
+            for shard in self._shards.txn_shards():
+                try:
+                    await shard.abort_hanging(question)
+                    return coordinator_pb2.AbortHangingResponse()
+                except Refusal as refusal:
+                    if refusal.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                        raise
+            raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "no transactional id here uses this producer id")
+
+        return (await _answered(answer, coordinator_pb2.AbortHangingResponse)).SerializeToString()
+
+    async def _write_offsets_markers(self, payload: bytes) -> bytes:
+        request = coordinator_pb2.WriteOffsetsMarkersRequest.FromString(payload)
+        return (await self.write_offsets_markers(request)).SerializeToString()
+
+    async def write_offsets_markers(
+        self, request: coordinator_pb2.WriteOffsetsMarkersRequest
+    ) -> coordinator_pb2.WriteOffsetsMarkersResponse:
+        """Also called without a wire, by the marker sender of the same process."""
+        codes = await asyncio.gather(*(
+            self._write_offsets_marker(marker, shard) for marker in request.markers for shard in marker.group_shards
+        ))
+        answered = iter(codes)
+        topic = self._view.topic(OFFSETS_TOPIC)
+        topic_id = b"" if topic is None else topic.topic_id
+        return coordinator_pb2.WriteOffsetsMarkersResponse(results=[
+            coordinator_pb2.OffsetsMarkerResult(partitions=[
+                common_pb2.PartitionError(topic_id=topic_id, partition=shard, error=next(answered))
+                for shard in marker.group_shards
+            ])
+            for marker in request.markers
+        ])
+
+    async def _write_offsets_marker(self, marker: coordinator_pb2.OffsetsMarker, shard: int) -> ErrorCode:
+        try:
+            offsets = self._shards.group_shard_of(shard)
+        except Refusal as refusal:
+            return refusal.code
+        return await offsets.write_marker(
+            OffsetsMarker(
+                ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch), marker.commit,
+                marker.coordinator_epoch, Serial(marker.serial),
+            ),
+            marker.shard,
+        )
+
+    # --- public ---------------------------------------------------------------------------------------------------
+
+    async def _join_transaction(self, payload: bytes) -> bytes:
+        request = transactions_pb2.JoinTransactionRequest.FromString(payload)
+
+        async def answer() -> transactions_pb2.JoinTransactionResponse:
+            shard = self._shards.txn_shard(request.transactional_id)
+            question = JoinTransaction(
+                request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
+                self._caller(), request.allow_unknown_history,
+            )
+            reply = await shard.ask(
+                request.transactional_id, lambda now: shard.machine.join_transaction(question, now)
+            )
+            assert isinstance(reply, Joined)
+            committed = reply.committed
+            return transactions_pb2.JoinTransactionResponse(
+                already_committed=reply.already_committed, producer_id=reply.identity.producer_id,
+                producer_epoch=reply.identity.producer_epoch, serial=reply.serial,
+                committed_value=-1 if committed is None else committed.value, remaining_ms=reply.remaining_ms,
+                committed_records=committed.record_count if committed and reply.already_committed else 0,
+            )
+
+        return (await _answered(answer, transactions_pb2.JoinTransactionResponse)).SerializeToString()
+
+    async def _renew_transaction(self, payload: bytes) -> bytes:
+        request = transactions_pb2.RenewTransactionRequest.FromString(payload)
+
+        async def answer() -> transactions_pb2.RenewTransactionResponse:
+            shard = self._shards.txn_shard(request.transactional_id)
+            question = RenewTransaction(
+                request.transactional_id, Serial(request.serial), request.timeout_ms, self._caller(),
+                _token(request.token) if request.HasField("token") else None,
+            )
+            reply = await shard.ask(
+                request.transactional_id, lambda now: shard.machine.renew_transaction(question, now)
+            )
+            assert isinstance(reply, Renewed)
+            return transactions_pb2.RenewTransactionResponse(remaining_ms=reply.remaining_ms)
+
+        return (await _answered(answer, transactions_pb2.RenewTransactionResponse)).SerializeToString()
+
+    async def _end_transaction(self, payload: bytes) -> bytes:
+        request = transactions_pb2.EndTransactionRequest.FromString(payload)
+
+        async def answer() -> transactions_pb2.EndTransactionResponse:
+            single = request.HasField("producer_id") and request.producer_id >= 0
+            shard = self._shards.txn_shard(request.transactional_id)
+            reply = await shard.end_transaction(EndTransaction(
+                request.transactional_id, request.commit, self._caller(),
+                _token(request.token) if request.HasField("token") else None,
+                ProducerId(request.producer_id if single else -1),
+                ProducerEpoch(request.producer_epoch if single else -1),
+                tuple(self._winner(winner) for winner in request.winners), request.record_count,
+                request.allow_other_count, Serial(request.serial), request.allow_unknown_history,
+            ))
+            return transactions_pb2.EndTransactionResponse(
+                outcome=transactions_pb2.Outcome.Name(reply.outcome), producer_id=reply.identity.producer_id,
+                producer_epoch=reply.identity.producer_epoch, committed_records=reply.committed_records,
+                serial=reply.serial,
+            )
+
+        return (await _answered(answer, transactions_pb2.EndTransactionResponse)).SerializeToString()
+
+    async def _get_commit_token(self, payload: bytes) -> bytes:
+        request = transactions_pb2.GetCommitTokenRequest.FromString(payload)
+
+        async def answer() -> transactions_pb2.GetCommitTokenResponse:
+            shard = self._shards.txn_shard(request.transactional_id)
+            question = GetCommitToken(request.transactional_id, request.scope, self._caller())
+            reply = await shard.ask(
+                request.transactional_id, lambda now: shard.machine.get_commit_token(question, now)
+            )
+            assert isinstance(reply, CommitTokenFound)
+            token = reply.token
+            if token is None:
+                return transactions_pb2.GetCommitTokenResponse(found=False)
+            return transactions_pb2.GetCommitTokenResponse(
+                found=True, value=token.value, record_count=token.record_count
+            )
+
+        return (await _answered(answer, transactions_pb2.GetCommitTokenResponse)).SerializeToString()
+
+    def _winner(self, winner: transactions_pb2.Winner) -> Winner:
+        """Raises Refusal(UNKNOWN_TOPIC_OR_PARTITION): what was written there is gone."""
+        partitions = []
+        for part in winner.partitions:
+            topic = self._view.topic(part.partition.topic)
+            if topic is None or not 0 <= part.partition.partition < topic.partitions:
+                raise Refusal(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{part.partition.topic}-{part.partition.partition}"
+                )
+            partition = TransactionPartition(
+                topic.name, topic.topic_id, PartitionIndex(part.partition.partition)
+            )
+            partitions.append(WinnerPartition(partition, Sequence(part.last_sequence)))
+        return Winner(ProducerId(winner.producer_id), ProducerEpoch(winner.producer_epoch), tuple(partitions))
+
+    def _caller(self) -> Caller:
+        return Caller("", "", Millis(self._clock.monotonic_ms()))
+
+
+def _token(token: transactions_pb2.CommitToken) -> Token:
+    return Token(token.scope, token.value)
+
+
+async def _answered(answer: Callable[[], Awaitable[_Response]], refused: Callable[..., _Response]) -> _Response:
+    try:
+        return await answer()
+    except Refusal as refusal:
+        return refused(error=refusal.code, reason=refusal.reason)

@@ -1,0 +1,141 @@
+"""Which shards this process owns: follows the cluster's metadata, starts what it is given, lets go what it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from hapax.codec.metadata import ShardKind
+from hapax.coordinator.groups import OffsetsShard
+from hapax.coordinator.shard import Shard
+from hapax.coordinator.transactions import TxnShard
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.hashing import shard_of
+from hapax.core.types import NodeId, RegistrationEpoch, ShardEpoch, ShardId
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import Changes, ClusterView
+
+log = telemetry.logger("shards")
+
+_KINDS: Final[tuple[ShardKind, ...]] = ("txn", "group")
+
+MakeTxnShard = Callable[[ShardId, ShardEpoch], TxnShard]
+MakeOffsetsShard = Callable[[ShardId, ShardEpoch], OffsetsShard]
+
+
+class Shards:
+    def __init__(
+        self, view: ClusterView, node_id: NodeId, registration: RegistrationEpoch, make_txn: MakeTxnShard,
+        make_offsets: MakeOffsetsShard,
+    ) -> None:
+        self._view = view
+        self._node_id = node_id
+        self._registration = registration
+        self._make_txn = make_txn
+        self._make_offsets = make_offsets
+        self._txn: dict[ShardId, TxnShard] = {}
+        self._group: dict[ShardId, OffsetsShard] = {}
+        self._draining = False
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        self._unsubscribe = self._view.on_change(self._changed)
+        for kind in _KINDS:
+            for shard in list(self._view.shards(kind)):
+                self._assigned(kind, shard)
+
+    async def drain(self) -> None:
+        """Takes no new calls' records after what waits is stored; then lets all shards go."""
+        self._draining = True
+        await asyncio.gather(*(shard.drained() for shard in self._all()))
+        self.release("the process ends")
+
+    def release(self, reason: str) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        for shard in self._all():
+            shard.release(reason)
+
+    # --- finding a shard ------------------------------------------------------------------------------------------
+
+    def txn_shard(self, transactional_id: str) -> TxnShard:
+        """Raises Refusal(NOT_COORDINATOR). The shard may still be loading."""
+        cluster = self._view.cluster
+        found = None if cluster is None else self._txn.get(ShardId(shard_of(transactional_id, cluster.txn_shards)))
+        if found is None or self._draining:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        return found
+
+    def group_shard(self, group_id: str) -> OffsetsShard:
+        """As `txn_shard`."""
+        found = self.group_shard_of(self.group_of(group_id))
+        if self._draining:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        return found
+
+    def group_of(self, group_id: str) -> ShardId:
+        cluster = self._view.cluster
+        if cluster is None:
+            raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return ShardId(shard_of(group_id, cluster.group_shards))
+
+    def group_shard_of(self, shard: int) -> OffsetsShard:
+        """By number; for markers, which are taken until the shard is let go. Raises Refusal(NOT_COORDINATOR)."""
+        found = self._group.get(ShardId(shard))
+        if found is None:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        return found
+
+    def txn_shards(self) -> list[TxnShard]:
+        """All of this process. Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) unless all of them serve."""
+        shards = [self._txn[number] for number in sorted(self._txn)]
+        for shard in shards:
+            shard.check_serving()
+        return shards
+
+    def not_serving(self) -> int:
+        return sum(not shard.serving for shard in self._all())
+
+    def _all(self) -> list[Shard]:
+        return [*self._txn.values(), *self._group.values()]
+
+    # --- following ------------------------------------------------------------------------------------------------
+
+    def _changed(self, changes: Changes) -> None:
+        for shard in changes.txn_shards:
+            self._assigned("txn", shard)
+        for shard in changes.group_shards:
+            self._assigned("group", shard)
+        if changes.deleted_topics:
+            deleted = [topic_id for topic_id in changes.deleted_topics if self._view.is_deleted(topic_id)]
+            for offsets in self._group.values():
+                offsets.topics_deleted(deleted)
+
+    def _assigned(self, kind: ShardKind, shard: ShardId) -> None:
+        assigned = self._view.shard(kind, shard)
+        record = None if assigned is None else assigned.record
+        mine = (
+            record is not None and record.owner == self._node_id
+            and record.owner_registration == self._registration
+        )
+        current: Shard | None = self._txn.get(shard) if kind == "txn" else self._group.get(shard)
+        if current is not None:
+            if mine and record is not None and record.epoch == current.assigned_epoch:
+                return
+            if kind == "txn":
+                del self._txn[shard]
+            else:
+                del self._group[shard]
+            current.release("the shard has moved")
+        if mine and record is not None and not self._draining:
+            self._take(kind, shard, record.epoch)
+
+    def _take(self, kind: ShardKind, shard: ShardId, epoch: ShardEpoch) -> None:
+        made: Shard
+        if kind == "txn":
+            made = self._txn[shard] = self._make_txn(shard, epoch)
+        else:
+            made = self._group[shard] = self._make_offsets(shard, epoch)
+        made.start()
