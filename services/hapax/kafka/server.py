@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hapax.kafka.table import DEFERRED, Api, ApiTable, CloseConnection, RequestContext
+from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, Api, ApiTable, CloseConnection, RequestContext
 from hapax.runtime import telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network
@@ -20,6 +20,7 @@ _HEADER: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
 _FLEXIBLE_CORRELATION: Final = struct.Struct(">ib")
 _API_VERSIONS: Final = 18
+_BYTES: Final = (bytes, bytearray, memoryview)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +76,23 @@ class KafkaServer:
 class Session:
     """One client connection: decodes headers, keeps the answers' order, bounds what is in flight."""
 
-    __slots__ = (
-        "_bytes", "_order", "_paused", "_server", "_tasks", "_waits", "closed", "connection",
-    )
+    __slots__ = ("_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection")
 
     def __init__(self, server: KafkaServer, connection: FrameConnection) -> None:
         self.connection = connection
         self.closed = False
         self._server = server
-        self._order: deque[RequestContext] = deque()
-        self._bytes = 0
+        self._order: deque[RequestContext] = deque()  # requests without an answer on its way, oldest first
+        self._bytes = 0                               # held by them
         self._paused = False
-        self._waits = False
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._waits = False                           # for memory of the node
+        self._polls: set[asyncio.Future[Any]] = set()
 
     # --- requests ---------------------------------------------------------------------------------------------
 
     def on_frame(self, frame: memoryview) -> None:
         if self.closed:
             return
-        size = len(frame)
         try:
             key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
             body = 10
@@ -105,75 +103,58 @@ class Session:
         except (struct.error, UnicodeDecodeError):
             self._refuse("header", "a request header that cannot be read")
             return
+        size = len(frame)
         api = self._server.table.get(key)
         if api is None:
             self._refuse("key", f"unknown API key {key}")
             return
         if not api.min_version <= version <= api.max_version:
             if key != _API_VERSIONS:
-                self._refuse("version", f"{api.name} version {version}")
+                self._refuse("version", f"{api.name} v{version}, which is not served")
                 return
-            version, frame_body = -1, frame[:0]  # answered in version 0 with the whole list, or the client is lost
+            version = UNKNOWN_VERSION  # answered in version 0 with the whole list, or the client is lost
         elif size > api.max_frame_bytes:
             self._refuse("size", f"{api.name} of {size} bytes (the limit is {api.max_frame_bytes})")
             return
-        else:
-            if version >= api.first_flexible:
-                if body < size and frame[body] == 0:
-                    body += 1
-                else:
-                    skipped = _skip_tags(frame, body)
-                    if skipped < 0:
-                        self._refuse("header", "a request header whose tagged fields cannot be read")
-                        return
-                    body = skipped
-            frame_body = frame[body:]
-        ctx = RequestContext(self, api, version, correlation_id, client_id, size)
+        elif version >= api.first_flexible:
+            body = body + 1 if body < size and frame[body] == 0 else _skip_tags(frame, body)
+        if not 0 < body <= size:
+            self._refuse("header", "a request header that does not fit its frame")
+            return
+        ctx = RequestContext(self, api, version, correlation_id, client_id)
         self._order.append(ctx)
-        self._bytes += size
-        server = self._server
-        server.bytes_in_flight += size
         try:
             if api.raw is not None:
-                answer: Any = api.raw(ctx, frame_body)
+                answer: Any = api.raw(ctx, frame[body:])
             else:
                 assert api.handler is not None
-                answer = api.handler(ctx, self._decode(api, version, frame_body))
+                answer = api.handler(ctx, None if version < 0 else self._decode(api, version, frame[body:]))
         except Exception as error:
             self.fail(ctx, error)
             return
         if answer is DEFERRED:
-            pass
-        elif isinstance(answer, Awaitable):
-            self._await(ctx, answer)
-        else:
+            self._hold(ctx, size)
+        elif type(answer) is tuple or not isinstance(answer, Awaitable):
             self.complete(ctx, answer)
-            return
-        limits = server.limits
-        if len(self._order) >= limits.max_requests_in_flight or self._bytes > limits.max_connection_bytes:
-            self._pause()
-        elif server.bytes_in_flight > limits.max_node_bytes and not self._waits:
-            self._waits = True
-            self._pause()
-            server.wait_for_memory(self)
+        else:
+            self._hold(ctx, size)
+            self._await(ctx, answer)
 
     def _decode(self, api: Api, version: int, body: memoryview) -> Any:
-        if version < 0:
-            return None
         try:
             return api.decode(body, version)
         except Exception as error:  # the library raises whatever a wrong length led to
-            raise CloseConnection(f"{api.name} v{version} that cannot be decoded ({type(error).__name__})") from None
+            raise CloseConnection(f"{api.name} v{version} that cannot be decoded: {error!r}") from None
 
     def _await(self, ctx: RequestContext, answer: Awaitable[Any]) -> None:
         future = asyncio.ensure_future(answer)
         if ctx.api.cancel_on_close:
-            self._tasks.add(future)
+            self._polls.add(future)
 
         def done(future: asyncio.Future[Any]) -> None:
-            self._tasks.discard(future)
+            self._polls.discard(future)
             if future.cancelled():
-                self.fail(ctx, CloseConnection("the request was cancelled"))
+                self.fail(ctx, CloseConnection("a request was cancelled"))
             elif (error := future.exception()) is not None:
                 self.fail(ctx, error)
             else:
@@ -185,67 +166,102 @@ class Session:
 
     def complete(self, ctx: RequestContext, answer: Any) -> None:
         """`answer`: a message, or chunks of an encoded body, or None for no answer."""
+        if ctx.done:
+            raise RuntimeError(f"{ctx.api.name} was answered twice")
+        ctx.done = True
+        order = self._order
         if self.closed:
-            if isinstance(answer, (list, tuple)):
+            if isinstance(answer, (tuple, list)):
                 _release(answer)
             self._settle(ctx)
             return
-        if answer is not None:
-            if not isinstance(answer, (list, tuple)):
-                version = ctx.api_version if ctx.api_version >= 0 else 0
-                answer = (answer.encode(version=version),)
-            if ctx.api_version >= ctx.api.first_flexible and ctx.api.key != _API_VERSIONS:
-                ctx.chunks = (_FLEXIBLE_CORRELATION.pack(ctx.correlation_id, 0), *answer)
-            else:
-                ctx.chunks = (_CORRELATION.pack(ctx.correlation_id), *answer)
-        ctx.done = True
-        order = self._order
+        try:
+            chunks = None if answer is None else _encode(ctx, answer)
+        except Exception as error:
+            self.fail(ctx, error)
+            return
+        if order[0] is not ctx:
+            ctx.chunks = chunks  # its turn comes when those before it are answered
+            if chunks is not None:
+                self._hold(ctx, sum(len(chunk) for chunk in chunks if isinstance(chunk, _BYTES)))
+            return
+        order.popleft()
+        if chunks is not None:
+            self.connection.send(chunks)
+        if ctx.held_bytes:
+            self._settle(ctx)
         while order and order[0].done:
-            first = order.popleft()
-            if first.chunks is not None:
-                self.connection.send(first.chunks)
-            self._settle(first)
-        if self._paused and not self._waits:
-            limits = self._server.limits
-            if len(order) <= limits.max_requests_in_flight // 2 and self._bytes <= limits.max_connection_bytes // 2:
-                self._paused = False
-                self.connection.resume_reading()
+            ctx = order.popleft()
+            if ctx.chunks is not None:
+                self.connection.send(ctx.chunks)
+            self._settle(ctx)
+        if self._paused:
+            self._check_limits()
 
     def fail(self, ctx: RequestContext, error: BaseException) -> None:
         """The handler raised: the connection is closed, with one log line."""
+        ctx.done = True
         if isinstance(error, CloseConnection):
             self._refuse("request", str(error))
         elif not self.closed:
-            log.error("closing a connection: a request failed", exc_info=error, connection=self.connection.serial,
-                      peer=self.connection.peer, api=ctx.api.name, version=ctx.api_version)
+            self._server.complain("failure", "closing a connection: a request failed", exc_info=error,
+                                  connection=self.connection.serial, peer=self.connection.peer, api=ctx.api.name,
+                                  version=ctx.api_version)
             self._end("a request failed")
         self._settle(ctx)
 
+    # --- memory -----------------------------------------------------------------------------------------------
+
+    def _hold(self, ctx: RequestContext, size: int) -> None:
+        if ctx.done and ctx.chunks is None:
+            return  # answered, or failed, within the call
+        ctx.held_bytes += size
+        self._bytes += size
+        self._server.bytes_in_flight += size
+        self._check_limits()
+
     def _settle(self, ctx: RequestContext) -> None:
         """Nothing of this request is held any more."""
-        self._bytes -= ctx.frame_bytes
-        self._server.released(ctx.frame_bytes)
+        size, ctx.held_bytes = ctx.held_bytes, 0
+        self._bytes -= size
+        self._server.released(size)
 
-    # --- the connection ---------------------------------------------------------------------------------------
-
-    def on_drained(self) -> None:
-        pass
-
-    def on_closed(self, reason: str) -> None:
-        self._server.sessions.discard(self)
-        self._abandon()
+    def _check_limits(self) -> None:
+        server = self._server
+        limits = server.limits
+        if not self._paused:
+            if len(self._order) >= limits.max_requests_in_flight or self._bytes > limits.max_connection_bytes:
+                self._pause(True)
+            elif server.bytes_in_flight > limits.max_node_bytes:
+                self._waits = True
+                server.wait_for_memory(self)
+                self._pause(True)
+        elif not self._waits and (
+            len(self._order) <= limits.max_requests_in_flight // 2 and self._bytes <= limits.max_connection_bytes // 2
+        ):
+            self._pause(False)
 
     def memory_available(self) -> None:
         """The node has room again (called by the server)."""
         self._waits = False
         if self._paused and not self.closed:
-            self._paused = False
+            self._check_limits()
+
+    def _pause(self, on: bool) -> None:
+        self._paused = on
+        if on:
+            self.connection.pause_reading()
+        else:
             self.connection.resume_reading()
 
-    def _pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self.connection.pause_reading()
+    # --- the connection ---------------------------------------------------------------------------------------
+
+    def on_drained(self) -> None:
+        """Nothing to do: the network itself stops reading from a client that does not read."""
+
+    def on_closed(self, reason: str) -> None:
+        self._server.sessions.discard(self)
+        self._abandon()
 
     def _refuse(self, kind: str, what: str) -> None:
         if not self.closed:
@@ -268,8 +284,17 @@ class Session:
                 _release(ctx.chunks or ())
                 self._settle(ctx)
         self._order.clear()
-        for task in list(self._tasks):
-            task.cancel()
+        for poll in list(self._polls):
+            poll.cancel()
+
+
+def _encode(ctx: RequestContext, answer: Any) -> Sequence[Chunk]:
+    version = ctx.api_version
+    if type(answer) is not tuple and type(answer) is not list:
+        answer = (answer.encode(version=max(version, 0)),)
+    if version >= ctx.api.first_flexible and ctx.api.key != _API_VERSIONS:  # whose header never has tagged fields
+        return (_FLEXIBLE_CORRELATION.pack(ctx.correlation_id, 0), *answer)
+    return (_CORRELATION.pack(ctx.correlation_id), *answer)
 
 
 def _skip_tags(frame: memoryview, position: int) -> int:
@@ -302,5 +327,5 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 def _release(chunks: Sequence[Chunk]) -> None:
     for chunk in chunks:
-        if not isinstance(chunk, (bytes, bytearray, memoryview)):
+        if not isinstance(chunk, _BYTES):
             chunk.release()

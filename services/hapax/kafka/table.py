@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DEFERRED: Final = object()
 """Returned by a handler that answers later, through `ctx.respond` or `ctx.fail`."""
+UNKNOWN_VERSION: Final = -1
+"""`ctx.api_version` of an ApiVersions request in a version that this node does not know; `request` is None then."""
 
 Answer = Any
 Handler = Callable[["RequestContext", Any], Answer | Awaitable[Answer] | None]
@@ -41,18 +43,17 @@ class CloseConnection(Exception):
 class RequestContext:
     """One request on its way: whom it came from, and the place in the connection's order that its answer takes."""
 
-    __slots__ = ("api", "api_version", "chunks", "client_id", "correlation_id", "done", "frame_bytes", "session")
+    __slots__ = ("api", "api_version", "chunks", "client_id", "correlation_id", "done", "held_bytes", "session")
 
     def __init__(
-        self, session: Session, api: Api, api_version: int, correlation_id: int, client_id: str | None,
-        frame_bytes: int,
+        self, session: Session, api: Api, api_version: int, correlation_id: int, client_id: str | None
     ) -> None:
         self.session = session
         self.api = api
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.frame_bytes = frame_bytes
+        self.held_bytes = 0
         self.chunks: Sequence[Chunk] | None = None
         self.done = False
 

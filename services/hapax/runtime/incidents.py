@@ -19,7 +19,10 @@ class Incidents:
         self._now_s = now_s
         self._windows: dict[str, tuple[int, int]] = {}
 
-    def __call__(self, kind: str, message: str, **fields: object) -> None:
+    def __call__(
+        self, kind: str, message: str, exc_info: BaseException | None = None, **fields: object
+    ) -> None:
+        """With `exc_info` (a fault of the program, not of the stranger) the line is an error with its traceback."""
         second = int(self._now_s())
         window, count = self._windows.get(kind, (second, 0))
         if window != second:
@@ -27,5 +30,9 @@ class Incidents:
                 fields["not_logged_before"] = count - LINES_PER_SECOND
             count = 0
         self._windows[kind] = (second, count + 1)
-        if count < LINES_PER_SECOND:
+        if count >= LINES_PER_SECOND:
+            return
+        if exc_info is not None:
+            self._log.error(message, exc_info=exc_info, **fields)
+        else:
             self._log.warning(message, **fields)

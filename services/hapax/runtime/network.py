@@ -22,7 +22,6 @@ import os
 import resource
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -55,19 +54,19 @@ _RESERVED_DESCRIPTORS: Final = 256
 _BACKLOG: Final = 4096
 _CLOSE_SECONDS: Final = 1.0
 """A listener that closes waits so long for its connections to take what is queued."""
-_NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EOVERFLOW})
+_NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
 
-_BytesChunk = bytes | bytearray | memoryview
+_BYTES: Final = (bytes, bytearray, memoryview)
 
 
 class _Connection(asyncio.BufferedProtocol):
     """One connection: `ports.FrameConnection` towards its owner, a buffered protocol towards the loop."""
 
     __slots__ = (
-        "_accepted", "_close_reason", "_closing", "_dup", "_filled", "_flush_scheduled", "_handler",
-        "_handler_paused", "_high_water", "_last_byte", "_last_frame", "_limits", "_loop", "_lost",
-        "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_send_paused",
-        "_transport", "_unsent", "_writer_added", "peer", "serial",
+        "_above", "_accepted", "_close_reason", "_closing", "_dup", "_fd", "_files", "_filled", "_flushing",
+        "_handler", "_handler_paused", "_high_water", "_last_byte", "_last_frame", "_limits", "_loop", "_lost",
+        "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_transport", "_unsent",
+        "_writer_added", "peer", "serial",
     )
 
     def __init__(
@@ -90,13 +89,15 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._own: memoryview | None = None       # the beginning of a frame that has not arrived whole
         self._filled = 0                          # bytes of `_own` that hold data
-        self._queue: deque[_BytesChunk | FileRange] = deque()
+        self._queue: list[Chunk] = []
+        self._files = 0                           # file ranges in the queue
+        self._fd = -1
         self._unsent = 0
-        self._flush_scheduled = False
+        self._above = False                       # `_unsent` has passed the high-water mark and not come down yet
+        self._flushing = False                    # a flush is due, or waits for the socket
         self._writer_added = False
         self._dup = -1
         self._handler_paused = False
-        self._send_paused = False
         self._reading = True
         self._closing = False
         self._lost = False
@@ -106,14 +107,12 @@ class _Connection(asyncio.BufferedProtocol):
     # --- what the owner calls ---------------------------------------------------------------------------------
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        size = 0
-        files = False
-        for chunk in chunks:
-            if isinstance(chunk, _BYTES):
-                size += len(chunk)
-            else:
-                size += chunk.size
-                files = True
+        try:
+            size = sum(map(len, chunks))  # type: ignore[arg-type]
+            files = 0
+        except TypeError:  # a file range has no len()
+            size = sum(len(chunk) if isinstance(chunk, _BYTES) else chunk.size for chunk in chunks)
+            files = sum(not isinstance(chunk, _BYTES) for chunk in chunks)
         if self._closing or self._lost:
             if files:
                 _release(chunks)
@@ -121,13 +120,15 @@ class _Connection(asyncio.BufferedProtocol):
         queue = self._queue
         queue.append(_LENGTH.pack(size))
         queue.extend(chunks)
+        self._files += files
         self._unsent += size + 4
-        if not (self._flush_scheduled or self._writer_added):
-            self._flush_scheduled = True
+        if not self._flushing:
+            self._flushing = True
             self._loop.call_soon(self._flush)
-        if self._unsent > self._high_water and self._accepted and not self._send_paused:
-            self._send_paused = True  # a client that does not read its answers is not asked for more requests
-            self._apply_pause()
+        if self._unsent > self._high_water and not self._above:
+            self._above = True
+            if self._accepted:  # a client that does not read its answers is not asked for more requests
+                self._apply_pause()
 
     def unsent_bytes(self) -> int:
         return self._unsent
@@ -168,6 +169,7 @@ class _Connection(asyncio.BufferedProtocol):
                 return
             self._registry.open.add(self)
         sock = transport.get_extra_info("socket")
+        self._fd = sock.fileno()  # valid until the transport closes, after which nothing is sent
         with contextlib.suppress(OSError):  # a socket that the peer has reset already refuses options
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.serial = self._network.next_serial()
@@ -234,8 +236,8 @@ class _Connection(asyncio.BufferedProtocol):
                 if self._lost or self._closing:
                     return
         except Exception as error:
-            log.error("closing a connection: its handler failed", exc_info=error, connection=self.serial,
-                      peer=self.peer)
+            self._network.complain("failure", "closing a connection: its handler failed", exc_info=error,
+                                   connection=self.serial, peer=self.peer)
             self._drop("handler failed")
             return
         self._keep(data, position, end)
@@ -252,7 +254,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._filled = have
 
     def _apply_pause(self) -> None:
-        reading = not (self._handler_paused or self._send_paused or self._closing)
+        reading = not (self._handler_paused or (self._above and self._accepted) or self._closing)
         transport = self._transport
         if reading == self._reading or transport is None or self._lost:
             return
@@ -291,79 +293,81 @@ class _Connection(asyncio.BufferedProtocol):
     # --- sending ----------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
+        """Runs once per turn in which something was queued, and when a socket that was full takes bytes again."""
         if self._lost or self._transport is None:
             return
         try:
-            blocked = self._write_queue(self._transport.get_extra_info("socket").fileno())
+            while self._queue:
+                if self._files and not isinstance(self._queue[0], _BYTES):
+                    self._send_file(self._queue[0])
+                else:
+                    self._send_bytes()
+            full = False
+        except (BlockingIOError, InterruptedError):
+            full = True
         except OSError as error:
             self._drop(f"sending failed: {error.strerror or error}")
             return
-        if blocked != self._writer_added:
-            self._watch_writable(blocked)
-        if self._send_paused and self._unsent <= self._high_water // 2:
-            self._send_paused = False
+        if full != self._writer_added:
+            self._watch_writable(full)
+        self._flushing = full
+        if self._above and self._unsent <= self._high_water // 2:
+            self._above = False
             self._apply_pause()
+            if self._handler is not None:
+                self._handler.on_drained()
         if self._closing and not self._queue:
             self._transport.close()
+
+    def _send_bytes(self) -> None:
+        queue = self._queue
+        if self._files or len(queue) > _MAX_VECTOR:
+            vector = list(itertools.takewhile(lambda chunk: isinstance(chunk, _BYTES), queue[:_MAX_VECTOR]))
+        else:
+            vector = queue
+        sent = os.writev(self._fd, vector)  # type: ignore[arg-type]
+        if sent == self._unsent:
+            queue.clear()
+            self._unsent = 0
             return
-        if self._handler is not None and not blocked:
-            self._handler.on_drained()
-
-    def _write_queue(self, fd: int) -> bool:
-        """Writes until the queue is empty (False) or the socket takes no more (True)."""
-        queue = self._queue
-        try:
-            while queue:
-                head = queue[0]
-                if isinstance(head, _BYTES):
-                    self._sent_bytes(os.writev(fd, _vector(queue)))
-                else:
-                    self._send_file(fd, head)
-        except (BlockingIOError, InterruptedError):
-            return True
-        return False
-
-    def _sent_bytes(self, sent: int) -> None:
-        queue = self._queue
         self._unsent -= sent
-        self._last_frame = max(self._last_frame, self._loop.time())
-        while sent > 0:
-            head = cast(_BytesChunk, queue[0])
-            size = len(head)
+        self._last_frame = self._loop.time()  # a slow reader is not an idle one
+        done = 0
+        for chunk in vector:
+            size = len(chunk)  # type: ignore[arg-type]
             if sent < size:
-                queue[0] = memoryview(head)[sent:]
-                return
+                queue[done] = memoryview(chunk)[sent:]  # type: ignore[arg-type]
+                break
             sent -= size
-            queue.popleft()
-        while queue and isinstance(queue[0], _BYTES) and not queue[0]:
-            queue.popleft()  # an empty chunk would make `writev` return 0 for ever
+            done += 1
+        del queue[:done]
 
-    def _send_file(self, fd: int, file: FileRange) -> None:
+    def _send_file(self, file: FileRange) -> None:
         part = file if isinstance(file, _Remainder) else _Remainder(file)
         self._queue[0] = part
-        try:
-            while part.size > 0:
-                sent = os.sendfile(fd, part.fd, part.position, min(part.size, _SENDFILE_BYTES))
-                if sent == 0:
-                    raise OSError(errno.EIO, "the file is shorter than the range to send")
-                part.advance(sent)
-                self._unsent -= sent
-        except OSError as error:
-            if error.errno not in _NO_SENDFILE:
-                raise
-            data = part.read()
-            self._queue[0] = data
-            part.release()
-            return
-        self._queue.popleft()
+        while part.size > 0:
+            try:
+                sent = os.sendfile(self._fd, part.fd, part.position, min(part.size, _SENDFILE_BYTES))
+            except OSError as error:
+                if error.errno not in _NO_SENDFILE:
+                    raise
+                self._queue[0] = part.read()
+                self._files -= 1
+                part.release()
+                return
+            if sent == 0:
+                raise OSError(errno.EIO, "the file is shorter than the range to send")
+            part.advance(sent)
+            self._unsent -= sent
+            self._last_frame = self._loop.time()
+        del self._queue[0]
+        self._files -= 1
         part.release()
 
     def _watch_writable(self, on: bool) -> None:
-        assert self._transport is not None
         if on:
             if self._dup < 0:
-                self._dup = os.dup(self._transport.get_extra_info("socket").fileno())
+                self._dup = os.dup(self._fd)
             self._loop.add_writer(self._dup, self._flush)
         elif self._dup >= 0:
             self._loop.remove_writer(self._dup)
@@ -378,6 +382,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._dup = -1
         _release(self._queue)
         self._queue.clear()
+        self._files = 0
         self._unsent = 0
 
     def _drop(self, reason: str) -> None:
@@ -389,9 +394,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._forget_queue()
         if self._transport is not None:
             self._transport.abort()
-
-
-_BYTES: Final = (bytes, bytearray, memoryview)
 
 
 class _Remainder:
@@ -416,16 +418,7 @@ class _Remainder:
         self._file.release()
 
 
-def _vector(queue: deque[_BytesChunk | FileRange]) -> list[_BytesChunk]:
-    vector: list[_BytesChunk] = []
-    for chunk in itertools.islice(queue, _MAX_VECTOR):
-        if not isinstance(chunk, _BYTES):
-            break
-        vector.append(chunk)
-    return vector
-
-
-def _release(chunks: Sequence[Chunk] | deque[_BytesChunk | FileRange]) -> None:
+def _release(chunks: Sequence[Chunk]) -> None:
     for chunk in chunks:
         if not isinstance(chunk, _BYTES):
             chunk.release()
