@@ -181,6 +181,8 @@ class ClientProducer:
                 self._ending = False
             self._move(E.FAIL_TRANSACTION)
         else:
+            if trouble.verdict is Verdict.ABORT:  # with nothing to abort
+                trouble = Trouble(Verdict.FATAL, trouble.code, trouble.reason)
             self.trouble = trouble
             self._move(E.FAIL)
             self._ending = False

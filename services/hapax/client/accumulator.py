@@ -1,0 +1,108 @@
+"""Records waiting to be sent: one open batch per partition, and how much memory they all take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from hapax.client.records import DeliveryReport, Header
+from hapax.codec.records import RecordBatchBuilder
+from hapax.core.types import TopicPartition
+
+RECORD_OVERHEAD = 70
+"""Bytes a record may take besides key, value and headers, with its share of an otherwise empty batch's header."""
+
+
+class OpenBatch:
+    """A batch being filled; once closed, the content of a `Batch` of the producer machine."""
+
+    __slots__ = ("builder", "bytes", "created_ms", "data", "deliveries", "full", "timestamps")
+
+    def __init__(self, builder: RecordBatchBuilder, created_ms: int) -> None:
+        self.builder = builder
+        self.created_ms = created_ms
+        self.bytes = 0
+        """Before compression; what it takes of buffer.memory."""
+        self.full = False
+        self.data = bytearray()
+        self.deliveries: list[asyncio.Future[DeliveryReport]] = []
+        self.timestamps: list[int] = []
+
+    def close(self) -> None:
+        self.data = self.builder.build()
+
+
+class Accumulator:
+    def __init__(self, *, batch_size: int, compression: int, memory: int) -> None:
+        self.open: dict[TopicPartition, OpenBatch] = {}
+        self._batch_size = batch_size
+        self._compression = compression
+        self._free = memory
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def has_room(self, size: int) -> bool:
+        return self._free >= size and not self._waiting
+
+    async def room(self, size: int) -> None:
+        """Waits until `size` bytes are free, first come, first served. Cancelling gives the place up."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, waiting)
+        self._waiting.append(entry)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                self._wake()
+            raise
+
+    def free(self, size: int) -> None:
+        self._free += size
+        self._wake()
+
+    def append(
+        self,
+        partition: TopicPartition,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        delivery: asyncio.Future[DeliveryReport],
+        size: int,
+        now_ms: int,
+    ) -> OpenBatch | None:
+        """Adds a record. Returns the batch that this pushed out because it was full, closed, if any."""
+        batch = self.open.get(partition)
+        pushed_out = None
+        if batch is not None and not batch.builder.append(timestamp_ms, key, value, headers):
+            pushed_out = self.close(partition)
+            batch = None
+        if batch is None:
+            builder = RecordBatchBuilder(compression=self._compression, limit=self._batch_size)
+            batch = self.open[partition] = OpenBatch(builder, now_ms)
+            builder.append(timestamp_ms, key, value, headers)
+        batch.deliveries.append(delivery)
+        batch.timestamps.append(timestamp_ms)
+        batch.bytes += size
+        batch.full = batch.bytes >= self._batch_size
+        self._free -= size
+        return pushed_out
+
+    def close(self, partition: TopicPartition) -> OpenBatch:
+        batch = self.open.pop(partition)
+        batch.close()
+        return batch
+
+    def drop_open(self) -> Iterator[OpenBatch]:
+        """Takes the open batches out, unsent."""
+        while self.open:
+            yield self.open.popitem()[1]
+
+    def _wake(self) -> None:
+        left = self._free
+        while self._waiting and self._waiting[0][0] <= left:
+            size, waiting = self._waiting.popleft()
+            left -= size  # taken when the waiter goes on
+            if not waiting.done():
+                waiting.set_result(None)

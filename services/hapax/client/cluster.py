@@ -1,0 +1,369 @@
+"""What a client knows of its cluster: nodes, leaders, coordinators; and one connection to each node and purpose.
+
+Metadata is asked for by one task: when somebody misses something, after every sign that what is known is stale,
+and when it has grown old. Everybody else reads what is there, or waits for the next answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from hapax.client.environment import ClientPorts
+from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code, is_retriable
+from hapax.client.settings import Options
+from hapax.core.errors import ErrorCode
+from hapax.core.types import TopicPartition
+from hapax.kafka import messages
+from hapax.kafka.messages import unknown_tag
+from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
+from hapax.runtime.ports import RpcChannel, RpcError
+
+T = TypeVar("T")
+Purpose = Literal["data", "coordinator", "fetch"]
+CoordinatorKind = Literal["group", "transaction"]
+
+RPC_ADDRESS_TAG = 10000
+"""On each broker of a DescribeCluster answer: its `host:port` for Hapax's own calls."""
+ALLOCATOR_TAG = 10001
+"""On the answer itself: the `host:port` of a producer-id allocator (leases)."""
+
+
+class Leader(NamedTuple):
+    node_id: int
+    """-1: none at the moment."""
+    epoch: int
+
+
+class Topic(NamedTuple):
+    name: str
+    topic_id: Any
+    """uuid.UUID; all zeros where the peer does not know topic ids."""
+    partitions: dict[int, Leader]
+
+    def available(self) -> list[int]:
+        """Partitions with a leader, sorted; all where none has one."""
+        return [p for p, leader in self.partitions.items() if leader.node_id >= 0] or list(self.partitions)
+
+
+class Backoff:
+    """Pauses that double from retry.backoff.ms to retry.backoff.max.ms, each 20 % more or less."""
+
+    def __init__(self, options: Options, ports: ClientPorts) -> None:
+        self._next: float = options["retry.backoff.ms"]
+        self._most: float = max(options["retry.backoff.max.ms"], self._next)
+        self._random = ports.random
+
+    def seconds(self) -> float:
+        pause = self._next * self._random.uniform(0.8, 1.2) / 1000
+        self._next = min(self._next * 2, self._most)
+        return pause
+
+
+class Cluster:
+    def __init__(self, options: Options, ports: ClientPorts, *, auto_create: bool = False) -> None:
+        self.options = options
+        self.ports = ports
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.nodes: dict[int, tuple[str, int]] = {}
+        self.topics: dict[str, Topic] = {}
+        self.topic_errors: dict[str, int] = {}
+        self.transaction_version = 0
+        """The finalized feature; 0 or 1: version 1."""
+        self.on_change: Callable[[], None] | None = None
+        self._auto_create = auto_create
+        self._interesting: dict[str, None] = {}
+        self._peers: dict[tuple[int, Purpose], asyncio.Task[Peer]] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
+        self._wanted = asyncio.Event()
+        self._rounds: list[asyncio.Future[None]] = []
+        self._refresher: asyncio.Task[None] | None = None
+        self._metadata_peer: Peer | None = None
+        self._asking = asyncio.Lock()
+        self._rpc: dict[str, RpcChannel] = {}
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Finds the cluster. Raises RetriableError where no bootstrap server answers in time."""
+        await self.within(self.options["request.timeout.ms"], "finding the cluster", self._ask)
+        self._refresher = asyncio.ensure_future(self._refresh_for_ever())
+
+    async def close(self) -> None:
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+        for task in self._peers.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
+            else:
+                task.cancel()
+        self._peers.clear()
+        if self._metadata_peer is not None:
+            self._metadata_peer.close()
+        for channel in self._rpc.values():
+            await channel.close()
+        self._rpc.clear()
+
+    def now(self) -> int:
+        return self.ports.clock.monotonic_ms()
+
+    # --- metadata ---------------------------------------------------------------------------------------------
+
+    def leader(self, partition: TopicPartition) -> Leader | None:
+        """None or node -1: unknown at the moment; a refresh is under way."""
+        topic = self.topics.get(partition.topic)
+        found = None if topic is None else topic.partitions.get(partition.partition)
+        if found is None or found.node_id < 0:
+            self._interesting[partition.topic] = None
+            self.refresh_soon()
+        return found
+
+    async def topic(self, name: str, timeout_ms: int) -> Topic:
+        """The topic's partitions, asked for if need be. Raises FatalError for an impossible name or no access,
+        RetriableError where it is not known in time."""
+        self._interesting[name] = None
+        deadline = self.now() + timeout_ms
+        while True:
+            topic = self.topics.get(name)
+            if topic is not None and topic.partitions:
+                return topic
+            code = self.topic_errors.get(name, 0)
+            if code and not is_retriable(code):
+                raise from_code(code, f"topic {name!r}")
+            left = deadline - self.now()
+            if left <= 0:
+                code = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise from_code(code, f"topic {name!r}", f"not known after {timeout_ms} ms")
+            await self.refreshed(left)
+
+    def refresh_soon(self) -> None:
+        self._wanted.set()
+
+    async def refreshed(self, timeout_ms: int) -> None:
+        """Asks for metadata and waits for the next answer, at most `timeout_ms`; never raises for a failed one."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rounds.append(done)
+        self._wanted.set()
+        await asyncio.wait([done], timeout=timeout_ms / 1000)
+
+    async def all_topics(self) -> dict[str, Topic]:
+        """Every topic of the cluster, internal ones included."""
+        return await self._ask(everything=True)
+
+    async def _refresh_for_ever(self) -> None:
+        backoff = Backoff(self.options, self.ports)
+        while True:
+            try:
+                async with asyncio.timeout(self.options["metadata.max.age.ms"] / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            rounds, self._rounds = self._rounds, []
+            pause = self.options["retry.backoff.ms"] / 1000
+            try:
+                await self._ask()
+                backoff = Backoff(self.options, self.ports)
+            except HapaxError:
+                pause = backoff.seconds()
+                self._wanted.set()
+            for waiting in rounds:
+                if not waiting.done():
+                    waiting.set_result(None)
+            if self.on_change is not None:
+                self.on_change()
+            await asyncio.sleep(pause)
+
+    async def _ask(self, everything: bool = False) -> dict[str, Topic]:
+        names = None if everything else list(self._interesting)
+        async with self._asking:
+            response = await self._from_any_node(lambda: self._metadata_request(names))
+        self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
+        self.controller_id = response.controller_id
+        self.cluster_id = response.cluster_id
+        found = {}
+        for answer in response.topics:
+            self.topic_errors[answer.name] = answer.error_code
+            if answer.error_code == 0:
+                found[answer.name] = self._merged(answer)
+            elif answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self.topics.pop(answer.name, None)
+        self.topics.update(found)
+        return found
+
+    def _metadata_request(self, names: list[str] | None) -> Any:
+        Message = messages.MetadataRequest
+        topics = None if names is None else [Message.MetadataRequestTopic(name=name) for name in names]
+        return Message(topics=topics, allow_auto_topic_creation=self._auto_create)
+
+    def _merged(self, answer: Any) -> Topic:
+        known = self.topics.get(answer.name)
+        partitions = {}
+        for p in sorted(answer.partitions, key=lambda p: int(p.partition_index)):
+            leader = Leader(p.leader_id, p.leader_epoch)
+            if known is not None and known.topic_id == answer.topic_id:
+                former = known.partitions.get(p.partition_index)
+                if former is not None and leader.epoch < former.epoch:
+                    leader = former  # a node that lags behind
+            partitions[p.partition_index] = leader
+        return Topic(answer.name, answer.topic_id, partitions)
+
+    async def _from_any_node(self, request: Callable[[], Any]) -> Any:
+        """The answer of whichever node gives one first, asked in turn. Raises RetriableError."""
+        reasons = []
+        if self._metadata_peer is not None and not self._metadata_peer.closed:
+            try:
+                return await self._metadata_peer.call(request())
+            except PeerError as error:
+                reasons.append(str(error))
+        known = list(self.nodes.values())
+        start = self.ports.random.randrange(0, len(known)) if known else 0
+        candidates = known[start:] + known[:start] + list(self.options["bootstrap.servers"])
+        for host, port in dict.fromkeys(candidates):
+            try:
+                peer = await self._connect(host, port)
+                if self._metadata_peer is not None:
+                    self._metadata_peer.close()
+                self._metadata_peer = peer
+                return await peer.call(request())
+            except PeerError as error:
+                reasons.append(str(error))
+        raise RetriableError("no node answers: " + "; ".join(reasons[-3:]), code=ErrorCode.NETWORK_EXCEPTION)
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    async def _connect(self, host: str, port: int) -> Peer:
+        peer = await Peer.connect(
+            self.ports.network,
+            host,
+            port,
+            client_id=self.options["client.id"],
+            request_timeout_ms=self.options["request.timeout.ms"],
+            connect_timeout_ms=self.options["socket.connection.setup.timeout.ms"],
+        )
+        self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
+        return peer
+
+    def open_peer(self, node_id: int, purpose: Purpose = "data") -> Peer | None:
+        """The connection, where it is open already."""
+        task = self._peers.get((node_id, purpose))
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        peer = task.result()
+        return None if peer.closed else peer
+
+    async def peer(self, node_id: int, purpose: Purpose = "data") -> Peer:
+        """A connection to a node, opened if need be; callers at the same time share it. Raises PeerError."""
+        key = (node_id, purpose)
+        task = self._peers.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None or task.result().closed)):
+            address = self.nodes.get(node_id)
+            if address is None:
+                self.refresh_soon()
+                raise PeerError(f"node {node_id} is not known")
+            task = self._peers[key] = asyncio.ensure_future(self._connect(*address))
+        try:
+            return await asyncio.shield(task)
+        except PeerError:
+            self.refresh_soon()
+            raise
+
+    async def call_any(self, request: Callable[[], Any]) -> Any:
+        """Asks whichever node answers. Raises RetriableError, PeerUnsupported."""
+        async with self._asking:
+            return await self._from_any_node(request)
+
+    # --- coordinators -----------------------------------------------------------------------------------------
+
+    def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
+        self._coordinators.pop((kind, key), None)
+
+    async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
+        """The node that serves a group or transactional id. Raises HapaxError."""
+        known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        key_type = 1 if kind == "transaction" else 0
+        async with self._asking:
+            response = await self._from_any_node(
+                lambda: messages.FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+            )
+        answer = response.coordinators[0] if response.coordinators else response
+        if answer.error_code:
+            raise from_code(answer.error_code, f"coordinator of {kind} {key!r}", answer.error_message)
+        self.nodes.setdefault(answer.node_id, (answer.host, answer.port))
+        if self.nodes[answer.node_id] != (answer.host, answer.port):
+            self.nodes[answer.node_id] = (answer.host, answer.port)
+        self._coordinators[kind, key] = answer.node_id
+        return int(answer.node_id)
+
+    async def coordinator_peer(self, kind: CoordinatorKind, key: str) -> Peer:
+        """Raises HapaxError or PeerError."""
+        return await self.peer(await self.coordinator(kind, key), "coordinator")
+
+    # --- Hapax's own calls ------------------------------------------------------------------------------------
+
+    async def rpc_addresses(self) -> tuple[dict[int, str], str | None]:
+        """Of each node, and of an allocator. Raises NotHapaxError where the peer is another system."""
+        try:
+            response = await self.call_any(lambda: messages.DescribeClusterRequest())
+        except PeerUnsupported:
+            raise NotHapaxError("the cluster does not answer DescribeCluster") from None
+        if response.error_code:
+            raise from_code(response.error_code, "DescribeCluster", response.error_message)
+        found = {}
+        for broker in response.brokers:
+            address = unknown_tag(broker, RPC_ADDRESS_TAG)
+            if address is not None:
+                found[broker.broker_id] = address.decode()
+        if not found:
+            raise NotHapaxError(f"cluster {response.cluster_id!r} is not Hapax: its nodes name no address for calls")
+        allocator = unknown_tag(response, ALLOCATOR_TAG)
+        return found, None if allocator is None else allocator.decode()
+
+    def channel(self, address: str) -> RpcChannel:
+        found = self._rpc.get(address)
+        if found is None:
+            found = self._rpc[address] = self.ports.network.rpc_channel(address)
+        return found
+
+    # --- trying again -----------------------------------------------------------------------------------------
+
+    async def within(self, timeout_ms: int, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeats `attempt` after retriable failures, with pauses, at most `timeout_ms`. Raises the last failure."""
+        deadline = self.now() + timeout_ms
+        backoff = Backoff(self.options, self.ports)
+        while True:
+            try:
+                return await attempt()
+            except RetriableError as error:
+                failure: HapaxError = error
+            except PeerError as error:
+                failure = RetriableError(f"{what}: {error}", code=ErrorCode.NETWORK_EXCEPTION)
+            except RpcError as error:
+                if error.status not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+                    raise FatalError(f"{what}: {error}") from error
+                failure = RetriableError(f"{what}: {error}", code=ErrorCode.NETWORK_EXCEPTION)
+            except PeerUnsupported as error:
+                raise FatalError(f"{what}: {error}") from error
+            pause = backoff.seconds()
+            if self.now() + pause * 1000 > deadline:
+                raise failure
+            await asyncio.sleep(pause)
+
+
+def by_node(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    """Groups partitions by leader. Raises RetriableError where one has none."""
+    groups: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        leader = cluster.leader(partition)
+        if leader is None or leader.node_id < 0:
+            raise RetriableError(
+                f"{partition.topic}-{partition.partition} has no leader at the moment",
+                code=ErrorCode.LEADER_NOT_AVAILABLE,
+            )
+        groups.setdefault(leader.node_id, []).append(partition)
+    return groups

@@ -1,0 +1,272 @@
+"""A producer's calls to its coordinators: each repeats until it is answered for good.
+
+Every answer's code goes through the producer machine, which decides whether to repeat, to abort or to give up;
+this module only finds the coordinator, sends, waits and words the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hapax.client.cluster import Backoff, Cluster, CoordinatorKind
+from hapax.client.errors import HapaxError, RetriableError, from_trouble
+from hapax.core.client_producer import ClientProducer
+from hapax.core.client_producer_partition import Identity
+from hapax.core.client_producer_state import Trouble
+from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.errors import ErrorCode
+from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
+from hapax.kafka import messages
+from hapax.kafka.messages import unknown_tag
+from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
+
+REASON_TAG = 10002
+"""On refusals of Hapax's coordinators: a sentence (UTF-8), e.g. who fenced whom."""
+
+_LOOK_AGAIN = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+_CONCURRENT_PAUSE_S = 0.02
+"""After CONCURRENT_TRANSACTIONS: the former transaction's markers are still being written."""
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A position to commit: the offset of the next record to read."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
+
+
+class ConsumerGroup(NamedTuple):
+    """The membership under which offsets are committed in a transaction. A plain group id will do for consumers
+    with assigned partitions."""
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+def with_metadata(offset: OffsetAndMetadata | int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+
+
+class Coordination:
+    def __init__(self, cluster: Cluster, machine: ClientProducer, transactional_id: str | None) -> None:
+        self._cluster = cluster
+        self._machine = machine
+        self._id = transactional_id
+
+    async def initialize(self, current: Identity, timeout_ms: int) -> tuple[Identity, int] | None:
+        """InitProducerId: the identity, and the version of transactions the cluster speaks. None: refused for good
+        (the machine knows). Repeats without end."""
+        Message = messages.InitProducerIdRequest
+        offered: list[int] = []
+
+        def request(peer: Peer) -> tuple[Any, int]:
+            version = peer.capabilities.pick(Message, at_most=5, at_least=3 if current.epoch >= 0 else 0)
+            offered[:] = [_transaction_version(peer)]
+            message = Message(
+                transactional_id=self._id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=current.producer_id,
+                producer_epoch=current.epoch,
+            )
+            return message, version
+
+        if self._id is None:
+            response = await self._repeat(None, "", request, lambda r: int(r.error_code))
+        else:
+            response = await self._repeat("transaction", self._id, request, lambda r: int(r.error_code))
+        if response is None:
+            return None
+        return Identity(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch)), offered[0]
+
+    async def add_partitions(self, partitions: tuple[TopicPartition, ...]) -> bool:
+        """AddPartitionsToTxn (version 1 only)."""
+        Message = messages.AddPartitionsToTxnRequest
+        topics: dict[str, list[int]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        identity = self._machine.identity
+
+        def request(peer: Peer) -> tuple[Any, int]:
+            message = Message(
+                v3_and_below_transactional_id=self._id,
+                v3_and_below_producer_id=identity.producer_id,
+                v3_and_below_producer_epoch=identity.epoch,
+                v3_and_below_topics=[
+                    Message.AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in topics.items()
+                ],
+            )
+            return message, peer.capabilities.pick(Message, at_most=3)
+
+        def code(response: Any) -> int:
+            codes = [
+                int(partition.partition_error_code)
+                for topic in response.results_by_topic_v3_and_below
+                for partition in topic.results_by_partition
+            ]
+            # The cause, not OPERATION_NOT_ATTEMPTED, which the other partitions of the request are given.
+            return next((c for c in codes if c not in (0, ErrorCode.OPERATION_NOT_ATTEMPTED)), max(codes, default=0))
+
+        assert self._id is not None
+        return await self._repeat("transaction", self._id, request, code) is not None
+
+    async def send_offsets(self, offsets: Offsets, group: ConsumerGroup) -> bool:
+        """TxnOffsetCommit, after AddOffsetsToTxn where the cluster speaks version 1."""
+        assert self._id is not None
+        identity = self._machine.identity
+        if self._machine.version < 2:
+            Add = messages.AddOffsetsToTxnRequest
+
+            def add(peer: Peer) -> tuple[Any, int]:
+                message = Add(
+                    transactional_id=self._id,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.epoch,
+                    group_id=group.group_id,
+                )
+                return message, peer.capabilities.pick(Add)
+
+            if await self._repeat("transaction", self._id, add, lambda r: int(r.error_code)) is None:
+                return False
+        Message = messages.TxnOffsetCommitRequest
+        Partition = Message.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition
+        topics: dict[str, list[Any]] = {}
+        for partition, given in offsets.items():
+            offset = with_metadata(given)
+            topics.setdefault(partition.topic, []).append(
+                Partition(
+                    partition_index=partition.partition,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    committed_metadata=offset.metadata,
+                )
+            )
+
+        def commit(peer: Peer) -> tuple[Any, int]:
+            version = peer.capabilities.pick(
+                Message,
+                at_most=None if self._machine.version >= 2 else 4,
+                at_least=5 if self._machine.version >= 2 else 0,
+            )
+            message = Message(
+                transactional_id=self._id,
+                group_id=group.group_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                generation_id=group.generation,
+                member_id=group.member_id,
+                group_instance_id=group.instance_id,
+                topics=[
+                    Message.TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()
+                ],
+            )
+            return message, version
+
+        def code(response: Any) -> int:
+            return next((int(p.error_code) for t in response.topics for p in t.partitions if p.error_code), 0)
+
+        return await self._repeat("group", group.group_id, commit, code) is not None
+
+    async def end(self, commit: bool) -> tuple[bool, Identity | None]:
+        """EndTxn: whether it was accepted, and the next transaction's identity (version 2)."""
+        assert self._id is not None
+        Message = messages.EndTxnRequest
+        identity = self._machine.identity
+
+        def request(peer: Peer) -> tuple[Any, int]:
+            version = peer.capabilities.pick(
+                Message,
+                at_most=None if self._machine.version >= 2 else 4,
+                at_least=5 if self._machine.version >= 2 else 0,
+            )
+            message = Message(
+                transactional_id=self._id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                committed=commit,
+            )
+            return message, version
+
+        response = await self._repeat("transaction", self._id, request, lambda r: int(r.error_code))
+        if response is None:
+            return False, None
+        if self._machine.version >= 2:
+            return True, Identity(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))
+        return True, None
+
+    async def _repeat(
+        self,
+        kind: CoordinatorKind | None,
+        key: str,
+        request: Callable[[Peer], tuple[Any, int]],
+        code_of: Callable[[Any], int],
+    ) -> Any | None:
+        """The first answer without an error; None after an answer (or a version) that ends the matter, of which the
+        machine has been told. Ends early by cancellation only."""
+        backoff = Backoff(self._cluster.options, self._cluster.ports)
+        while True:
+            code: int = ErrorCode.NETWORK_EXCEPTION
+            try:
+                if kind is None:
+                    peer = await self._any_peer()
+                else:
+                    peer = await self._cluster.coordinator_peer(kind, key)
+                message, version = request(peer)
+                response = await peer.call(message, version=version)
+                code = code_of(response)
+                if code == 0:
+                    return response
+                reason = (unknown_tag(response, REASON_TAG) or b"").decode(errors="replace")
+                if self._machine.coordinator_refused(code, reason) is not Verdict.RETRY:
+                    return None
+            except PeerError:
+                pass
+            except RetriableError as error:
+                code = error.code
+            except PeerUnsupported as error:
+                self._machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNSUPPORTED_VERSION, str(error)))
+                return None
+            except HapaxError as error:
+                self._machine.fail(Trouble(Verdict.FATAL, error.code, str(error)))
+                return None
+            if kind is not None and code in _LOOK_AGAIN:
+                self._cluster.forget_coordinator(kind, key)
+            pause = _CONCURRENT_PAUSE_S if code == ErrorCode.CONCURRENT_TRANSACTIONS else backoff.seconds()
+            await asyncio.sleep(pause)
+
+    async def _any_peer(self) -> Peer:
+        nodes = sorted(self._cluster.nodes)
+        if not nodes:
+            await self._cluster.refreshed(self._cluster.options["request.timeout.ms"])
+            raise PeerError("no node is known")
+        return await self._cluster.peer(nodes[self._cluster.ports.random.randrange(0, len(nodes))])
+
+
+def _transaction_version(peer: Peer) -> int:
+    """2 where the cluster has finalized it and the peer speaks every call it needs."""
+    capabilities = peer.capabilities
+    if capabilities.features.get("transaction.version", 0) < 2:
+        return 1
+    needed = ((messages.ProduceRequest, 12), (messages.EndTxnRequest, 5), (messages.TxnOffsetCommitRequest, 5))
+    for message, version in needed:
+        if capabilities.versions.get(message.API_KEY, (0, -1))[1] < version:
+            return 1
+    return 2
+
+
+def trouble_of(machine: ClientProducer) -> HapaxError:
+    """The error for whatever stopped the machine."""
+    assert machine.trouble is not None
+    return from_trouble(machine.trouble)

@@ -1,0 +1,147 @@
+"""The client's errors: a small tree, and each error says what to do.
+
+    HapaxError
+    +- RetriableError    nothing is decided against you: the same call may succeed later
+    +- AbortableError    the open transaction cannot commit: abort it, then begin again
+    +- FencedError       another instance has your identity: stop; who, when and from where are told where known
+    +- FatalError        this producer, consumer or call cannot succeed as it is
+       +- SettingsError  a setting's name or value is wrong
+       +- NotHapaxError  the call needs a Hapax cluster and the peer is another
+       +- WrongState     the call does not fit what was called before
+
+`code` is Kafka's error code (0 where the client itself found the fault). `maybe_written` on a delivery's error: the
+records may be in the log all the same.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hapax.core.client_producer_state import Trouble
+from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.errors import ErrorCode
+
+
+class HapaxError(Exception):
+    """The root. `advice` is one sentence on what to do."""
+
+    advice = ""
+
+    def __init__(self, message: str, *, code: int = 0, advice: str | None = None, maybe_written: bool = False) -> None:
+        self.code = code
+        self.maybe_written = maybe_written
+        if advice is not None:
+            self.advice = advice
+        super().__init__(f"{message}. {self.advice}" if self.advice else message)
+
+
+class RetriableError(HapaxError):
+    advice = "Try the same call again"
+
+
+class AbortableError(HapaxError):
+    advice = "Abort the transaction and begin a new one"
+
+
+class FatalError(HapaxError):
+    advice = ""
+
+
+class SettingsError(FatalError):
+    advice = ""
+
+
+class NotHapaxError(FatalError):
+    advice = "Connect to a Hapax cluster, or do without this call"
+
+
+class WrongState(FatalError):
+    advice = ""
+
+
+class FencedError(HapaxError):
+    """`by`: the holder that took over, `when_ms`: wall clock, `where`: its address; None where the peer did not say.
+
+    Kafka's protocol carries a message only in the answer to a Produce; Hapax adds one to its coordinator's answers.
+    """
+
+    advice = "Stop this instance: another one holds its transactional id or lease"
+
+    def __init__(self, message: str, *, code: int = 0, maybe_written: bool = False) -> None:
+        super().__init__(message, code=code, maybe_written=maybe_written)
+        self.by = _said(message, "by")
+        self.where = _said(message, "from")
+        when = _said(message, "at")
+        self.when_ms = int(when) if when is not None and when.isdigit() else None
+
+
+def _said(message: str, word: str) -> str | None:
+    """Servers word it `fenced by=NAME at=MILLISECONDS from=HOST:PORT`."""
+    found = re.search(rf"\b{word}=(\S+)", message)
+    return found.group(1).rstrip(",.;)") if found else None
+
+
+def name_of(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def from_code(code: int, what: str, reason: str | None = None) -> HapaxError:
+    """The error for an answer outside transactions (reading, administration)."""
+    text = f"{what}: {name_of(code)}" + (f": {reason}" if reason else "")
+    if code in _RETRIABLE:
+        return RetriableError(text, code=code)
+    if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+        return FencedError(text, code=code)
+    return FatalError(text, code=code)
+
+
+def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional: bool = False) -> HapaxError:
+    """The error for what the producer machine says went wrong."""
+    code = int(trouble.code)
+    text = f"{name_of(code)}: {trouble.reason}" if trouble.reason else name_of(code)
+    if trouble.verdict is Verdict.FENCED:
+        return FencedError(text, code=code, maybe_written=maybe_written)
+    if trouble.verdict is Verdict.ABORT or (transactional and trouble.verdict in (Verdict.RETRY, Verdict.REFUSED)):
+        return AbortableError(text, code=code, maybe_written=maybe_written)
+    if trouble.verdict is Verdict.RETRY or code in _RETRIABLE:
+        advice = "It may or may not have been written: ask for the producer's progress before sending it again"
+        return RetriableError(text, code=code, maybe_written=maybe_written, advice=advice if maybe_written else None)
+    return FatalError(text, code=code, maybe_written=maybe_written)
+
+
+_RETRIABLE = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+)
+"""Codes after which the same call may succeed. 45 among them: a lost batch may be sent anew by the application."""
+
+
+def is_retriable(code: int) -> bool:
+    return code in _RETRIABLE

@@ -1,0 +1,101 @@
+"""Commit tokens: a commit that a replaying engine may repeat (Hapax only).
+
+A token is (scope, value): the scope names the query, file or job, the value rises with every commit. The coordinator
+keeps the last value with the committed outcome, in the same record; a commit whose value is not newer is answered
+'already committed' and its data is aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import NamedTuple
+
+from hapax.client.cluster import Backoff, Cluster
+from hapax.client.errors import HapaxError, NotHapaxError, RetriableError
+from hapax.core.client_producer import ClientProducer
+from hapax.core.client_producer_partition import Identity
+from hapax.core.client_producer_state import Trouble
+from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.errors import ErrorCode
+from hapax.core.types import ProducerEpoch, ProducerId
+from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+from hapax.runtime.ports import RpcError
+
+SERVICE = "/hapax.v1.Transactions/"
+
+
+class CommitToken(NamedTuple):
+    """`records`: the number of records the commit stands for, kept with it; a replay with another number fails
+    unless `allow_other_count`. A value above 0 in a scope without history fails unless `allow_unknown_history`."""
+
+    scope: str
+    value: int
+    records: int = 0
+    allow_other_count: bool = False
+    allow_unknown_history: bool = False
+
+    def encode(self) -> pb.CommitToken:
+        return pb.CommitToken(scope=self.scope, value=self.value)
+
+
+class TokenOutcome(Enum):
+    COMMITTED = pb.COMMITTED
+    ABORTED = pb.ABORTED
+    ALREADY_COMMITTED = pb.ALREADY_COMMITTED
+
+
+class Told(NamedTuple):
+    outcome: TokenOutcome
+    identity: Identity | None
+    records: int
+
+
+async def transactions_call(cluster: Cluster, transactional_id: str, method: str, request: bytes) -> bytes:
+    """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError."""
+    node = await cluster.coordinator("transaction", transactional_id)
+    addresses, _ = await cluster.rpc_addresses()
+    address = addresses.get(node)
+    if address is None:
+        raise NotHapaxError(f"node {node} names no address for Hapax's calls")
+    return await cluster.channel(address).call(SERVICE + method, request, cluster.options["request.timeout.ms"] / 1000)
+
+
+async def end_with_token(
+    cluster: Cluster, transactional_id: str, machine: ClientProducer, token: CommitToken
+) -> Told | None:
+    """Commits with a token; None: refused for good (the machine knows). Repeats without end: the call is
+    idempotent."""
+    identity = machine.identity
+    request = pb.EndTransactionRequest(
+        transactional_id=transactional_id,
+        commit=True,
+        token=token.encode(),
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        record_count=token.records,
+        allow_other_count=token.allow_other_count,
+        allow_unknown_history=token.allow_unknown_history,
+    ).SerializeToString()
+    backoff = Backoff(cluster.options, cluster.ports)
+    while True:
+        try:
+            answer = pb.EndTransactionResponse.FromString(
+                await transactions_call(cluster, transactional_id, "EndTransaction", request)
+            )
+        except (RpcError, ConnectionError, RetriableError) as error:
+            if isinstance(error, RpcError) and error.status not in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "NOT_FOUND"):
+                machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+                return None
+            cluster.forget_coordinator("transaction", transactional_id)
+        except HapaxError as error:
+            machine.fail(Trouble(Verdict.ABORT, error.code, str(error)))
+            return None
+        else:
+            if answer.error == 0:
+                following = Identity(ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
+                return Told(TokenOutcome(answer.outcome), following, answer.committed_records)
+            if machine.coordinator_refused(answer.error, answer.reason) is not Verdict.RETRY:
+                return None
+            cluster.forget_coordinator("transaction", transactional_id)
+        await asyncio.sleep(backoff.seconds())
