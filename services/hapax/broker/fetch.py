@@ -16,7 +16,8 @@ from hapax.kafka.fetch import (
     encode_response,
     failed,
 )
-from hapax.kafka.table import DEFERRED, RequestContext
+from hapax.kafka.table import DEFERRED, CloseConnection, RequestContext
+from hapax.runtime import telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.segment import LogRange
 from hapax.runtime.log.segment_log import Cold
@@ -24,6 +25,8 @@ from hapax.runtime.ports import Chunk
 
 Find = Callable[[str | bytes, int], Replica]
 """(topic's name or id, partition) -> the replica that serves. Raises Refusal."""
+
+log = telemetry.logger("fetch")
 
 _MAX_WAIT_MS: Final = 30_000
 """A longer poll is answered empty-handed after this: nobody holds a place for ever."""
@@ -33,9 +36,11 @@ _WARMING_ROUNDS: Final = 4
 class FetchService:
     """`kafka.fetch.Service`."""
 
-    def __init__(self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
-                 incidents: Incidents) -> None:
-        """`leader_of` says (node, epoch) for a partition that this node does not lead. `max_bytes` bounds a response."""
+    def __init__(
+        self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
+        incidents: Incidents,
+    ) -> None:
+        """`leader_of` says (node, epoch) of a partition that is led elsewhere. `max_bytes` bounds a response."""
         self.find = find
         self.leader_of = leader_of
         self.max_bytes = max_bytes
@@ -62,9 +67,11 @@ class FetchService:
 
 
 class Poll:
-    """One Fetch on its way."""
+    """One Fetch on its way: attempts to answer, waits for data or for the disk, attempts again."""
 
-    __slots__ = ("_ctx", "_replicas", "_request", "_scheduled", "_service", "_timer", "_warmed")
+    __slots__ = (
+        "_ctx", "_done", "_expired", "_replicas", "_request", "_scheduled", "_service", "_timer", "_warmed", "_warming",
+    )
 
     def __init__(self, service: FetchService, ctx: RequestContext, request: FetchRequest) -> None:
         self._service = service
@@ -73,22 +80,25 @@ class Poll:
         self._replicas: list[Replica] = []
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
+        self._expired = request.max_wait_ms <= 0 or request.min_bytes <= 0
+        self._done = False
+        self._warming: asyncio.Task[None] | None = None
         self._warmed = 0
 
     def start(self) -> object:
         """The answer's chunks, or DEFERRED."""
-        answer = self._attempt(last=self._request.max_wait_ms <= 0 or self._request.min_bytes <= 0)
+        answer = self._attempt()
         if answer is not None:
             return answer
-        if not self._scheduled:
-            self._wait()
+        delay = min(self._request.max_wait_ms, _MAX_WAIT_MS) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay, self.finish_now)
+        self._service.waiting[self] = None
         return DEFERRED
 
     # --- one attempt ----------------------------------------------------------------------------------------------
 
-    def _attempt(self, *, last: bool) -> list[Chunk] | None:
-        """The answer, where there is enough of it or this is the last chance. None: wait, or something is being
-        read ahead."""
+    def _attempt(self) -> list[Chunk] | None:
+        """The answer, where there is enough of it or the time is over. None: it waits for data, or for the disk."""
         request, service = self._request, self._service
         left = min(request.max_bytes, service.max_bytes)
         size = 0
@@ -111,14 +121,13 @@ class Poll:
             results.append(fetched)
         if cold:
             _release(results)
-            self._scheduled = True
-            task = asyncio.get_running_loop().create_task(self._warm(cold))
-            _warming.add(task)
-            task.add_done_callback(_warming.discard)
+            self._warming = asyncio.get_running_loop().create_task(self._warm(cold))
             return None
-        if size >= request.min_bytes or error or last or not request.partitions:
+        if size >= request.min_bytes or error or self._expired or not request.partitions:
             return encode_response(self._ctx.api_version, FetchResult(0, 0, results))
         _release(results)
+        for replica in self._replicas:
+            replica.wait(self)
         return None
 
     def _read(self, replica: Replica, partition: FetchPartition, left: int, *, first: bool) -> FetchedPartition:
@@ -158,23 +167,19 @@ class Poll:
         return None
 
     async def _warm(self, cold: Sequence[tuple[Replica, Cold]]) -> None:
+        """Reads ahead off the loop what the attempt found cold (rule 18)."""
         try:
             await asyncio.gather(*(replica.log.warm(found) for replica, found in cold))
         except OSError as error:
-            self._ctx.fail(error)
+            log.warning("a cold range could not be read", error=error, peer=self._ctx.connection.peer)
+            self._end()
+            self._ctx.fail(CloseConnection("the disk failed a read"))
             return
+        self._warming = None
         self._warmed += 1
         self._again()
 
     # --- wait -----------------------------------------------------------------------------------------------------
-
-    def _wait(self) -> None:
-        if self._timer is None:
-            delay = min(self._request.max_wait_ms, _MAX_WAIT_MS) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay, self.finish_now)
-            self._service.waiting[self] = None
-        for replica in self._replicas:
-            replica.wait(self)
 
     def moved(self) -> None:
         """A partition's readable end moved."""
@@ -182,57 +187,38 @@ class Poll:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._again)
 
-    def _again(self) -> None:
-        self._scheduled = False
-        self._unwait()
-        if self._ctx.closed:
-            self._forget()
-            return
-        try:
-            answer = self._attempt(last=False)
-        except Exception as error:
-            self._forget()
-            self._ctx.fail(error)
-            return
-        if answer is not None:
-            self._forget()
-            self._ctx.respond(answer)
-        elif not self._scheduled:
-            self._wait()
-
     def finish_now(self) -> None:
         """The time is over: answers with what there is."""
-        self._forget()
-        if self._scheduled and self._warmed == 0 and not self._replicas:
+        self._expired = True
+        self._again()
+
+    def _again(self) -> None:
+        self._scheduled = False
+        if self._done or self._warming is not None:
             return
         self._unwait()
         if self._ctx.closed:
+            self._end()
             return
-        try:
-            answer = self._attempt(last=True)
-        except Exception as error:
-            self._ctx.fail(error)
-            return
+        answer = self._attempt()
         if answer is not None:
+            self._end()
             self._ctx.respond(answer)
 
     def _unwait(self) -> None:
         for replica in self._replicas:
             replica.unwait(self)
 
-    def _forget(self) -> None:
+    def _end(self) -> None:
+        self._done = True
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-            self._service.waiting.pop(self, None)
+        self._service.waiting.pop(self, None)
 
 
 _ELSEWHERE: Final = frozenset({
     ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
 })
-
-_warming: set[asyncio.Task[None]] = set()
-
 
 def _release(results: Sequence[FetchedPartition]) -> None:
     for result in results:

@@ -25,6 +25,7 @@ from hapax.codec.batch import (
 from hapax.codec.control import decode_control, encode_control
 from hapax.codec.snapshot import SnapshotEncoder, decode_snapshot
 from hapax.core.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Control, Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import (
@@ -129,15 +130,22 @@ class Shared:
 class Replica:
     """See above. `open` makes one from its folder; it serves once `lead` was called."""
 
-    def __init__(self, shared: Shared, topic: str, partition: TopicIdPartition, settings: Settings) -> None:
+    def __init__(
+        self, shared: Shared, topic: str, partition: TopicIdPartition, settings: Settings, *, internal: bool
+    ) -> None:
         self.shared = shared
         self.topic = topic
         self.id = partition
         self.index = partition.partition
         self.name = f"{topic}-{partition.partition}"
         self.leader_epoch = -1
+        self.newest_connection = -1
+        self.fencing: ConnectionFencing | None = None
+        """Of version-1 producers' connections, from the first transactional write on."""
+        self.transactional_ids: dict[int, str] = {}
+        """Producer id -> transactional id, of the open transactions that this process saw begin."""
         self.serving = False
-        self.internal = False
+        self.internal = internal
         self.storage_error = ""
         self.commit_running = False
         self.machine: Partition
@@ -192,9 +200,12 @@ class Replica:
         else:
             self.machine.replay(header)
 
-    def lead(self, leader_epoch: int) -> None:
-        """Serves from now on, under this epoch."""
+    def lead(self, leader_epoch: int, newest_connection: int) -> None:
+        """Serves from now on, under this epoch. `newest_connection`: clients' connections that are older cannot be told
+        apart any more (rule 4)."""
         self.leader_epoch = leader_epoch
+        self.newest_connection = newest_connection
+        self.fencing = None
         self.serving = True
 
     def resign(self) -> None:
@@ -316,6 +327,8 @@ class Replica:
     def _park(self, batch: memoryview, header: BatchHeader, write: Write) -> None:
         if header.attributes & TRANSACTIONAL and not write.transactional_id:
             raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
+        if write.transactional_id:
+            self.transactional_ids[header.producer_id] = write.transactional_id
         parked = ParkedWrite(bytearray(batch), write)
         question = self.verification.park(header, write.transactional_id, write.produce_version, parked)
         if question is not None:
@@ -388,6 +401,8 @@ class Replica:
             self.log.note_aborted(aborted)
         if isinstance(control, Marker):
             self.verification.invalidate(control.producer_id)
+            if not self.verification.holds(control.producer_id):
+                self.transactional_ids.pop(control.producer_id, None)
         self._written()
         return offset
 

@@ -1,0 +1,244 @@
+"""What clients ask of a broker, other than Fetch: the services behind the Kafka calls."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from hapax.broker.partitions import PartitionSet
+from hapax.broker.replica import Replica, Write
+from hapax.codec.batch import HEADER_SIZE, read_header
+from hapax.core.connection_fencing import ConnectionFencing
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_record import ProducerIdentity
+from hapax.core.types import ProducerEpoch, ProducerId, RegistrationEpoch
+from hapax.core.verification import FIRST_VERSION_THAT_ADDS
+from hapax.kafka.describe_producers import ActiveProducer
+from hapax.kafka.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    FoundOffset,
+)
+from hapax.kafka.produce import PartitionRecords, PartitionResult, ProduceCall
+from hapax.kafka.table import CloseConnection, RequestContext
+from hapax.kafka.write_txn_markers import WritableMarker
+from hapax.runtime import telemetry
+from hapax.runtime.log.segment import Place, Segment
+from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
+
+_INTERNAL: Final = struct.Struct(">iq16s")
+_NO_INTERNAL_WRITES: Final = PartitionResult(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
+)
+_ACKS: Final = (-1, 0, 1)
+_TRANSACTIONAL: Final = 0x10
+
+
+class ProduceService:
+    """`kafka.produce.Service`."""
+
+    def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics) -> None:
+        self._partitions = partitions
+        self._requests = metrics.counter("broker_produce_requests_total", "Produce requests.")
+        self._bytes = metrics.counter("broker_produced_bytes_total", "Bytes of the batches in Produce requests.")
+
+    def produce(self, call: ProduceCall, body: memoryview) -> None:
+        request, ctx = call.request, call.ctx
+        self._requests.value += 1
+        self._bytes.value += len(body)
+        if request.acks not in _ACKS:
+            for number in range(len(request.partitions)):
+                call.settle(number, PartitionResult(ErrorCode.INVALID_REQUIRED_ACKS))
+            return
+        if request.internal is not None and (shard_epoch := self._shard_epoch(request.internal)) is not None:
+            self._produce_internal(call, body, shard_epoch)
+            return
+        partitions = self._partitions
+        transactional_id = request.transactional_id or ""
+        for number, part in enumerate(request.partitions):
+            topic, index, start, end = part
+            replica = (
+                partitions.by_name.get((topic, index)) if isinstance(topic, str)
+                else partitions.by_id.get((topic, index))
+            )
+            if replica is None:
+                refusal = partitions.refusal(topic, index)
+                call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
+            elif replica.internal:
+                call.settle(number, _NO_INTERNAL_WRITES)
+            elif start < 0:
+                call.settle(number, PartitionResult(ErrorCode.INVALID_RECORD, reason="no records"))
+            else:
+                batch = body[start:end]
+                if transactional_id and ctx.api_version < FIRST_VERSION_THAT_ADDS:
+                    self._fence_older_connections(replica, ctx, transactional_id, batch)
+                replica.produce(batch, Write(call, number, transactional_id, ctx.api_version))
+
+    def _shard_epoch(self, proof: bytes) -> int | None:
+        """Of an internal write; None: the proof is not that of a live registration, so it is a client's write."""
+        if len(proof) != _INTERNAL.size:
+            return None
+        shard_epoch, registration, session = _INTERNAL.unpack(proof)
+        node = self._partitions.view.registered(RegistrationEpoch(registration), session)
+        return None if node is None else int(shard_epoch)
+
+    def _produce_internal(self, call: ProduceCall, body: memoryview, shard_epoch: int) -> None:
+        for number, part in enumerate(call.request.partitions):
+            try:
+                replica = self._internal_replica(part)
+            except Refusal as refusal:
+                call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
+                continue
+            replica.produce_internal(
+                body[part.start : part.end], Write(call, number, "", call.ctx.api_version), shard_epoch
+            )
+
+    def _internal_replica(self, part: PartitionRecords) -> Replica:
+        replica = self._partitions.find(part.topic, part.partition)
+        if not replica.internal:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "not an internal topic")
+        if part.start < 0:
+            raise Refusal(ErrorCode.INVALID_RECORD, "no records")
+        return replica
+
+    def _fence_older_connections(
+        self, replica: Replica, ctx: RequestContext, transactional_id: str, batch: memoryview
+    ) -> None:
+        """Clients without an epoch per transaction: the newest connection wins (rule 4)."""
+        if len(batch) < HEADER_SIZE:
+            return
+        header = read_header(batch)
+        if not header.attributes & _TRANSACTIONAL:
+            return
+        known = replica.machine.producers.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.epoch:
+            return  # it will be refused, and must not supersede its successor
+        if replica.fencing is None:
+            replica.fencing = ConnectionFencing(replica.newest_connection)
+        superseded = replica.fencing.admit(
+            transactional_id, ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch),
+            ctx.connection.serial,
+        )
+        if superseded is not None:
+            raise CloseConnection(superseded.reason)
+
+
+class OffsetService:
+    """`kafka.list_offsets.Service`."""
+
+    def __init__(self, partitions: PartitionSet) -> None:
+        self._partitions = partitions
+
+    async def list_offset(
+        self, ctx: RequestContext, topic: str, partition: int, timestamp: int, leader_epoch: int, committed: bool
+    ) -> FoundOffset:
+        replica = self._partitions.find(topic, partition)
+        if 0 <= leader_epoch != replica.leader_epoch:
+            fenced = leader_epoch < replica.leader_epoch
+            raise Refusal(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        machine = replica.machine
+        end = machine.last_stable_offset if committed else machine.high_watermark
+        if timestamp == LATEST:
+            return FoundOffset(end, -1, replica.leader_epoch)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD):
+            start = machine.log_start_offset
+            return FoundOffset(start, -1, self._epoch_at(replica, start))
+        if timestamp == LATEST_TIERED:
+            return FoundOffset(-1, -1, -1)
+        if timestamp == MAX_TIMESTAMP:
+            found = replica.log.find_max_timestamp()
+        else:
+            found = replica.log.find_timestamp(timestamp, end)
+        if found is None:
+            return FoundOffset(-1, -1, -1)
+        segment, place = found
+        offset, at = await _first_record(segment, place, place.max_timestamp if timestamp < 0 else timestamp)
+        if offset < 0 or offset >= end:
+            return FoundOffset(-1, -1, -1)
+        return FoundOffset(offset, at, self._epoch_at(replica, offset))
+
+    @staticmethod
+    def _epoch_at(replica: Replica, offset: int) -> int:
+        epoch = -1
+        for known, start in replica.machine.leader_epochs.entries():
+            if start <= offset:
+                epoch = known
+        return epoch
+
+
+async def _first_record(segment: Segment, place: Place, timestamp: int) -> tuple[int, int]:
+    """(offset, timestamp) of the first record in a batch that is not older. The one call that looks into a batch."""
+    from hapax.codec.records import decode_batch  # aiokafka's reader costs 10 MB: only a broker that is asked has it
+
+    segment.hold()
+    try:
+        await segment.file.read_ahead(place.position, place.size)
+        batch = segment.file.read(place.position, place.size)
+    finally:
+        segment.release()
+    header = read_header(batch)
+    if header.log_append_time or header.is_control:
+        return header.base_offset, header.max_timestamp
+    for record in decode_batch(batch, 0, len(batch)):
+        if record.timestamp >= timestamp:
+            return record.offset, record.timestamp
+    return -1, -1
+
+
+class ProducerService:
+    """InitProducerId without a transactional id, DescribeProducers and WriteTxnMarkers."""
+
+    def __init__(self, partitions: PartitionSet, producer_ids: ProducerIds) -> None:
+        self._partitions = partitions
+        self._producer_ids = producer_ids
+
+    async def init_producer_id(
+        self, ctx: RequestContext, transactional_id: str | None, timeout_ms: int, producer_id: int,
+        producer_epoch: int,
+    ) -> ProducerIdentity:
+        if transactional_id is not None:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        try:
+            return ProducerIdentity(await self._producer_ids.next(), ProducerEpoch(0))
+        except ProducerIdsUnavailable as error:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+
+    async def describe_producers(self, ctx: RequestContext, topic: str, partition: int) -> Sequence[ActiveProducer]:
+        replica = self._partitions.find(topic, partition)
+        return [
+            ActiveProducer(
+                p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp, p.coordinator_epoch,
+                p.txn_first_offset,
+            )
+            for p in replica.machine.describe_producers()
+        ]
+
+    async def write_txn_markers(
+        self, ctx: RequestContext, markers: Sequence[WritableMarker]
+    ) -> Sequence[Sequence[ErrorCode]]:
+        async def one(marker: WritableMarker, topic: str, partition: int) -> ErrorCode:
+            try:
+                replica = self._partitions.find(topic, partition)
+                if replica.internal:
+                    raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION)
+                ((end, refusal),) = replica.write_markers([Marker(
+                    marker.producer_id, marker.producer_epoch, marker.commit, marker.coordinator_epoch,
+                    transaction_version=max(1, marker.transaction_version),
+                )])
+                if refusal is not None:
+                    raise refusal
+                await replica.committed(end)
+            except Refusal as refused:
+                return refused.code
+            return ErrorCode.NONE
+
+        return [
+            await asyncio.gather(*(one(marker, p.topic, p.partition) for p in marker.partitions)) for marker in markers
+        ]

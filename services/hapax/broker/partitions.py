@@ -1,0 +1,343 @@
+"""The partitions of a broker: which of them it leads, where their folders are, how they come and go.
+
+The metadata store says who leads; this follows it. A broker serves a partition only where the store names it *and*
+this very registration of it, so a restarted process never serves under an old leader epoch (rule 5). A deleted
+topic's folder goes and never comes back, since folders carry the topic's id (rule 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from hapax.broker.replica import Replica, Shared, open_replica
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import Changes, ClusterView, Partition, Topic
+from hapax.runtime.guarded_writes import accept_partitions
+from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.durable import SyncFailed
+from hapax.runtime.log.layout import (
+    CLEAN_SHUTDOWN,
+    LOG,
+    PARTITION_METADATA,
+    LayoutError,
+    decode_partition_metadata,
+    encode_partition_metadata,
+    gone_folder,
+    is_gone_folder,
+    parse_partition_folder,
+    partition_folder,
+)
+from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.ports import MetadataStore, MetadataUnavailable, Task
+from hapax.runtime.registration import Registration
+from hapax.runtime.settings import Settings, SettingsError
+
+log = telemetry.logger("partitions")
+
+_OPEN_AT_ONCE: Final = 4
+_RETRY_S: Final = 0.1
+
+
+class PartitionSet:
+    """See above. `start`, then `follow` once the node is registered; `close` ends cleanly."""
+
+    def __init__(
+        self, shared: Shared, view: ClusterView, store: MetadataStore, settings: Settings,
+        newest_connection: Callable[[], int],
+    ) -> None:
+        """`newest_connection`: the greatest serial of a client's connection so far (rule 4)."""
+        self.shared = shared
+        self.view = view
+        self.settings = settings
+        self.by_name: dict[tuple[str, int], Replica] = {}
+        self.by_id: dict[tuple[bytes, int], Replica] = {}
+        self.replicas: dict[TopicIdPartition, Replica] = {}
+        """Open ones, whether they serve or not."""
+        self._newest_connection = newest_connection
+        self._store = store
+        self._registration: Registration | None = None
+        self._folders: dict[TopicIdPartition, str] = {}
+        self._clean = False
+        self._changed: dict[TopicIdPartition, None] = {}
+        self._wake = asyncio.Event()
+        self._follower: Task | None = None
+        self._unfollow = lambda: None
+        self._settled = False
+
+    # --- find -----------------------------------------------------------------------------------------------------
+
+    def find(self, topic: str | bytes, partition: int) -> Replica:
+        """The replica that serves. Raises Refusal: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
+        NOT_LEADER_OR_FOLLOWER."""
+        replica = (
+            self.by_name.get((topic, partition)) if isinstance(topic, str) else self.by_id.get((topic, partition))
+        )
+        if replica is None:
+            raise self.refusal(topic, partition)
+        return replica
+
+    def refusal(self, topic: str | bytes, partition: int) -> Refusal:
+        """Why nobody here serves it."""
+        known = self.view.topic(topic) if isinstance(topic, str) else self.view.topic_by_id(TopicId(topic))
+        if known is None:
+            return Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if isinstance(topic, str) else ErrorCode.UNKNOWN_TOPIC_ID
+            )
+        if not 0 <= partition < known.partitions:
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def settled(self) -> bool:
+        """Everything that the store assigned so far is served."""
+        return self._settled
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Looks through the data folder."""
+        disk = self.shared.disk
+        self._clean = disk.exists(CLEAN_SHUTDOWN)
+        if self._clean:
+            disk.remove(CLEAN_SHUTDOWN)
+            await disk.sync_folder("")
+        for name in disk.list(""):
+            if is_gone_folder(name, "delete"):
+                disk.remove_tree(name)
+            elif parse_partition_folder(name) is not None and disk.list(name):
+                self._found(name)
+
+    def _found(self, folder: str) -> None:
+        disk = self.shared.disk
+        path = f"{folder}/{PARTITION_METADATA}"
+        parsed = parse_partition_folder(folder)
+        assert parsed is not None
+        try:
+            file = disk.open(path)
+            topic_id = decode_partition_metadata(file.read(0, file.size()))
+            file.close()
+        except (FileNotFoundError, LayoutError) as error:
+            if self._has_data(folder):
+                log.warning("a folder without a readable topic id is left alone", folder=folder, reason=error)
+            else:
+                disk.remove_tree(folder)  # a crash came while it was made
+            return
+        partition = TopicIdPartition(topic_id, parsed.partition)
+        self._folders[partition] = folder
+
+    def _has_data(self, folder: str) -> bool:
+        disk = self.shared.disk
+        for name in disk.list(folder):
+            if name.endswith(LOG):
+                file = disk.open(f"{folder}/{name}")
+                size = file.size()
+                file.close()
+                if size:
+                    return True
+        return False
+
+    def follow(self, registration: Registration) -> None:
+        """Begins to serve what the store assigns to this registration."""
+        self._registration = registration
+        self._unfollow = self.view.on_change(self._on_change)
+        for partition in [*self._folders, *(p.id for p in self.view.partitions())]:
+            self._changed[partition] = None
+        self._wake.set()
+        self._follower = asyncio.get_running_loop().create_task(self._follow(), name="partitions")
+
+    def _on_change(self, changes: Changes) -> None:
+        for name in changes.topics:
+            topic = self.view.topic(name)
+            if topic is not None:
+                self._reconfigure(topic)
+        for topic_id in changes.deleted_topics:
+            for partition in [*self.replicas, *self._folders]:
+                if partition.topic_id == topic_id:
+                    self._changed[partition] = None
+        for partition in changes.partitions:
+            self._changed[partition] = None
+            self._resign_unless_mine(partition)
+        if self._changed:
+            self._settled = False
+            self._wake.set()
+
+    def _reconfigure(self, topic: Topic) -> None:
+        settings = self._settings_of(topic)
+        for index in range(topic.partitions):
+            replica = self.replicas.get(TopicIdPartition(topic.topic_id, PartitionIndex(index)))
+            if replica is not None:
+                replica.set_settings(settings)
+                replica.log.config = LogConfig.from_settings(settings)
+
+    def _settings_of(self, topic: Topic) -> Settings:
+        try:
+            return self.settings.for_topic(topic.config)
+        except SettingsError as error:
+            log.warning("a topic's configuration is not understood; the defaults apply", topic=topic.name, error=error)
+            return self.settings
+
+    # --- follow ---------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changed, self._changed = list(self._changed), {}
+            limit = asyncio.Semaphore(_OPEN_AT_ONCE)
+            await asyncio.gather(*(self._reconcile(partition, limit) for partition in changed))
+            try:
+                await self._accept(changed)
+            except MetadataUnavailable as error:
+                log.warning("the store did not take the acceptances; trying again", error=error)
+                self._changed.update(dict.fromkeys(changed))
+                self._wake.set()
+                await asyncio.sleep(_RETRY_S)
+            self._settled = not self._changed
+
+    async def _accept(self, changed: list[TopicIdPartition]) -> None:
+        assert self._registration is not None
+        serving = [p for p in changed if p in self.replicas and self.replicas[p].serving]
+        if serving:
+            await accept_partitions(self._store, self.view, self._registration, serving)
+
+    def _mine(self, partition: TopicIdPartition) -> Partition | None:
+        """The partition's record where this registration leads it."""
+        assert self._registration is not None
+        assigned = self.view.partition(*partition)
+        if (
+            assigned is None
+            or assigned.record.leader != self._registration.record.node_id
+            or assigned.record.leader_registration != self._registration.epoch
+        ):
+            return None
+        return assigned
+
+    def _resign_unless_mine(self, partition: TopicIdPartition) -> None:
+        replica = self.replicas.get(partition)
+        if replica is not None and replica.serving and self._mine(partition) is None:
+            log.info("no longer the leader", partition=replica.name, leader_epoch=replica.leader_epoch)
+            self._withdraw(replica)
+
+    def _withdraw(self, replica: Replica) -> None:
+        self.by_name.pop((replica.topic, replica.index), None)
+        self.by_id.pop((replica.id.topic_id, replica.index), None)
+        replica.resign()
+
+    async def _reconcile(self, partition: TopicIdPartition, limit: asyncio.Semaphore) -> None:
+        async with limit:
+            try:
+                if self.view.is_deleted(partition.topic_id):
+                    await self._remove(partition)
+                    return
+                topic = self.view.topic_by_id(partition.topic_id)
+                if topic is None or self._mine(partition) is None:
+                    return
+                replica = self.replicas.get(partition) or await self._open(topic, partition)
+            except SyncFailed as error:
+                self.shared.committer.failed(error)
+                return
+            except OSError as error:
+                log.error("a partition cannot be opened; trying again", partition=partition, error=error)
+                await asyncio.sleep(_RETRY_S)
+                self._changed[partition] = None
+                self._wake.set()
+                return
+        self._lead(replica)
+
+    def _lead(self, replica: Replica) -> None:
+        """Also when the opening took so long that somebody else leads by now: then nothing happens."""
+        assigned = self._mine(replica.id)
+        if assigned is None:
+            return
+        epoch = assigned.record.leader_epoch
+        if replica.serving and replica.leader_epoch == epoch:
+            return
+        replica.resign()
+        replica.lead(epoch, self._newest_connection())
+        self.by_name[replica.topic, replica.index] = replica
+        self.by_id[replica.id.topic_id, replica.index] = replica
+
+    async def _open(self, topic: Topic, partition: TopicIdPartition) -> Replica:
+        replica = Replica(self.shared, topic.name, partition, self._settings_of(topic), internal=topic.internal)
+        known = self._folders.get(partition)
+        if known is None:
+            await self._make(replica, topic)
+        else:
+            started = asyncio.get_running_loop().time()
+            recovery = await open_replica(replica, known, clean=self._clean)
+            if not recovery.clean:
+                log.info(
+                    "recovered after an unclean stop", partition=replica.name, from_offset=recovery.from_offset,
+                    scanned_bytes=recovery.scanned_bytes, scanned_batches=recovery.scanned_batches,
+                    truncated_bytes=recovery.truncated_bytes, truncated_because=recovery.truncated_why or "-",
+                    end_offset=recovery.end_offset,
+                    ms=round(1000 * (asyncio.get_running_loop().time() - started)),
+                )
+        self.replicas[partition] = replica
+        return replica
+
+    async def _make(self, replica: Replica, topic: Topic) -> None:
+        disk = self.shared.disk
+        folder = partition_folder(topic.name, replica.index)
+        if disk.exists(folder):
+            for other, name in list(self._folders.items()):
+                if name == folder:
+                    log.warning("a folder of another topic of the same name is moved away", folder=folder)
+                    disk.rename(folder, gone_folder(folder, other.topic_id, "stray"))
+                    await disk.sync_folder("")
+                    del self._folders[other]
+            disk.remove_tree(folder)
+        segment_log = SegmentLog(disk, folder, LogConfig.from_settings(replica.settings))
+        segment_log.create([(PARTITION_METADATA, encode_partition_metadata(topic.topic_id))])
+        replica.restore(None, 0, 0, (), ())
+        replica.opened(segment_log)
+        self._folders[replica.id] = folder
+
+    async def _remove(self, partition: TopicIdPartition) -> None:
+        replica = self.replicas.pop(partition, None)
+        if replica is not None:
+            self._withdraw(replica)
+            await replica.close(remove=True)
+        folder = self._folders.pop(partition, None)
+        if folder is not None:
+            disk = self.shared.disk
+            gone = gone_folder(folder, partition.topic_id, "delete")
+            disk.rename(folder, gone)
+            disk.remove_tree(gone)
+            await disk.sync_folder("")
+            log.info("removed a deleted topic's folder", folder=folder)
+
+    # --- end ------------------------------------------------------------------------------------------------------
+
+    def stop_serving(self) -> None:
+        """Answers whoever waits that this node leads nothing any more."""
+        self._unfollow()
+        for replica in list(self.replicas.values()):
+            self._withdraw(replica)
+
+    async def close_cleanly(self) -> None:
+        """Checkpoints and closes everything; the next start reads no log. Raises SyncFailed, OSError."""
+        await self._stop_following()
+        limit = asyncio.Semaphore(_OPEN_AT_ONCE)
+
+        async def close(replica: Replica) -> None:
+            async with limit:
+                await replica.close()
+
+        await asyncio.gather(*(close(replica) for replica in self.replicas.values()))
+        self.replicas.clear()
+        await self.shared.disk.write_atomically(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
+
+    async def abandon(self) -> None:
+        """Ends without touching the disk: the next start recovers."""
+        await self._stop_following()
+
+    async def _stop_following(self) -> None:
+        self._unfollow()
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            self._follower = None

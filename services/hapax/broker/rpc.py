@@ -1,0 +1,144 @@
+"""PartitionBroker: what the other services ask of a broker (proto/hapax/internal/v1/broker.proto)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from hapax.broker.partitions import PartitionSet
+from hapax.broker.replica import Replica
+from hapax.core.control import Marker, ProducerFence
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition import ProducerView
+from hapax.core.types import TopicId, TopicIdPartition
+from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
+from hapax.runtime.ports import RpcError, RpcHandler
+
+SERVICE: Final = "/hapax.internal.v1.PartitionBroker/"
+
+
+class BrokerRpc:
+    """Every answer is given once what it says is durable."""
+
+    def __init__(self, partitions: PartitionSet, transactional_id_of: Callable[[TopicIdPartition, int], str]) -> None:
+        """`transactional_id_of(partition, producer id)`: where this broker happens to know it, else ""."""
+        self._partitions = partitions
+        self._transactional_id_of = transactional_id_of
+
+    def handlers(self) -> dict[str, RpcHandler]:
+        return {
+            SERVICE + "WriteMarkers": self.write_markers,
+            SERVICE + "DescribeProducers": self.describe_producers,
+            SERVICE + "FenceProducer": self.fence_producer,
+        }
+
+    def _find(self, partition: common_pb2.TopicPartition) -> Replica:
+        """Raises Refusal; UNKNOWN_TOPIC_ID only where the topic was deleted, so that its markers count as done."""
+        try:
+            return self._partitions.find(partition.topic_id, partition.partition)
+        except Refusal as refusal:
+            gone = self._partitions.view.is_deleted(TopicId(partition.topic_id))
+            if refusal.code == ErrorCode.UNKNOWN_TOPIC_ID and not gone:
+                raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not know the topic (yet)") from None
+            raise
+
+    # --- markers --------------------------------------------------------------------------------------------------
+
+    async def write_markers(self, payload: bytes) -> bytes:
+        request = _decoded(broker_pb2.WriteMarkersRequest, payload)
+        response = broker_pb2.WriteMarkersResponse(results=[broker_pb2.MarkerResult() for _ in request.markers])
+        by_partition: dict[tuple[bytes, int], list[tuple[Marker, common_pb2.PartitionError]]] = {}
+        for sent, result in zip(request.markers, response.results, strict=True):
+            marker = Marker(
+                sent.producer_id, sent.producer_epoch, sent.commit, sent.coordinator_epoch, sent.serial, sent.shard,
+                sent.first_offset, sent.transaction_version,
+            )
+            for partition in sent.partitions:
+                place = result.partitions.add(topic_id=partition.topic_id, partition=partition.partition)
+                by_partition.setdefault((partition.topic_id, partition.partition), []).append((marker, place))
+        waits = []
+        for (topic_id, index), markers in by_partition.items():
+            try:
+                replica = self._find(common_pb2.TopicPartition(topic_id=topic_id, partition=index))
+            except Refusal as refusal:
+                for _, place in markers:
+                    place.error, place.reason = refusal.code, refusal.reason
+                continue
+            end = -1
+            for (_, place), (stored_below, refused) in zip(
+                markers, replica.write_markers([marker for marker, _ in markers]), strict=True
+            ):
+                if refused is not None:
+                    place.error, place.reason = refused.code, refused.reason
+                end = max(end, stored_below)
+            waits.append(_when_durable(replica, end, [place for _, place in markers]))
+        await asyncio.gather(*waits)
+        return response.SerializeToString()
+
+    # --- describe -------------------------------------------------------------------------------------------------
+
+    async def describe_producers(self, payload: bytes) -> bytes:
+        request = _decoded(broker_pb2.DescribeProducersRequest, payload)
+
+        async def one(partition: common_pb2.TopicPartition) -> broker_pb2.PartitionProducers:
+            described = broker_pb2.PartitionProducers(partition=partition)
+            try:
+                replica = self._find(partition)
+                machine = replica.machine
+                if request.producer_ids:
+                    found = [machine.describe_producer(producer_id) for producer_id in request.producer_ids]
+                else:
+                    found = list(machine.describe_producers())
+                await replica.committed(machine.log_end_offset)
+            except Refusal as refusal:
+                described.error, described.reason = refusal.code, refusal.reason
+                return described
+            described.producers.extend(self._state(replica, view) for view in found if view is not None)
+            return described
+
+        described = await asyncio.gather(*(one(partition) for partition in request.partitions))
+        return broker_pb2.DescribeProducersResponse(partitions=described).SerializeToString()
+
+    def _state(self, replica: Replica, view: ProducerView) -> broker_pb2.ProducerState:
+        return broker_pb2.ProducerState(
+            producer_id=view.producer_id, producer_epoch=view.producer_epoch, last_sequence=view.last_sequence,
+            last_offset=view.last_offset, last_timestamp=view.last_timestamp,
+            coordinator_epoch=view.coordinator_epoch, txn_first_offset=view.txn_first_offset,
+            record_count=view.record_count, txn_record_count=view.txn_record_count,
+            transactional_id=self._transactional_id_of(replica.id, view.producer_id),
+        )
+
+    # --- leases ---------------------------------------------------------------------------------------------------
+
+    async def fence_producer(self, payload: bytes) -> bytes:
+        request = _decoded(broker_pb2.FenceProducerRequest, payload)
+        fence = ProducerFence(request.producer_id, request.producer_epoch, request.keep_until_ms)
+        try:
+            replica = self._find(request.partition)
+            replica.machine.decide_producer_fence(fence)
+            offset = replica.append_control(fence)
+            view = replica.machine.describe_producer(fence.producer_id)
+            await replica.committed(offset + 1)
+        except Refusal as refusal:
+            return broker_pb2.FenceProducerResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
+        assert view is not None
+        return broker_pb2.FenceProducerResponse(state=self._state(replica, view)).SerializeToString()
+
+
+async def _when_durable(replica: Replica, end_offset: int, places: list[common_pb2.PartitionError]) -> None:
+    try:
+        await replica.committed(end_offset)
+    except Refusal as refusal:
+        for place in places:
+            if not place.error:
+                place.error, place.reason = refusal.code, refusal.reason
+
+
+def _decoded(message: type, payload: bytes):  # type: ignore[no-untyped-def]
+    try:
+        return message.FromString(payload)  # type: ignore[attr-defined]
+    except DecodeError as error:
+        raise RpcError("INVALID_ARGUMENT", f"not a {message.__name__}: {error}") from error

@@ -1,0 +1,233 @@
+"""The partition broker: stores partitions, checks producers, serves reads up to the last stable offset."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from hapax.broker.calls import OffsetService, ProducerService, ProduceService
+from hapax.broker.commit import Committer
+from hapax.broker.fetch import FetchService
+from hapax.broker.partitions import PartitionSet
+from hapax.broker.replica import Replica, Shared
+from hapax.broker.rpc import BrokerRpc
+from hapax.broker.storage import StorageGuard
+from hapax.broker.upkeep import HangingWatch, Upkeep
+from hapax.broker.verifier import Verifier
+from hapax.codec.metadata import NodeRecord
+from hapax.core.batch import BatchHeader
+from hapax.core.errors import Refusal
+from hapax.core.types import NodeId, TopicId, TopicIdPartition
+from hapax.core.verification import ShardEpochs
+from hapax.kafka import describe_producers, fetch, init_producer_id, list_offsets, produce, write_txn_markers
+from hapax.kafka.fetch import FetchPartition
+from hapax.kafka.node import node_table
+from hapax.kafka.roles import register_other_roles
+from hapax.kafka.server import KafkaServer, ServerLimits
+from hapax.kafka.table import ApiTable
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.incidents import Incidents
+from hapax.runtime.log.durable import SyncFailed
+from hapax.runtime.node_ids import claim_folder
+from hapax.runtime.ports import FrameLimits, FrameListener, Ports, RpcServer
+from hapax.runtime.producer_ids import ProducerIds
+from hapax.runtime.registration import Registration, register
+from hapax.runtime.seen import HighestSeen
+from hapax.runtime.settings import Address, Settings
+
+log = telemetry.logger("broker")
+
+_RPC_GRACE_S: Final = 1.0
+
+
+class BrokerService:
+    """Composed by `start`. `drain` ends it cleanly, `close` at once."""
+
+    def __init__(
+        self, ports: Ports, settings: Settings, view: ClusterView, on_lost: Callable[[str], None],
+        metrics: telemetry.Metrics,
+    ) -> None:
+        assert ports.disk is not None
+        self.view = view
+        self.registration: Registration | None = None
+        self.settings = settings
+        self._ports = ports
+        self._on_lost = on_lost
+        self._failed = False
+        self._drained = False
+        self._listener: FrameListener | None = None
+        self._rpc_server: RpcServer | None = None
+        self.node_id = NodeId(settings.node_id)
+        self.verifier = Verifier(ports.network, view)
+        self.storage = StorageGuard(ports.disk)
+        self.committer = Committer(self._fatal)
+        self.partitions = PartitionSet(
+            Shared(
+                ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced
+            ),
+            view, ports.metadata, settings, self._newest_connection,
+        )
+        self.producer_ids = ProducerIds(
+            ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
+        )
+        self.upkeep = Upkeep(
+            self.partitions, settings, ports.clock, ports.random,
+            HangingWatch(self.partitions, view, ports.network, ports.clock, settings),
+        )
+        self._incidents = Incidents(log, asyncio.get_running_loop().time)
+        self.fetches = FetchService(
+            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self._incidents
+        )
+        self.server = KafkaServer(ports.network, self._table(metrics), _limits(settings))
+
+    def _table(self, metrics: telemetry.Metrics) -> ApiTable:
+        settings, partitions = self.settings, self.partitions
+        table = node_table(
+            self.node_id, self.view, self._ports.network, auto_create=settings.auto_create_topics_enable,
+            delete_enabled=settings.delete_topic_enable,
+        )
+        producers = ProducerService(partitions, self.producer_ids)
+        produce.register(table, ProduceService(partitions, metrics))
+        fetch.register(table, self.fetches)
+        list_offsets.register(table, OffsetService(partitions))
+        init_producer_id.register(table, producers)
+        describe_producers.register(table, producers)
+        write_txn_markers.register(table, producers)
+        register_other_roles(table)
+        return table
+
+    # --- what the parts ask of the whole --------------------------------------------------------------------------
+
+    def _fatal(self, reason: str) -> None:
+        """A failed sync: nothing is acknowledged any more, and the process ends (rule 13)."""
+        self._failed = True
+        self._on_lost(reason)
+
+    def _newest_connection(self) -> int:
+        return max((session.connection.serial for session in self.server.sessions), default=-1)
+
+    def _leader_of(self, partition: FetchPartition) -> tuple[int, int] | None:
+        topic = (
+            self.view.topic(partition.topic) if isinstance(partition.topic, str)
+            else self.view.topic_by_id(TopicId(partition.topic))
+        )
+        assigned = None if topic is None else self.view.partition(topic.topic_id, partition.partition)
+        if assigned is None or not assigned.record.accepted:
+            return None
+        return assigned.record.leader, assigned.record.leader_epoch
+
+    def _fenced(self, replica: Replica, header: BatchHeader, refusal: Refusal) -> None:
+        self._incidents(
+            "fenced", "refused a fenced producer", partition=replica.name, producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch, reason=refusal.reason,
+        )
+
+    def _transactional_id_of(self, partition: TopicIdPartition, producer_id: int) -> str:
+        replica = self.partitions.replicas.get(partition)
+        return "" if replica is None else replica.transactional_ids.get(producer_id, "")
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def ready(self) -> str:
+        if self.registration is None:
+            return "registration"
+        return "" if self.partitions.settled() else "partitions"
+
+    @property
+    def kafka_address(self) -> Address:
+        """Where the listener is bound."""
+        assert self._listener is not None
+        return Address((self._listener.host, self._listener.port))
+
+    async def serve(self, identity: str, http_address: str) -> None:
+        ports, settings = self._ports, self.settings
+        await self.partitions.start()
+        rpc = BrokerRpc(self.partitions, self._transactional_id_of)
+        listen = settings.rpc_address
+        self._rpc_server = await ports.network.serve_rpc(listen.host, listen.port, rpc.handlers())
+        bound = settings.kafka_address
+        self._listener = await self.server.start(bound.host, bound.port)
+        advertised = settings.advertised_kafka(self.kafka_address)
+        record = NodeRecord(
+            self.node_id, "broker", advertised.host, advertised.port,
+            str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
+            rack=settings.broker_rack or "", identity=identity,
+        )
+        self.registration = await register(
+            ports.metadata, self.view.keys, record, random=ports.random, on_lost=self._on_lost,
+            ttl_s=settings.broker_session_timeout_ms / 1000,
+        )
+        self.partitions.follow(self.registration)
+        self.producer_ids.start()
+        self.upkeep.start()
+        log.info("serving", address=str(advertised), rpc=record.rpc_address)
+
+    async def drain(self) -> None:
+        """Refuses new work, answers what waits, closes every log so that the next start reads none."""
+        await self.upkeep.close()
+        if self.registration is not None:
+            await self.registration.close()
+        self.fetches.close()
+        await self.committer.drain()
+        self.partitions.stop_serving()
+        if self._failed:
+            return
+        try:
+            await self.partitions.close_cleanly()
+        except (SyncFailed, OSError) as error:
+            log.error("the logs could not be closed cleanly; the next start will recover them", error=error)
+            return
+        self._drained = True
+
+    async def close(self) -> None:
+        await self.upkeep.close()
+        await self.verifier.close()
+        await self.producer_ids.close()
+        if not self._drained:
+            await self.partitions.abandon()
+        await self.storage.close()
+        if self.registration is not None:
+            await self.registration.close()
+        await self.server.close()
+        if self._rpc_server is not None:
+            await self._rpc_server.close(grace=0.0 if self._failed else _RPC_GRACE_S)
+        await self.view.close()
+
+
+def _limits(settings: Settings) -> ServerLimits:
+    frames = FrameLimits(
+        max_frame_bytes=settings.socket_request_max_bytes,
+        max_connections=settings.max_connections,
+        idle_ms=settings.connections_max_idle_ms if settings.connections_max_idle_ms > 0 else 2**62,
+        frame_timeout_ms=settings.connections_frame_timeout_ms,
+    )
+    return ServerLimits(
+        frames, max_requests_in_flight=settings.queued_max_requests,
+        max_node_bytes=settings.queued_max_request_bytes,
+    )
+
+
+async def start(
+    ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
+    metrics: telemetry.Metrics | None = None,
+) -> BrokerService:
+    """Returns once the broker listens and is registered; it is `ready()` when it serves what is assigned to it.
+
+    `on_lost` is called with one sentence when it must end. Raises FolderRefused, StoreRefused, NodeIdTaken, OSError.
+    """
+    assert ports.disk is not None, "a broker needs a data folder"
+    folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
+    view = ClusterView(
+        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),
+        on_refused=lambda refusal: on_lost(str(refusal)),
+    )
+    service = BrokerService(ports, settings, view, on_lost, metrics or telemetry.Metrics())
+    try:
+        await view.start()
+        await service.serve(folder.directory_id, http_address)
+    except BaseException:
+        await service.close()
+        raise
+    return service

@@ -1,0 +1,154 @@
+"""What a broker does by the clock: retention, expiry of idle producers, and the search for hanging transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from hapax.broker.partitions import PartitionSet
+from hapax.broker.replica import Replica
+from hapax.core.errors import Refusal
+from hapax.core.hashing import shard_of
+from hapax.core.partition import OpenTransaction
+from hapax.core.types import TopicIdPartition
+from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.ports import Clock, Network, Randomness, RpcError, Task
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("upkeep")
+
+ABORT_HANGING: Final = "/hapax.internal.v1.TxnCoordinator/AbortHanging"
+_EXPIRY_EVERY_S: Final = 10.0
+_CALL_TIMEOUT_S: Final = 5.0
+_ASK_AGAIN_MS: Final = 30_000
+
+
+class Upkeep:
+    """Three clocks, each with a task of its own. `start`, `close`."""
+
+    def __init__(
+        self, partitions: PartitionSet, settings: Settings, clock: Clock, random: Randomness, hanging: HangingWatch
+    ) -> None:
+        self._partitions = partitions
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._hanging = hanging
+        self._tasks: list[Task] = []
+
+    def start(self) -> None:
+        for work, interval in (
+            (self.retire, self._settings.log_retention_check_interval_ms / 1000),
+            (self.expire, _EXPIRY_EVERY_S),
+            (self._hanging.look, self._hanging.interval_s),
+        ):
+            self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(work, interval)))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval * (0.75 + 0.5 * self._random.random()))
+            await work()
+
+    async def retire(self) -> None:
+        """Retention by time and size."""
+        for replica in self._serving():
+            try:
+                replica.retire()
+            except OSError as error:  # a full disk may refuse the new segment; the next round tries again
+                log.warning("retention failed", partition=replica.name, error=error)
+            await asyncio.sleep(0)
+
+    async def expire(self) -> None:
+        """Idle producers. Internal writers' state never expires (rule 1)."""
+        for replica in self._serving():
+            if not replica.internal and not replica.storage_error:
+                due = replica.machine.decide_expiry(self._clock.now_ms())
+                if due is not None:
+                    try:
+                        replica.append_control(due)
+                    except Refusal as refusal:
+                        log.warning("producers were not expired", partition=replica.name, reason=refusal)
+            await asyncio.sleep(0)
+
+    def _serving(self) -> list[Replica]:
+        return [replica for replica in self._partitions.replicas.values() if replica.serving]
+
+
+class HangingWatch:
+    """Finds transactions that are open past any limit, and has the coordinator end them (design: self-healing).
+
+    A transaction's age counts from when this process first saw it open, by its own clock: the client's time stamps
+    are the client's word.
+    """
+
+    def __init__(
+        self, partitions: PartitionSet, view: ClusterView, network: Network, clock: Clock, settings: Settings
+    ) -> None:
+        self._partitions = partitions
+        self._view = view
+        self._network = network
+        self._clock = clock
+        self._late_after_ms = settings.transaction_max_timeout_ms + settings.transaction_late_after_ms
+        self.interval_s = max(0.5, min(10.0, self._late_after_ms / 4000))
+        self._seen: dict[tuple[TopicIdPartition, int, int], int] = {}
+        """(partition, producer id, first offset) -> when it was first seen, or asked about; monotonic ms."""
+
+    async def look(self) -> None:
+        now = self._clock.monotonic_ms()
+        seen: dict[tuple[TopicIdPartition, int, int], int] = {}
+        late: list[tuple[Replica, OpenTransaction]] = []
+        for replica in self._partitions.replicas.values():
+            if not replica.serving or replica.internal:
+                continue
+            for transaction in replica.machine.open_transactions():
+                key = (replica.id, transaction.producer_id, transaction.first_offset)
+                since = self._seen.get(key, now)
+                if now - since >= self._late_after_ms:
+                    late.append((replica, transaction))
+                    since = now - self._late_after_ms + _ASK_AGAIN_MS
+                seen[key] = since
+        self._seen = seen
+        for replica, transaction in late:
+            await self._ask(replica, transaction)
+
+    async def _ask(self, replica: Replica, transaction: OpenTransaction) -> None:
+        transactional_id = replica.transactional_ids.get(transaction.producer_id, "")
+        owner = self._coordinator(transactional_id)
+        if owner is None:
+            return
+        request = coordinator_pb2.AbortHangingRequest(
+            transactional_id=transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            partition=common_pb2.TopicPartition(topic_id=replica.id.topic_id, partition=replica.index),
+            first_offset=transaction.first_offset,
+        )
+        log.warning(
+            "a transaction hangs; asking its coordinator to abort it", partition=replica.name,
+            producer_id=transaction.producer_id, first_offset=transaction.first_offset,
+            transactional_id=transactional_id or "(unknown)",
+        )
+        try:
+            answer = await self._network.rpc_channel(owner.rpc_address).call(
+                ABORT_HANGING, request.SerializeToString(), _CALL_TIMEOUT_S)
+        except RpcError as error:
+            log.warning("the coordinator did not answer", partition=replica.name, error=error)
+            return
+        response = coordinator_pb2.AbortHangingResponse.FromString(answer)
+        if response.error:
+            log.info("the coordinator left it alone", partition=replica.name, reason=response.reason)
+
+    def _coordinator(self, transactional_id: str) -> Node | None:
+        """The owner of the id's shard; where the id is not known, any coordinator."""
+        if transactional_id and self._view.cluster is not None:
+            return self._view.txn_shard_owner(shard_of(transactional_id, self._view.cluster.txn_shards))
+        coordinators = self._view.nodes("coordinator")
+        return coordinators[0] if coordinators else None
