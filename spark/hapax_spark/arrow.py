@@ -7,11 +7,11 @@ Spark's Kafka sink takes: value, and optionally key, topic, partition, headers, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from aiokafka.record.default_records import DefaultRecordBatch
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -26,6 +26,8 @@ from pyspark.sql.types import (
 )
 
 if TYPE_CHECKING:
+    from hapax.client import Record
+
     Headers = list[tuple[str, bytes | None]]
 
 HEADERS_TYPE = ArrayType(
@@ -67,65 +69,33 @@ def _arrow_schema(include_headers: bool) -> pa.Schema:
     return pa.schema(fields)
 
 
-def batches_to_arrow(
-    batches: Iterable[bytes | memoryview],
-    topic: str,
-    partition: int,
-    start: int,
-    end: int,
-    *,
-    include_headers: bool,
-    max_rows: int = 20_000,
+def records_to_arrow(
+    records: Iterable[Record], *, include_headers: bool, max_rows: int = 10_000
 ) -> Iterator[pa.RecordBatch]:
-    """Rows with start <= offset < end of the given data batches (magic 2, control batches already left out).
+    """Rows of the source, `max_rows` to an Arrow batch."""
+    source = iter(records)
+    while rows := list(islice(source, max_rows)):
+        yield _rows_to_arrow(rows, include_headers)
 
-    A batch that begins before `start` or reaches past `end` is cut to the range: a replay of the same offsets
-    gives the same rows, whatever batches the broker answers with.
-    """
+
+def _rows_to_arrow(rows: Sequence[Record], include_headers: bool) -> pa.RecordBatch:
     schema = _arrow_schema(include_headers)
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    offsets: list[int] = []
-    times: list[int] = []
-    kinds: list[int] = []
-    headers: list[Any] = []
-
-    def flush() -> pa.RecordBatch:
-        n = len(offsets)
-        columns: list[Any] = [
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.repeat(pa.scalar(topic, pa.string()), n),
-            pa.repeat(pa.scalar(partition, pa.int32()), n),
-            pa.array(offsets, pa.int64()),
-            pa.array(times, pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(schema.field("timestamp").type),
-            pa.array(kinds, pa.int32()),
-        ]
-        if include_headers:
-            columns.append(pa.array(headers, _ARROW_HEADERS))
-        for column in (keys, values, offsets, times, kinds, headers):
-            column.clear()
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    for raw in batches:
-        for record in DefaultRecordBatch(bytearray(raw)):
-            offset = record.offset
-            if offset < start:
-                continue
-            if offset >= end:
-                break
-            keys.append(record.key)
-            values.append(record.value)
-            offsets.append(offset)
-            times.append(record.timestamp)
-            kinds.append(record.timestamp_type or 0)
-            if include_headers:
-                # Spark's Kafka source shows a record without headers as null, not as an empty list.
-                headers.append([{"key": k, "value": v} for k, v in record.headers] or None)
-        if len(offsets) >= max_rows:
-            yield flush()
-    if offsets:
-        yield flush()
+    topics, partitions, offsets, times, kinds, keys, values, headers = zip(*rows, strict=True)
+    columns: list[Any] = [
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array(topics, pa.string()),
+        pa.array(partitions, pa.int32()),
+        pa.array(offsets, pa.int64()),
+        pa.array(times, pa.timestamp("ms", tz="UTC")).cast(schema.field("timestamp").type),
+        pa.array(kinds, pa.int32()),
+    ]
+    if include_headers:
+        # Spark's Kafka source shows a record without headers as null, not as an empty list.
+        columns.append(
+            pa.array([[{"key": k, "value": v} for k, v in h] or None for h in headers], _ARROW_HEADERS)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class SchemaError(ValueError):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from hapax_spark.arrow import batches_to_arrow
+from hapax_spark.arrow import records_to_arrow
 from hapax_spark.cluster import Cluster
 from hapax_spark.options import EARLIEST, LATEST, OffsetSpec, OptionError, Options
 
@@ -120,15 +120,8 @@ def _partitions(cluster: Cluster, options: Options) -> list[TopicPartition]:
 def read_range(options: Options, partition: OffsetRange) -> Iterator[pa.RecordBatch]:
     """The committed rows of a range; runs in a task."""
     with Cluster(options) as cluster:
-        raw = cluster.committed_batches(partition.topic, partition.partition, partition.start, partition.end)
-        yield from batches_to_arrow(
-            raw,
-            partition.topic,
-            partition.partition,
-            partition.start,
-            partition.end,
-            include_headers=options.include_headers,
-        )
+        records = cluster.committed_records(partition.topic, partition.partition, partition.start, partition.end)
+        yield from records_to_arrow(records, include_headers=options.include_headers)
 
 
 def check_loss(options: Options, start: Positions, earliest: Positions) -> Positions:

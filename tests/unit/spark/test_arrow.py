@@ -1,37 +1,26 @@
-"""Record batches <-> Arrow: the rows are the same whatever batches the broker answers with."""
+"""Records <-> Arrow."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from hapax_spark.arrow import HEADERS_TYPE, SchemaError, arrow_to_rows, batches_to_arrow, output_columns
+from hapax.client.records import Record
+from hapax_spark.arrow import HEADERS_TYPE, SchemaError, arrow_to_rows, output_columns, records_to_arrow
 
 
-def batch(base: int, rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
-    for delta, (key, value, headers) in enumerate(rows):
-        builder.append(delta, 1_700_000_000_000 + base + delta, key, value, headers)
-    raw = builder.build()
-    raw[0:8] = base.to_bytes(8, "big")
-    return bytes(raw)
-
-
-def rows(*batches: bytes, start: int, end: int, include_headers: bool = False) -> list[dict[str, object]]:
-    out = batches_to_arrow(batches, "t", 3, start, end, include_headers=include_headers)
+def rows(*records: Record, include_headers: bool = False, max_rows: int = 100) -> list[dict[str, object]]:
+    out = records_to_arrow(records, include_headers=include_headers, max_rows=max_rows)
     return [row for part in out for row in part.to_pylist()]
 
 
-def test_range_cuts_batches_on_both_sides() -> None:
-    first = batch(10, [(b"k%d" % i, b"v%d" % i, []) for i in range(5)])
-    second = batch(15, [(None, None, [])] * 5)
-    assert [r["offset"] for r in rows(first, second, start=12, end=17)] == [12, 13, 14, 15, 16]
+def record(offset: int, key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | None]) -> Record:
+    return Record("t", 3, offset, 1_700_000_000_000 + offset, 0, key, value, headers)
 
 
 def test_columns_are_those_of_the_kafka_source() -> None:
-    (row,) = rows(batch(7, [(b"k", None, [("h", b"x"), ("n", None)])]), start=0, end=100, include_headers=True)
+    (row,) = rows(record(7, b"k", None, ("h", b"x"), ("n", None)), include_headers=True)
     assert row["key"] == b"k" and row["value"] is None
     assert (row["topic"], row["partition"], row["offset"], row["timestampType"]) == ("t", 3, 7, 0)
     assert row["timestamp"].timestamp() == 1_700_000_000.007  # type: ignore[attr-defined]
@@ -39,8 +28,12 @@ def test_columns_are_those_of_the_kafka_source() -> None:
 
 
 def test_a_record_without_headers_has_null_headers() -> None:
-    (row,) = rows(batch(0, [(None, b"v", [])]), start=0, end=1, include_headers=True)
+    (row,) = rows(record(0, None, b"v"), include_headers=True)
     assert row["headers"] is None
+
+
+def test_rows_keep_their_order_over_arrow_batches() -> None:
+    assert [r["offset"] for r in rows(*(record(i, None, b"") for i in range(25)), max_rows=10)] == list(range(25))
 
 
 def schema(**columns: object) -> StructType:
