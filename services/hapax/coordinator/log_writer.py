@@ -17,7 +17,6 @@ share a request, which carries one epoch for all of them.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,9 @@ from hapax.codec.internal_records import KeyValue, encode_batch
 from hapax.core.control import Control, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
+from hapax.kafka.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
 from hapax.kafka.messages import ListOffsetsRequest, ProduceRequest
-from hapax.kafka.peer import INTERNAL_WRITE_TAG, Peer, PeerError, uvarint
+from hapax.kafka.peer import Peer, PeerError
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.ports import Clock, Network, Task
@@ -39,11 +39,8 @@ log = telemetry.logger("log-writer")
 MAX_IN_FLIGHT: Final = 4
 MAX_BATCH_BYTES: Final = 512 * 1024
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
-PRODUCE_VERSION: Final = 13
 LATEST: Final = -1
-
-_INTERNAL: Final = struct.Struct(">iq16s")
-_I32: Final = struct.Struct(">i")
+LIST_OFFSETS_VERSION: Final = 6
 
 _REFUSALS: Final = frozenset({
     ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -270,8 +267,12 @@ class LogWriter:
         """A log under an epoch that nobody else has. `lost` and `fenced` are called at most once, with the reason."""
         return ShardLog(self, topic_id, partition, epoch, lost, fenced)
 
-    def tag(self, epoch: ShardEpoch) -> bytes:
-        return _INTERNAL.pack(epoch, *self._proof)
+    def proof(self, epoch: ShardEpoch) -> bytes:
+        return proof(*self._proof, epoch)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        topic = self._view.topic_by_id(topic_id)
+        return None if topic is None else topic.name
 
     def wake(self, shard_log: ShardLog) -> None:
         """The log has something to send and nothing in flight."""
@@ -386,7 +387,8 @@ class _Link:
 
     def _produce(self, batches: Sequence[tuple[ShardLog, bytearray]]) -> None:
         body = encode_produce(
-            batches, self._writer.request_timeout_ms, self._writer.tag(batches[0][0].epoch)
+            [InternalBatch(shard_log.topic_id, shard_log.partition, batch) for shard_log, batch in batches],
+            self._writer.request_timeout_ms, self._writer.proof(batches[0][0].epoch),
         )
         logs = {(shard_log.topic_id, shard_log.partition): shard_log for shard_log, _ in batches}
         left_at = self._loop.time()
@@ -415,11 +417,11 @@ class _Link:
         """A ListOffsets for the end of each log."""
         names: dict[str, list[ShardLog]] = {}
         for shard_log in logs:
-            topic = self._writer._view.topic_by_id(shard_log.topic_id)
-            if topic is None:
+            name = self._writer.name_of(shard_log.topic_id)
+            if name is None:
                 shard_log.give_up("its topic is gone")
                 continue
-            names.setdefault(topic.name, []).append(shard_log)
+            names.setdefault(name, []).append(shard_log)
         kind = ListOffsetsRequest.ListOffsetsTopic
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, timeout_ms=5_000, topics=[
             kind(name=name, partitions=[
@@ -445,8 +447,8 @@ class _Link:
                 shard_log.give_up(f"no word on where the log ends: {error}")
             self._schedule()
 
-        version = 6
-        self._submit(ListOffsetsRequest, version, [request.encode(version=version)], answered, list(waiting.values()))
+        body = [request.encode(version=LIST_OFFSETS_VERSION)]
+        self._submit(ListOffsetsRequest, LIST_OFFSETS_VERSION, body, answered, list(waiting.values()))
 
     def _submit(
         self, kind: Any, version: int, body: Sequence[bytes | bytearray],
@@ -461,22 +463,3 @@ class _Link:
             return
         self._in_flight += 1
         response.add_done_callback(answered)
-
-
-def encode_produce(
-    batches: Sequence[tuple[ShardLog, bytearray]], timeout_ms: int, tag: bytes
-) -> list[bytes | bytearray]:
-    """The body of a Produce request (version 13, acks=all) with the tagged field of internal writers."""
-    topics: dict[TopicId, list[tuple[ShardLog, bytearray]]] = {}
-    for entry in batches:
-        topics.setdefault(entry[0].topic_id, []).append(entry)
-    chunks: list[bytes | bytearray] = [b"\0\xff\xff" + _I32.pack(timeout_ms) + uvarint(len(topics) + 1)]
-    for topic_id, of_topic in topics.items():
-        chunks.append(topic_id + uvarint(len(of_topic) + 1))
-        for shard_log, batch in of_topic:
-            chunks.append(_I32.pack(shard_log.partition) + uvarint(len(batch) + 1))
-            chunks.append(batch)
-            chunks.append(b"\0")
-        chunks.append(b"\0")
-    chunks.append(b"\1" + uvarint(INTERNAL_WRITE_TAG) + uvarint(len(tag)) + tag)
-    return chunks

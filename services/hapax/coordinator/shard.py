@@ -28,7 +28,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, ShardEpoch, ShardId, TopicId
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Clock, Network, Randomness, Task
+from hapax.runtime.ports import Clock, Randomness, Task
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("shard")
@@ -56,7 +56,6 @@ class Node:
     settings: Settings
     clock: Clock
     random: Randomness
-    network: Network
     view: ClusterView
     writer: LogWriter
     reader: LogReader

@@ -25,21 +25,26 @@ MakeOffsetsShard = Callable[[ShardId, ShardEpoch], OffsetsShard]
 
 
 class Shards:
-    def __init__(
-        self, view: ClusterView, node_id: NodeId, registration: RegistrationEpoch, make_txn: MakeTxnShard,
-        make_offsets: MakeOffsetsShard,
-    ) -> None:
+    """Owns nothing before `start`."""
+
+    def __init__(self, view: ClusterView, node_id: NodeId) -> None:
         self._view = view
         self._node_id = node_id
-        self._registration = registration
-        self._make_txn = make_txn
-        self._make_offsets = make_offsets
+        self._registration: RegistrationEpoch
+        self._make_txn: MakeTxnShard
+        self._make_offsets: MakeOffsetsShard
         self._txn: dict[ShardId, TxnShard] = {}
         self._group: dict[ShardId, OffsetsShard] = {}
         self._draining = False
         self._unsubscribe: Callable[[], None] | None = None
 
-    def start(self) -> None:
+    def start(
+        self, registration: RegistrationEpoch, make_txn: MakeTxnShard, make_offsets: MakeOffsetsShard
+    ) -> None:
+        """From the process's registration on it can own shards."""
+        self._registration = registration
+        self._make_txn = make_txn
+        self._make_offsets = make_offsets
         self._unsubscribe = self._view.on_change(self._changed)
         for kind in _KINDS:
             for shard in list(self._view.shards(kind)):

@@ -41,6 +41,7 @@ from hapax.core.transaction_requests import (
 )
 from hapax.core.types import Millis, ProducerId, ShardEpoch, ShardId, TimestampMs
 from hapax.runtime import telemetry
+from hapax.runtime.producer_ids import ProducerIdsUnavailable
 
 log = telemetry.logger("transactions")
 
@@ -58,8 +59,8 @@ class ProducerIdSource(Protocol):
         """An id at hand, if there is one."""
         ...
 
-    async def next(self) -> ProducerId:
-        """Waits for one."""
+    async def next(self, timeout: float = 5.0) -> ProducerId:
+        """Waits for one. Raises ProducerIdsUnavailable."""
         ...
 
 
@@ -74,7 +75,11 @@ class Reserve:
         return self._offered.popleft() if self._offered else self._source.take()
 
     async def fill(self) -> None:
-        self._offered.append(await self._source.next())
+        """Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS)."""
+        try:
+            self._offered.append(await self._source.next())
+        except ProducerIdsUnavailable as error:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
 
 
 class Winners(Protocol):

@@ -14,9 +14,11 @@ from hapax.kafka import (
 )
 from hapax.kafka.administration import Administration
 from hapax.kafka.apis import all_apis
+from hapax.kafka.server import ServerLimits
 from hapax.kafka.table import ApiTable
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Network
+from hapax.runtime.ports import FrameLimits, Network
+from hapax.runtime.settings import Settings
 
 
 def node_table(
@@ -36,3 +38,17 @@ def node_table(
     delete_topics.register(table, view, administration, delete_enabled)
     create_partitions.register(table, view, administration)
     return table
+
+
+def server_limits(settings: Settings) -> ServerLimits:
+    """What a node's listener lets clients do, from the settings."""
+    frames = FrameLimits(
+        max_frame_bytes=settings.socket_request_max_bytes,
+        max_connections=settings.max_connections,
+        idle_ms=settings.connections_max_idle_ms if settings.connections_max_idle_ms > 0 else 2**62,
+        frame_timeout_ms=settings.connections_frame_timeout_ms,
+    )
+    return ServerLimits(
+        frames, max_requests_in_flight=settings.queued_max_requests,
+        max_node_bytes=settings.queued_max_request_bytes,
+    )

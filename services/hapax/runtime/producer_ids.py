@@ -51,10 +51,15 @@ class ProducerIds:
         for waiter in self._waiters:
             waiter.cancel()
 
-    async def next(self, timeout: float = 5.0) -> ProducerId:
-        """Raises ProducerIdsUnavailable after `timeout` seconds."""
+    def take(self) -> ProducerId | None:
+        """An id that is at hand, or None: then wait for `next`."""
         producer_id = None if self._waiters else self._blocks.take()
         self._fetch_if_wanted()
+        return producer_id
+
+    async def next(self, timeout: float = 5.0) -> ProducerId:
+        """Raises ProducerIdsUnavailable after `timeout` seconds."""
+        producer_id = self.take()
         if producer_id is not None:
             return producer_id
         waiter: asyncio.Future[ProducerId] = asyncio.get_running_loop().create_future()

@@ -1,0 +1,159 @@
+"""What a shard asks of others: a transaction's coordinator, and the leaders of the partitions of a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from hapax.codec.metadata import OFFSETS_TOPIC
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.hashing import shard_of
+from hapax.core.transaction_requests import CheckWinners, WinnerCheck
+from hapax.core.types import NodeId, Serial, ShardId
+from hapax.kafka.txn_offset_commit import TxnOffsetCommit
+from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Network, Randomness, RpcError
+
+VERIFY_PARTITIONS: Final = "/hapax.internal.v1.TxnCoordinator/VerifyPartitions"
+DESCRIBE_PRODUCERS: Final = "/hapax.internal.v1.PartitionBroker/DescribeProducers"
+
+_CALL_TIMEOUT_S: Final = 2.0
+_PATIENCE_S: Final = 3.0
+"""So long a question is asked again while its shard or partition moves, before the client is asked to."""
+_RETRY_S: Final = 0.02
+
+_MOVING: Final = frozenset({
+    ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+})
+
+LocalVerify = Callable[
+    [coordinator_pb2.VerifyPartitionsRequest], Awaitable[coordinator_pb2.VerifyPartitionsResponse]
+]
+
+
+class OffsetsVerifier:
+    """Asks whether a group shard's partition belongs to a producer's open transaction; without a wire where this very
+    process owns the transaction's shard."""
+
+    def __init__(
+        self, network: Network, view: ClusterView, node_id: NodeId, random: Randomness, local: LocalVerify
+    ) -> None:
+        self._network = network
+        self._view = view
+        self._node_id = node_id
+        self._random = random
+        self._local = local
+
+    async def verify_offsets(self, request: TxnOffsetCommit, shard: ShardId, add: bool) -> Serial:
+        topic = self._view.topic(OFFSETS_TOPIC)
+        if topic is None:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        question = coordinator_pb2.VerifyPartitionsRequest(
+            transactional_id=request.transactional_id, producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch, add=add,
+            partitions=[common_pb2.TopicPartition(topic_id=topic.topic_id, partition=shard)],
+        )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _PATIENCE_S
+        while True:
+            answer = await self._ask(question)
+            if answer.error not in _MOVING or loop.time() >= deadline:
+                break
+            await asyncio.sleep(_RETRY_S * (0.5 + self._random.random()))
+        if answer.error:
+            raise Refusal(_as_offset_commit_says(ErrorCode(answer.error)), answer.reason)
+        for result in answer.partitions:
+            if result.error:
+                raise Refusal(_as_offset_commit_says(ErrorCode(result.error)), result.reason)
+        return Serial(answer.serial)
+
+    async def _ask(
+        self, question: coordinator_pb2.VerifyPartitionsRequest
+    ) -> coordinator_pb2.VerifyPartitionsResponse:
+        cluster = self._view.cluster
+        shard = -1 if cluster is None else shard_of(question.transactional_id, cluster.txn_shards)
+        owner = self._view.txn_shard_owner(shard)
+        if owner is None:
+            return coordinator_pb2.VerifyPartitionsResponse(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if owner.node_id == self._node_id:
+            return await self._local(question)
+        channel = self._network.rpc_channel(owner.rpc_address)
+        try:
+            answer = await channel.call(VERIFY_PARTITIONS, question.SerializeToString(), _CALL_TIMEOUT_S)
+        except RpcError as error:
+            return coordinator_pb2.VerifyPartitionsResponse(
+                error=ErrorCode.COORDINATOR_NOT_AVAILABLE, reason=str(error)
+            )
+        return coordinator_pb2.VerifyPartitionsResponse.FromString(answer)
+
+
+def _as_offset_commit_says(code: ErrorCode) -> ErrorCode:
+    """A transaction coordinator's refusal, as TxnOffsetCommit answers it.
+
+    Trouble on the way is COORDINATOR_LOAD_IN_PROGRESS, which makes every client ask the same group coordinator again.
+    """
+    if code in _MOVING or code is ErrorCode.CONCURRENT_TRANSACTIONS:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+class WinnersOfPartitions:
+    """Asks the partitions' leaders for what a multi-writer commit's winners have written."""
+
+    def __init__(self, network: Network, view: ClusterView) -> None:
+        self._network = network
+        self._view = view
+
+    async def missing(self, check: CheckWinners) -> tuple[WinnerCheck, ...]:
+        by_address: dict[str, list[WinnerCheck]] = {}
+        for one in check.checks:
+            by_address.setdefault(await self._leader(one), []).append(one)
+        answers = await asyncio.gather(*(self._ask(address, checks) for address, checks in by_address.items()))
+        return tuple(one for missing in answers for one in missing)
+
+    async def _leader(self, check: WinnerCheck) -> str:
+        topic_id, index = check.partition.by_id
+        try:
+            await self._view.wait_for(lambda view: view.leader_of(topic_id, index) is not None, _PATIENCE_S)
+        except TimeoutError:
+            raise Refusal(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{check.partition.topic}-{index} has no leader"
+            ) from None
+        leader = self._view.leader_of(topic_id, index)
+        assert leader is not None
+        return leader.rpc_address
+
+    async def _ask(self, address: str, checks: list[WinnerCheck]) -> list[WinnerCheck]:
+        partitions = {check.partition.by_id: None for check in checks}
+        request = broker_pb2.DescribeProducersRequest(
+            partitions=[common_pb2.TopicPartition(topic_id=p.topic_id, partition=p.partition) for p in partitions],
+            producer_ids=list({check.producer_id: None for check in checks}),
+        )
+        try:
+            data = await self._network.rpc_channel(address).call(
+                DESCRIBE_PRODUCERS, request.SerializeToString(), _CALL_TIMEOUT_S
+            )
+        except RpcError as error:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the winners cannot be checked: {error}") from error
+        held: dict[tuple[bytes, int, int], broker_pb2.ProducerState] = {}
+        for answer in broker_pb2.DescribeProducersResponse.FromString(data).partitions:
+            if answer.error:
+                raise Refusal(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                    f"the winners cannot be checked: {ErrorCode(answer.error).name} {answer.reason}",
+                )
+            for state in answer.producers:
+                held[answer.partition.topic_id, answer.partition.partition, state.producer_id] = state
+        return [check for check in checks if not _holds(held.get((*check.partition.by_id, check.producer_id)), check)]
+
+
+def _holds(state: broker_pb2.ProducerState | None, check: WinnerCheck) -> bool:
+    """Exactly what the winner said it wrote is in its open transaction: neither less nor more."""
+    return (
+        state is not None and state.producer_epoch == check.producer_epoch and state.txn_first_offset >= 0
+        and state.last_sequence == check.last_sequence
+    )

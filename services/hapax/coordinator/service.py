@@ -1,0 +1,187 @@
+"""The coordinator: owns shards of transactional ids and of consumer groups, and serves them.
+
+`start` composes it from ports, so that the simulator runs the same code. The order matters: the listener is there
+before the node registers (its port is part of the registration), and shards come after the registration, whose epoch
+they are assigned to and whose session proves their writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hapax.codec.metadata import NodeRecord
+from hapax.coordinator.groups import OffsetsShard
+from hapax.coordinator.kafka_api import KafkaApi
+from hapax.coordinator.log_reader import LogReader
+from hapax.coordinator.log_writer import LogWriter
+from hapax.coordinator.markers import MarkerSender
+from hapax.coordinator.peers import OffsetsVerifier, WinnersOfPartitions
+from hapax.coordinator.rpc_api import RpcApi
+from hapax.coordinator.shard import Node
+from hapax.coordinator.shards import Shards
+from hapax.coordinator.transactions import Reserve, TxnShard
+from hapax.core.transaction_requests import Limits
+from hapax.core.types import Millis, NodeId
+from hapax.kafka.events import EventLog
+from hapax.kafka.node import node_table, server_limits
+from hapax.kafka.roles import register_other_roles
+from hapax.kafka.server import KafkaServer
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.node_ids import claim_folder
+from hapax.runtime.ports import FrameListener, Ports, RpcServer
+from hapax.runtime.producer_ids import ProducerIds
+from hapax.runtime.registration import Registration, register
+from hapax.runtime.seen import HighestSeen
+from hapax.runtime.settings import Address, Settings
+
+log = telemetry.logger("coordinator")
+
+_RPC_GRACE_S: Final = 1.0
+
+
+class CoordinatorService:
+    """Composed by `start`. `drain` ends it cleanly, `close` at once."""
+
+    def __init__(
+        self, ports: Ports, settings: Settings, view: ClusterView, on_lost: Callable[[str], None],
+        metrics: telemetry.Metrics,
+    ) -> None:
+        self.settings = settings
+        self.view = view
+        self.node_id = NodeId(settings.node_id)
+        self.registration: Registration | None = None
+        self.shards = Shards(view, self.node_id)
+        self.producer_ids = ProducerIds(
+            ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
+        )
+        self.rpc = RpcApi(self.shards, view, ports.clock)
+        self._ports = ports
+        self._on_lost = on_lost
+        self._writer: LogWriter | None = None
+        self._markers: MarkerSender | None = None
+        self._events: EventLog | None = None
+        self._listener: FrameListener | None = None
+        self._rpc_server: RpcServer | None = None
+        table = node_table(
+            self.node_id, view, ports.network, auto_create=settings.auto_create_topics_enable,
+            delete_enabled=settings.delete_topic_enable,
+        )
+        KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
+        register_other_roles(table)
+        self.server = KafkaServer(ports.network, table, server_limits(settings))
+        metrics.observe(
+            "coordinator_shards_loading", "Owned shards that do not serve yet.",
+            lambda: [((), self.shards.not_serving())],
+        )
+
+    def ready(self) -> str:
+        """"" while every shard that is assigned to this node serves."""
+        if self.registration is None:
+            return "registration"
+        return "shards" if self.shards.not_serving() else ""
+
+    async def serve(self, identity: str, http_address: str) -> None:
+        ports, settings, view = self._ports, self.settings, self.view
+        listen = settings.rpc_address
+        self._rpc_server = await ports.network.serve_rpc(listen.host, listen.port, self.rpc.handlers())
+        bound = settings.kafka_address
+        self._listener = await self.server.start(bound.host, bound.port)
+        advertised = settings.advertised_kafka(Address((self._listener.host, self._listener.port)))
+        record = NodeRecord(
+            self.node_id, "coordinator", advertised.host, advertised.port,
+            str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
+            rack=settings.broker_rack or "", identity=identity,
+        )
+        registration = self.registration = await register(
+            ports.metadata, view.keys, record, random=ports.random, on_lost=self._on_lost,
+            ttl_s=settings.broker_session_timeout_ms / 1000,
+        )
+        self.producer_ids.start()
+        self._start_shards(registration)
+        log.info("serving", address=str(advertised), rpc=record.rpc_address)
+
+    def _start_shards(self, registration: Registration) -> None:
+        ports, settings, view = self._ports, self.settings, self.view
+        proof = (registration.epoch, registration.record.session)
+        writer = self._writer = LogWriter(
+            ports.network, ports.clock, view, self.node_id, *proof, settings.request_timeout_ms
+        )
+        reader = LogReader(ports.network, view, self.node_id, settings.request_timeout_ms)
+        events = self._events = EventLog(ports.network, ports.clock, view, ports.random, self.node_id, *proof)
+        markers = self._markers = MarkerSender(
+            ports.network, view, self.node_id, self.rpc.write_offsets_markers
+        )
+        node = Node(
+            self.node_id, settings, ports.clock, ports.random, view, writer, reader, self._newest_connection,
+            lambda error: self._on_lost(f"a shard failed: {error!r}"),
+        )
+        verifier = OffsetsVerifier(
+            ports.network, view, self.node_id, ports.random, self.rpc.verify_partitions
+        )
+        winners = WinnersOfPartitions(ports.network, view)
+        reserve = Reserve(self.producer_ids)
+        limits = limits_of(settings)
+        self.shards.start(
+            registration.epoch,
+            lambda shard, epoch: TxnShard(node, shard, epoch, limits, reserve, markers, winners, events),
+            lambda shard, epoch: OffsetsShard(node, shard, epoch, verifier),
+        )
+
+    def _newest_connection(self) -> int:
+        return max((session.connection.serial for session in self.server.sessions), default=-1)
+
+    async def drain(self) -> None:
+        """Answers what waits for the log, then gives the shards up at once, so that another takes them over."""
+        await self.shards.drain()
+        if self.registration is not None:
+            await self.registration.close()
+
+    async def close(self) -> None:
+        self.shards.release("the process ends")
+        if self.registration is not None:
+            await self.registration.close()
+        await self.server.close()
+        for part in (self._markers, self._events, self._writer, self.producer_ids):
+            if part is not None:
+                await part.close()
+        if self._rpc_server is not None:
+            await self._rpc_server.close(grace=_RPC_GRACE_S)
+        await self.view.close()
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What the transaction machine needs of the settings."""
+    return Limits(
+        max_timeout_ms=settings.transaction_max_timeout_ms,
+        id_expiration_ms=settings.transactional_id_expiration_ms,
+        token_id_expiration_ms=settings.transactional_token_expiration_ms,
+        hold_ms=Millis(settings.transaction_completion_wait_ms),
+    )
+
+
+async def start(
+    ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
+    metrics: telemetry.Metrics | None = None,
+) -> CoordinatorService:
+    """Returns once the coordinator listens and is registered; it is `ready()` when the shards it was given serve.
+
+    `on_lost` is called with one sentence when it must end. Raises FolderRefused, StoreRefused, NodeIdTaken, OSError.
+    """
+    identity = ""
+    if ports.disk is not None:
+        folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
+        identity = folder.directory_id
+    view = ClusterView(
+        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),
+        on_refused=lambda refusal: on_lost(str(refusal)),
+    )
+    service = CoordinatorService(ports, settings, view, on_lost, metrics or telemetry.Metrics())
+    try:
+        await view.start()
+        await service.serve(identity, http_address)
+    except BaseException:
+        await service.close()
+        raise
+    return service
