@@ -63,7 +63,7 @@ class _Connection(asyncio.BufferedProtocol):
     """One connection: `ports.FrameConnection` towards its owner, a buffered protocol towards the loop."""
 
     __slots__ = (
-        "_above", "_accepted", "_close_reason", "_closing", "_dup", "_fd", "_files", "_filled", "_flushing",
+        "_above", "_accepted", "_began", "_close_reason", "_closing", "_dup", "_fd", "_files", "_filled", "_flushing",
         "_handler", "_handler_paused", "_high_water", "_last_byte", "_last_frame", "_limits", "_loop", "_lost",
         "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_transport", "_unsent",
         "_writer_added", "peer", "serial",
@@ -89,6 +89,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._own: memoryview | None = None       # the beginning of a frame that has not arrived whole
         self._filled = 0                          # bytes of `_own` that hold data
+        self._began = 0.0                         # when that frame's first bytes arrived
         self._queue: list[Chunk] = []
         self._files = 0                           # file ranges in the queue
         self._fd = -1
@@ -148,7 +149,7 @@ class _Connection(asyncio.BufferedProtocol):
         if reason:
             self._close_reason = reason
         self._apply_pause()
-        self._own = None
+        self._unbuffer()
         if not self._queue and self._transport is not None:
             self._transport.close()
 
@@ -181,12 +182,12 @@ class _Connection(asyncio.BufferedProtocol):
             return self._network.scratch
         if self._filled == len(own):
             need = 4 + _LENGTH.unpack_from(own, 0)[0]
-            own = memoryview(bytearray(min(need, 4 * self._filled)))
-            own[: self._filled] = cast(memoryview, self._own)
-            self._own = own
+            own = self._buffer(min(need, 4 * self._filled), own[: self._filled])
         return own[self._filled:]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._lost:
+            return
         self._last_byte = self._loop.time()
         if self._own is None:
             self._deliver(self._network.scratch, nbytes)
@@ -205,7 +206,7 @@ class _Connection(asyncio.BufferedProtocol):
             if not self._registry.open:
                 self._registry.none_left.set()
         self._lost = True
-        self._own = None
+        self._unbuffer()
         self._forget_queue()
         handler, self._handler = self._handler, None
         if handler is not None:
@@ -225,7 +226,7 @@ class _Connection(asyncio.BufferedProtocol):
             while self._reading and end - position >= 4:
                 size = unpack(data, position)[0]
                 if not 0 <= size <= max_frame:
-                    self._refuse(f"a frame of {size} bytes (the limit is {max_frame})")
+                    self.refuse(f"a frame of {size} bytes (the limit is {max_frame})")
                     return
                 after = position + 4 + size
                 if after > end:
@@ -245,13 +246,31 @@ class _Connection(asyncio.BufferedProtocol):
     def _keep(self, data: memoryview, position: int, end: int) -> None:
         have = end - position
         if have == 0:
-            self._own = None
+            if self._own is not None:
+                self._unbuffer()
         elif position > 0 or data is not self._own:
             need = 4 + _LENGTH.unpack_from(data, position)[0] if have >= 4 else _FIRST_BUFFER_BYTES
-            own = memoryview(bytearray(max(have, min(need, max(_FIRST_BUFFER_BYTES, 4 * have)))))
-            own[:have] = data[position:end]
-            self._own = own
+            self._buffer(max(have, min(need, max(_FIRST_BUFFER_BYTES, 4 * have))), data[position:end])
         self._filled = have
+
+    def _buffer(self, size: int, begin: memoryview) -> memoryview:
+        """A buffer of this connection's own, with the beginning of a frame in it."""
+        own = memoryview(bytearray(size))
+        own[: len(begin)] = begin
+        accepted = self._registry
+        if accepted is not None:
+            accepted.receiving += size - (0 if self._own is None else len(self._own))
+            if self._own is None:
+                self._began = self._last_byte
+        self._own = own
+        if accepted is not None and accepted.receiving > self._limits.max_receiving_bytes:
+            accepted.shed()
+        return own
+
+    def _unbuffer(self) -> None:
+        if self._own is not None and self._registry is not None:
+            self._registry.receiving -= len(self._own)
+        self._own = None
 
     def _apply_pause(self) -> None:
         reading = not (self._handler_paused or (self._above and self._accepted) or self._closing)
@@ -274,7 +293,16 @@ class _Connection(asyncio.BufferedProtocol):
         if self._reading and not self._lost and not self._closing and self._transport is not None:
             self._transport.resume_reading()
 
-    def _refuse(self, reason: str) -> None:
+    @property
+    def receives(self) -> bool:
+        return self._own is not None
+
+    @property
+    def receives_since(self) -> tuple[float, int]:
+        return self._began, self.serial
+
+    def refuse(self, reason: str) -> None:
+        """Closes at once, with one log line."""
         self._network.complain("frame", "closing a connection", reason=reason, connection=self.serial, peer=self.peer)
         self._drop(reason)
 
@@ -282,10 +310,10 @@ class _Connection(asyncio.BufferedProtocol):
         """Called by the listener's timer. `now` in seconds of the loop's clock."""
         limits = self._limits
         if self._closing:
-            if now - self._last_byte > limits.frame_timeout_ms / 1000:
+            if now - max(self._last_byte, self._last_frame) > limits.frame_timeout_ms / 1000:
                 self._drop(self._close_reason)
         elif self._own is not None and self._reading and now - self._last_byte > limits.frame_timeout_ms / 1000:
-            self._refuse(f"half a frame and then silence for {limits.frame_timeout_ms} ms")
+            self.refuse(f"half a frame and then silence for {limits.frame_timeout_ms} ms")
         elif now - self._last_frame > limits.idle_ms / 1000:
             log.debug("closing an idle connection", connection=self.serial, peer=self.peer)
             self._drop("idle")
@@ -391,6 +419,7 @@ class _Connection(asyncio.BufferedProtocol):
         if not self._closing:
             self._close_reason = reason
         self._lost = True
+        self._unbuffer()
         self._forget_queue()
         if self._transport is not None:
             self._transport.abort()
@@ -435,6 +464,13 @@ class _Accepted:
         self.limit = limit
         self.open: set[_Connection] = set()
         self.none_left = asyncio.Event()
+        self.receiving = 0
+        """Bytes of all buffers that hold unfinished frames."""
+
+    def shed(self) -> None:
+        """Too much memory holds unfinished frames: the one that has taken longest goes."""
+        slowest = min((c for c in self.open if c.receives), key=lambda c: c.receives_since)
+        slowest.refuse("the node holds too many bytes of unfinished requests, and this one has taken longest")
 
 
 class _Listener:

@@ -118,6 +118,8 @@ class FrameLimits:
     """A connection without a whole frame for so long, and nothing in flight, is closed (connections.max.idle.ms)."""
     frame_timeout_ms: int = 30_000
     """Half a frame and silence for so long closes the connection."""
+    max_receiving_bytes: int = 512 * 1024 * 1024
+    """Memory of the listener for frames that have not arrived whole; beyond it the slowest one is given up."""
     write_high_water: int = 1 << 20
 
 

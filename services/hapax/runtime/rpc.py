@@ -53,6 +53,8 @@ _LENGTH: Final = struct.Struct(">I")
 _MESSAGE_BYTES: Final = 32 * 1024 * 1024
 _JOIN_BYTES: Final = 1024 * 1024
 """Frames are joined into one message up to about this size."""
+_MAX_RUNNING: Final = 1000
+"""Handlers that run at once for one stream; further calls are not read."""
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 _CHANNEL_OPTIONS: Final = (
@@ -312,22 +314,31 @@ class _Server(_GenericRpcHandler):  # type: ignore[misc]
     async def _serve_stream(self, _requests: Any, context: Any) -> None:
         await context.send_initial_metadata(())
         outbox = _Outbox(context.write, lambda reason: None)
+        room = asyncio.Semaphore(_MAX_RUNNING)
         while (message := await context.read()) is not _END:
             position = 0
             while position < len(message):
-                length, call_id, method_size = _REQUEST.unpack_from(message, position)
+                try:
+                    length, call_id, method_size = _REQUEST.unpack_from(message, position)
+                except struct.error:
+                    log.warning("ending a stream of calls: a frame that cannot be read", peer=context.peer())
+                    return
                 name_at = position + _REQUEST.size
                 method = message[name_at : name_at + method_size]
                 request = message[name_at + method_size : position + 4 + length]
                 position += 4 + length
-                self.spawn(self._answer(outbox, call_id, method, request))
+                await room.acquire()
+                self.spawn(self._answer(outbox, room, call_id, method, request))
 
-    async def _answer(self, outbox: _Outbox, call_id: int, method: bytes, request: bytes) -> None:
+    async def _answer(
+        self, outbox: _Outbox, room: asyncio.Semaphore, call_id: int, method: bytes, request: bytes
+    ) -> None:
         handler = self._by_bytes.get(method)
         if handler is None:
             status, payload = "UNIMPLEMENTED", method
         else:
             status, payload = await self.run(method.decode(), handler, request)
+        room.release()
         outbox.put(_RESPONSE.pack(9 + len(payload), call_id, _STATUS_INDEX[status]), payload)
 
 

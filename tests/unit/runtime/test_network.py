@@ -129,7 +129,7 @@ def test_frames_of_every_size_come_back_whole_and_in_order(run: Callable[[Scenar
 def test_frames_that_arrive_byte_by_byte_are_put_together(run: Callable[[Scenario], None]) -> None:
     async def scenario(net: TcpNetwork) -> None:
         pair = await Pair(net).listen()
-        reader, writer = await pair.raw()
+        _, writer = await pair.raw()
         server = await pair.accepted.get()
         stream = framed(b"one") + framed(b"") + framed(b"three" * 3000)
         for index in range(40):
@@ -381,10 +381,10 @@ def test_a_claimed_length_costs_no_memory_until_the_bytes_arrive(run: Callable[[
         for _ in range(20):
             _, writer = await pair.raw()
             writers.append(writer)
-            writer.write(struct.pack(">i", 1 << 30) + b"x")
+            writer.write(framed(b"first") + struct.pack(">i", 1 << 30) + b"x")
         servers = [await pair.accepted.get() for _ in writers]
-        while not all(s.connection._filled for s in servers):  # type: ignore[attr-defined]
-            await asyncio.sleep(0)
+        for server in servers:
+            await server.frames.get()
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
         tracemalloc.stop()
         for writer in writers:
@@ -394,6 +394,32 @@ def test_a_claimed_length_costs_no_memory_until_the_bytes_arrive(run: Callable[[
         await pair.listener.close()
 
     run(scenario)
+
+
+def test_the_slowest_frame_goes_when_unfinished_ones_take_too_much_memory(
+    run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        pair = await Pair(net).listen(limits=FrameLimits(max_receiving_bytes=6 << 20))
+        slow = []
+        for _ in range(3):
+            reader, writer = await pair.raw()
+            writer.write(framed(b"first") + struct.pack(">i", 8 << 20) + bytes(1 << 20))
+            server = await pair.accepted.get()
+            await server.frames.get()
+            slow.append((reader, writer, server))
+        quick = await pair.client()
+        quick.connection.send([bytes(5 << 20)])
+        server = await pair.accepted.get()
+        assert len(await server.frames.get()) == 5 << 20
+        assert "longest" in await slow[0][2].closed
+        for _, writer, _ in slow:
+            writer.close()
+        await pair.listener.close()
+
+    with caplog.at_level(logging.WARNING, "hapax"):
+        run(scenario)
+    assert 1 <= len(caplog.records) <= 3
 
 
 def test_half_a_frame_and_silence_closes_the_connection_with_one_line(

@@ -1,0 +1,167 @@
+"""Calls between services: what a caller is told in each case, on the stream and as ordinary gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+import grpc.aio
+import pytest
+
+from hapax.runtime.network import TcpNetwork
+from hapax.runtime.ports import RpcChannel, RpcError, RpcServer
+
+ECHO, HANG, REFUSE, FAIL = "/t.Service/Echo", "/t.Service/Hang", "/t.Service/Refuse", "/t.Service/Fail"
+
+
+class Service:
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.finished = asyncio.Event()
+        self.handlers = {ECHO: self.echo, HANG: self.hang, REFUSE: self.refuse, FAIL: self.fail}
+
+    async def echo(self, request: bytes) -> bytes:
+        return request
+
+    async def hang(self, request: bytes) -> bytes:
+        self.entered.set()
+        await self.let_go.wait()
+        self.finished.set()
+        return b"done"
+
+    async def refuse(self, request: bytes) -> bytes:
+        raise RpcError("FAILED_PRECONDITION", "not the leader")
+
+    async def fail(self, request: bytes) -> bytes:
+        raise ValueError("a bug")
+
+
+async def start() -> tuple[TcpNetwork, Service, RpcServer, RpcChannel]:
+    network, service = TcpNetwork(), Service()
+    server = await network.serve_rpc("127.0.0.1", 0, service.handlers)
+    return network, service, server, network.rpc_channel(server.address)
+
+
+async def failure(channel: RpcChannel, method: str, timeout: float = 5.0) -> RpcError:
+    with pytest.raises(RpcError) as caught:
+        await channel.call(method, b"", timeout)
+    return caught.value
+
+
+async def test_calls_are_answered_each_with_its_own_answer() -> None:
+    network, _, server, channel = await start()
+    assert network.rpc_channel(server.address) is channel
+    requests = [b"%d" % n * (1 + n * 500) for n in range(50)] + [bytes(3_000_000), b""]
+    assert await asyncio.gather(*(channel.call(ECHO, r, 10) for r in requests)) == requests
+    await channel.close()
+    await server.close()
+
+
+async def test_what_a_handler_raises_reaches_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    _, _, server, channel = await start()
+    refused = await failure(channel, REFUSE)
+    assert (refused.status, refused.detail) == ("FAILED_PRECONDITION", "not the leader")
+    assert (await failure(channel, "/t.Service/Unknown")).status == "UNIMPLEMENTED"
+    with caplog.at_level(logging.ERROR, "hapax"):
+        failed = await failure(channel, FAIL)
+    assert failed.status == "INTERNAL" and "a bug" not in failed.detail
+    assert len(caplog.records) == 1
+    await channel.close()
+    await server.close()
+
+
+async def test_a_caller_that_gave_up_does_not_cancel_the_handler_nor_disturb_the_next_call() -> None:
+    _, service, server, channel = await start()
+    assert (await failure(channel, HANG, 0.05)).status == "DEADLINE_EXCEEDED"
+    service.let_go.set()
+    await service.finished.wait()
+    assert await channel.call(ECHO, b"next", 5) == b"next"
+    await channel.close()
+    await server.close()
+
+
+async def test_a_server_that_dies_fails_what_is_pending_and_is_found_again() -> None:
+    network, service, server, channel = await start()
+    pending = asyncio.ensure_future(channel.call(HANG, b"", 10))
+    await service.entered.wait()
+    await server.close()
+    with pytest.raises(RpcError, match="UNAVAILABLE"):
+        await pending
+    assert (await failure(channel, ECHO)).status == "UNAVAILABLE"
+    host, _, port = server.address.rpartition(":")
+    again = await network.serve_rpc(host, int(port), Service().handlers)
+    assert await channel.call(ECHO, b"back", 10) == b"back"
+    await channel.close()
+    await again.close()
+
+
+async def test_callers_that_retry_at_once_are_slowed_down_to_the_back_off() -> None:
+    network, _, server, _ = await start()
+    await server.close()
+    channel = network.rpc_channel(server.address)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for _ in range(5):
+        assert (await failure(channel, ECHO)).status == "UNAVAILABLE"
+    assert loop.time() - began > 0.2  # 25 + 50 + 100 + 200 ms at the least
+    await channel.close()
+
+
+async def test_closing_with_grace_lets_handlers_finish() -> None:
+    _, service, server, channel = await start()
+    pending = asyncio.ensure_future(channel.call(HANG, b"", 10))
+    await service.entered.wait()
+    closing = asyncio.ensure_future(server.close(grace=5))
+    service.let_go.set()
+    assert await pending == b"done"
+    await closing
+    await channel.close()
+
+
+async def test_an_address_in_use_is_an_os_error() -> None:
+    network, service, server, _ = await start()
+    host, _, port = server.address.rpartition(":")
+    with pytest.raises(OSError):
+        await network.serve_rpc(host, int(port), service.handlers)
+    await server.close()
+
+
+async def test_foreign_grpc_clients_make_ordinary_unary_calls() -> None:
+    _, service, server, _ = await start()
+    async with grpc.aio.insecure_channel(server.address) as foreign:
+        assert await foreign.unary_unary(ECHO)(b"hello") == b"hello"
+        for method, code in (
+            (REFUSE, grpc.StatusCode.FAILED_PRECONDITION),
+            (FAIL, grpc.StatusCode.INTERNAL),
+            ("/t.Service/Unknown", grpc.StatusCode.UNIMPLEMENTED),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await foreign.unary_unary(method)(b"")
+            assert caught.value.code() == code
+        call = foreign.unary_unary(HANG)(b"", timeout=0.2)
+        await service.entered.wait()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call
+        service.let_go.set()
+        await service.finished.wait()  # not cancelled with its caller
+    await server.close()
+
+
+async def test_bytes_that_are_no_grpc_harm_nobody() -> None:
+    _, _, server, channel = await start()
+    host, _, port = server.address.rpartition(":")
+    for junk in (b"\x00" * 64, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(junk)
+        writer.close()
+    async with grpc.aio.insecure_channel(server.address) as foreign:
+        stream = foreign.stream_stream("/hapax.internal.v1.Calls/Stream")()
+        for junk in (b"", b"\x00", b"\xff" * 40, b"\x00\x00\x00\x0a" + b"\x00" * 8 + b"\xff\xff"):
+            await stream.write(junk)
+        await stream.done_writing()
+        await stream.code()
+    assert await channel.call(ECHO, b"still here", 5) == b"still here"
+    await channel.close()
+    await server.close()
