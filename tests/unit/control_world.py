@@ -9,11 +9,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from hapax_sim.clock import SimClock
-from hapax_sim.loop import SimLoop, SimProcess
-from hapax_sim.metadata import MemoryMetadata, MetadataModel
-from hapax_sim.network import World
-
 import hapax.controller.service
 import hapax.pid.service
 from hapax.codec.metadata import Keys, NodeRecord, Role
@@ -27,6 +22,10 @@ from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.ports import MetadataStore, Ports
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
+from hapax_sim.clock import SimClock
+from hapax_sim.loop import SimLoop, SimProcess
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+from hapax_sim.network import World
 
 T = TypeVar("T")
 CLUSTER = "test"

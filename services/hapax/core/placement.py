@@ -54,14 +54,17 @@ def place_shards(owners: Mapping[ShardId, NodeId], coordinators: Sequence[NodeId
         if owners[shard] not in load:
             assign[shard] = _least(load)
             load[assign[shard]] += 1
+    # The busiest nodes keep the odd shards, so that no more move than must.
+    share, odd = divmod(len(owners), len(load))
+    busiest = sorted(load, key=lambda node: (-load[node], node))
+    quota = {node: share + (rank < odd) for rank, node in enumerate(busiest)}
     move: dict[ShardId, NodeId] = {}
     for shard in sorted(owners, reverse=True):
         owner = owners[shard]
-        if shard in assign or load[owner] - min(load.values()) < 2:
-            continue
-        move[shard] = _least(load)
-        load[owner] -= 1
-        load[move[shard]] += 1
+        if shard not in assign and load[owner] > quota[owner]:
+            move[shard] = min(load, key=lambda node: (load[node] - quota[node], node))
+            load[owner] -= 1
+            load[move[shard]] += 1
     return ShardPlan(assign, move)
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 
 import pytest
-from unit.control_world import KEYS, ControlWorld, is_ready, run
 
 from hapax.codec.metadata import TXN_STATE_TOPIC, ControllerRecord
 from hapax.core.errors import ErrorCode
@@ -14,6 +13,7 @@ from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Put
+from unit.control_world import KEYS, ControlWorld, is_ready, run
 
 
 def owners(view: ClusterView) -> Counter[NodeId]:
@@ -282,6 +282,28 @@ def test_a_frozen_controller_writes_nothing_when_it_thaws() -> None:
         await asyncio.sleep(5)
         assert not deposed.acts
         assert {p.id: p for p in view.partitions()} == before
+
+    run(scenario)
+
+
+def test_a_call_that_reaches_a_deposed_controller_changes_nothing() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        frozen, deposed = await world.controller(300)
+        await moved(view, lambda v: v.controller is not None)
+        await world.controller(301)
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        world.loop.freeze(frozen)
+        calling = asyncio.ensure_future(world.call(deposed, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[pb.TopicSpec(name="late", partitions=1, replication_factor=1)], timeout_ms=1000,
+        ), pb.CreateTopicsResponse))
+        await moved(view, lambda v: v.controller is not None and v.controller.record.node_id == 301)
+        world.loop.thaw(frozen)  # the call was waiting there, and is served before the controller hears that it is none
+        answer = await calling
+        assert [result.error for result in answer.topics] == [ErrorCode.NOT_CONTROLLER]
+        assert view.topic("late") is None
 
     run(scenario)
 

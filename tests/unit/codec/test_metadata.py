@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapax.codec.metadata import (
+    ClusterRecord,
+    ControllerRecord,
+    DeletedTopicRecord,
+    Keys,
+    MetadataFormatError,
+    NodeRecord,
+    ParsedKey,
+    PartitionRecord,
+    PidCounterRecord,
+    PidLeaseRecord,
+    ShardRecord,
+    TopicRecord,
+)
+from hapax.core.types import (
+    LeaderEpoch,
+    NodeId,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    RegistrationEpoch,
+    ShardEpoch,
+    ShardId,
+    TopicId,
+    TopicIdPartition,
+)
+
+KEYS = Keys("c1")
+TOPIC = TopicId(bytes(range(16)))
+PARTITION = TopicIdPartition(TOPIC, PartitionIndex(3))
+
+RECORDS = [
+    ClusterRecord("c1", 50, 50, 1_700_000_000_000),
+    NodeRecord(NodeId(100), "coordinator", "::1", 9092, "[::1]:7000", "h:1", bytes(range(16)), "rack", "folder"),
+    TopicRecord(TOPIC, "flights", 4, 1, {"retention.ms": "-1"}, internal=True),
+    DeletedTopicRecord(TOPIC, "flights", 5),
+    PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(2**40), (NodeId(1), NodeId(2)), (NodeId(1),),
+                    LeaderEpoch(6)),
+    ShardRecord(NodeId(100), RegistrationEpoch(9), ShardEpoch(4)),
+    PidCounterRecord(ProducerId(2**62)),
+    PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
+    ControllerRecord(NodeId(300), "h:1", RegistrationEpoch(3)),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_is_read_as_it_was_written(record: ClusterRecord) -> None:
+    value = record.encode()
+    assert json.loads(value)["v"] == 1
+    assert type(record).decode(value) == record
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("change", [lambda f: f | {"v": 2}, lambda f: {"x": 1}, lambda f: [1]])
+def test_another_version_is_refused(record: ClusterRecord, change: object) -> None:
+    changed = json.dumps(change(json.loads(record.encode()))).encode()  # type: ignore[operator]
+    with pytest.raises(MetadataFormatError):
+        type(record).decode(changed)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_fields_of_a_later_program_are_ignored(record: ClusterRecord) -> None:
+    later = json.dumps(json.loads(record.encode()) | {"later": True}).encode()
+    assert type(record).decode(later) == record
+
+
+def test_what_is_not_json_is_refused_by_name() -> None:
+    with pytest.raises(MetadataFormatError, match="shard: not JSON"):
+        ShardRecord.decode(b"\xff\x00")
+    node = json.loads(RECORDS[1].encode()) | {"role": "king"}
+    with pytest.raises(MetadataFormatError, match="unknown role"):
+        NodeRecord.decode(json.dumps(node).encode())
+
+
+def test_keys_parse_back() -> None:
+    assert KEYS.parse(KEYS.cluster) == ParsedKey("cluster")
+    assert KEYS.parse(KEYS.controller) == ParsedKey("controller")
+    assert KEYS.parse(KEYS.pid_next) == ParsedKey("pid_next")
+    assert KEYS.parse(KEYS.node(NodeId(101))) == ParsedKey("node", 101)
+    assert KEYS.parse(KEYS.topic("a.b-c_d")) == ParsedKey("topic", name="a.b-c_d")
+    assert KEYS.parse(KEYS.deleted(TOPIC)) == ParsedKey("deleted", topic_id=TOPIC)
+    assert KEYS.parse(KEYS.partition(*PARTITION)) == ParsedKey("partition", 3, topic_id=TOPIC)
+    assert KEYS.parse(KEYS.shard("txn", ShardId(7))) == ParsedKey("txn_shard", 7)
+    assert KEYS.parse(KEYS.shard("group", ShardId(7))) == ParsedKey("group_shard", 7)
+    assert KEYS.parse(KEYS.prefix + "later/thing").kind == "unknown"
+
+
+@given(st.text(min_size=1, max_size=40), st.text(max_size=10))
+def test_lease_names_are_free_text(name: str, more: str) -> None:
+    assert KEYS.parse(KEYS.pid_lease(name)) == ParsedKey("pid_lease", name=name)
+    assert KEYS.pid_lease(name + more).startswith(KEYS.pid_lease(name))
+
+
+def test_a_cluster_never_sees_the_keys_of_one_whose_id_begins_like_its_own() -> None:
+    assert not Keys("c12").node(NodeId(1)).startswith(KEYS.prefix)
+
+
+def test_a_partition_is_advertised_only_when_its_leader_accepted_this_epoch() -> None:
+    def record(leader: int, epoch: int, accepted: int) -> PartitionRecord:
+        return PartitionRecord(
+            NodeId(leader), LeaderEpoch(epoch), RegistrationEpoch(1), (NodeId(0),), (NodeId(0),), LeaderEpoch(accepted))
+
+    assert record(0, 3, 3).accepted
+    assert not record(0, 3, 2).accepted
+    assert not record(-1, 3, 3).accepted
