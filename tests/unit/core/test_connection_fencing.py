@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit.core.transaction_driver import ID, Driver, partition
 
 from hapax.core.connection_fencing import ConnectionFencing, Superseded
 from hapax.core.errors import Refusal
 from hapax.core.transaction import TransactionShard
 from hapax.core.transaction_requests import CloseConnection, Decision, Held
 from hapax.core.transaction_states import State
+from unit.core.transaction_driver import ID, Driver, partition
 
 
 def admitted(fencing: ConnectionFencing, connection: int, epoch: int = 0, producer_id: int = 1) -> bool:

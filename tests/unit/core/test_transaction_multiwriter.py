@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from unit.core.transaction_driver import ID, Driver, Ids, partition, winner
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_fencing import Fenced
@@ -21,6 +20,7 @@ from hapax.core.transaction_requests import (
     WinnerCheck,
 )
 from hapax.core.transaction_states import State
+from unit.core.transaction_driver import ID, Driver, Ids, partition, winner
 
 COMMITTED, ABORTED, ALREADY = EndOutcome.COMMITTED, EndOutcome.ABORTED, EndOutcome.ALREADY_COMMITTED
 
@@ -414,6 +414,7 @@ def test_a_renewal_moves_the_deadline_out_and_at_most_to_the_maximum() -> None:
     assert driver.run("renew_transaction", driver.renew(1, 5000)).remaining_ms == 5000
     assert driver.run("renew_transaction", driver.renew(1, 10)).remaining_ms == 5000, "never in"
     assert driver.run("renew_transaction", driver.renew(1, 10_000_000, Token("q", 0))).remaining_ms == 900_000
-    for request in (driver.renew(2), driver.renew(1, token=Token("q", 1)), replace(driver.renew(1), transactional_id="x")):
+    strange = replace(driver.renew(1), transactional_id="x")
+    for request in (driver.renew(2), driver.renew(1, token=Token("q", 1)), strange):
         assert refused(driver.run, "renew_transaction", request).code is ErrorCode.INVALID_TXN_STATE
     assert refused(driver.run, "renew_transaction", driver.renew(1, 0)).code is ErrorCode.INVALID_TRANSACTION_TIMEOUT

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from unit.core.transaction_driver import ID, Driver, Ids, partition
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction import TransactionShard
@@ -21,6 +20,7 @@ from hapax.core.transaction_requests import (
 )
 from hapax.core.transaction_states import State
 from hapax.core.types import PartitionIndex, TopicPartition
+from unit.core.transaction_driver import ID, Driver, Ids, partition
 
 LAST = 32766
 

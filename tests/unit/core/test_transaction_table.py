@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from unit.core.transaction_driver import ID, Driver, partition
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_record import Transaction
 from hapax.core.transaction_requests import Decision, Held, MarkerResult
 from hapax.core.transaction_states import LEGAL_RECORDS, TABLE, Event, IllegalTransition, State, Step
+from unit.core.transaction_driver import ID, Driver, partition
 
 STATES = ["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from unit.core.transaction_driver import ID, Driver, partition
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_fencing import Fenced
@@ -22,6 +21,7 @@ from hapax.core.transaction_requests import (
     StopTimer,
 )
 from hapax.core.transaction_states import State
+from unit.core.transaction_driver import ID, Driver, partition
 
 DAY = 86_400_000
 
