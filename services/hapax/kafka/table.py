@@ -90,7 +90,7 @@ class Api:
     handler: Handler | None = None
     raw: RawHandler | None = None
     max_frame_bytes: int = 1 << 20
-    """A longer request is refused before it is decoded: a million tiny fields decode to hundreds of MB."""
+    """A longer request is refused before it is decoded."""
     cancel_on_close: bool = False
     """Cancel the awaitable when the connection is gone (long polls)."""
 
