@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from hapax.codec.metadata import DeletedTopicRecord, TopicRecord
+from hapax.codec.metadata import INTERNAL_TOPICS, DeletedTopicRecord, TopicRecord
 from hapax.controller.plan import new_topic, new_topic_id
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.topics import (
@@ -90,6 +90,7 @@ class Topics:
         return TopicRecord(
             new_topic_id(self._random), spec.name,
             self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, dict(spec.config),
+            internal=spec.name in INTERNAL_TOPICS,
         )
 
     def _check_collision(self, name: str) -> None:

@@ -72,14 +72,23 @@ class CoordinatorService:
         register_other_roles(table)
         self.server = KafkaServer(ports.network, table, server_limits(settings))
         metrics.observe(
+            "coordinator_shards", "Shards that this node owns.", lambda: [((), self.shards.owned())]
+        )
+        metrics.observe(
             "coordinator_shards_loading", "Owned shards that do not serve yet.",
             lambda: [((), self.shards.not_serving())],
         )
 
     def ready(self) -> str:
-        """"" while every shard that is assigned to this node serves."""
+        """"" while all shards have owners and those of this node serve."""
         if self.registration is None:
             return "registration"
+        cluster = self.view.cluster
+        if cluster is None:
+            return "cluster"
+        assigned = len(self.view.shards("txn")) + len(self.view.shards("group"))
+        if assigned < cluster.txn_shards + cluster.group_shards:
+            return "assignment of shards"
         return "shards" if self.shards.not_serving() else ""
 
     async def serve(self, identity: str, http_address: str) -> None:

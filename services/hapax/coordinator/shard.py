@@ -169,7 +169,7 @@ class Shard:
             raise LogUnreadable("lost again while it loaded")
         self.serving = True
         self._loaded()
-        log.info("serving", kind=self.kind, shard=self.shard, epoch=self.epoch, records=self.loaded_records,
+        log.debug("serving", kind=self.kind, shard=self.shard, epoch=self.epoch, records=self.loaded_records,
                  ms=round((loop.time() - began) * 1000))
 
     async def _topic(self) -> TopicId:

@@ -103,6 +103,9 @@ class Shards:
     def not_serving(self) -> int:
         return sum(not shard.serving for shard in self._all())
 
+    def owned(self) -> int:
+        return len(self._txn) + len(self._group)
+
     def _all(self) -> list[Shard]:
         return [*self._txn.values(), *self._group.values()]
 
