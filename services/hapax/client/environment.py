@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
+from hapax.runtime.clock import SystemClock
 from hapax.runtime.ports import Clock, Network, Randomness
 
 
@@ -26,11 +29,16 @@ class Environment:
     random: Randomness
 
 
-def real_ports() -> Environment:
-    """This machine's clock, sockets and randomness. Imported late: gRPC is only needed for Hapax's own calls."""
-    import random
+class RealPorts:
+    """This machine's clock, sockets and randomness. The network is made at its first use, which is inside the loop
+    that it belongs to; a client may be made before there is one."""
 
-    from hapax.runtime.clock import SystemClock
-    from hapax.runtime.network import TcpNetwork
+    def __init__(self) -> None:
+        self.clock: Clock = SystemClock()
+        self.random: Randomness = random.SystemRandom()
 
-    return Environment(SystemClock(), TcpNetwork(), random.SystemRandom())
+    @cached_property
+    def network(self) -> Network:
+        from hapax.runtime.network import TcpNetwork
+
+        return TcpNetwork()

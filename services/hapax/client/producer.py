@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from hapax.client.accumulator import RECORD_OVERHEAD, Accumulator, OpenBatch
 from hapax.client.cluster import Cluster
 from hapax.client.coordination import ConsumerGroup, Coordination, Offsets
-from hapax.client.environment import ClientPorts, real_ports
+from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import AbortableError, FatalError, HapaxError, RetriableError, WrongState, from_trouble
 from hapax.client.partitioner import Sticky, partition_of
 from hapax.client.records import DeliveryReport, Header
@@ -87,7 +87,7 @@ class Producer:
         self, settings: Settings, *, ports: ClientPorts | None = None, start_from: StartFrom | None = None
     ) -> None:
         self._options = options = producer_options(settings)
-        self._ports = ports or real_ports()
+        self._ports = ports or RealPorts()
         self._cluster = Cluster(options, self._ports, auto_create=True)
         self._id: str | None = options["transactional.id"]
         if start_from is not None and (self._id is not None or not options["enable.idempotence"]):
@@ -298,6 +298,7 @@ class Producer:
             self._outcome = asyncio.get_running_loop().create_future()
             self._pump()
         await self._end("aborting")
+        self._failure = None
 
     async def send_offsets(self, offsets: Offsets, group: str | ConsumerGroup) -> None:
         """Commits reading positions as part of the transaction. Raises like `commit`."""

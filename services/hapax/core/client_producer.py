@@ -112,6 +112,11 @@ class ClientProducer:
             self._finish(committed=False)
         self._dirty.update(dict.fromkeys(self._queues))
 
+    def take_up(self, identity: Identity) -> None:
+        """A place in a transaction that others decide (multi-writer): READY under an identity that was given."""
+        self._move(E.TAKE_UP)
+        self.identity = identity
+
     def begin(self) -> None:
         if not self.options.transactional:
             raise IllegalTransition("this producer has no transactional.id; set one to use transactions")

@@ -27,6 +27,7 @@ class State(Enum):
 class Event(Enum):
     INITIALIZE = auto()
     INITIALIZED = auto()
+    TAKE_UP = auto()
     BEGIN = auto()
     COMMIT = auto()
     ABORT = auto()
@@ -38,6 +39,7 @@ class Event(Enum):
 S, E = State, Event
 TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (S.UNINITIALIZED, E.INITIALIZE): S.INITIALIZING,
+    (S.UNINITIALIZED, E.TAKE_UP): S.READY,                  # the identity was given with a place in a transaction
     (S.INITIALIZING, E.INITIALIZED): S.READY,
     (S.READY, E.INITIALIZE): S.INITIALIZING,                # idempotent: epochs used up; a new producer id
     (S.READY, E.BEGIN): S.IN_TRANSACTION,
@@ -57,6 +59,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
 WORDS: Final[Mapping[Event, str]] = {
     E.INITIALIZE: "initialize",
     E.INITIALIZED: "finish the initialisation",
+    E.TAKE_UP: "take up an identity",
     E.BEGIN: "begin a transaction",
     E.COMMIT: "commit",
     E.ABORT: "abort",

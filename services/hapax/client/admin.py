@@ -1,0 +1,326 @@
+"""The admin client, asyncio face: topics, the cluster, transactions and producers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from hapax.client.cluster import Cluster, by_node
+from hapax.client.environment import ClientPorts, RealPorts
+from hapax.client.errors import NotHapaxError, WrongState, from_code
+from hapax.client.settings import Options, Settings
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka import messages
+
+
+class NewTopic(NamedTuple):
+    """-1: the cluster's own number of partitions, or of replicas."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str] = {}
+
+
+class TopicPartitionInfo(NamedTuple):
+    partition: int
+    leader: int
+    leader_epoch: int
+
+
+class TopicInfo(NamedTuple):
+    name: str
+    topic_id: str
+    partitions: tuple[TopicPartitionInfo, ...]
+
+
+class NodeInfo(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rpc_address: str | None
+    """`host:port` of Hapax's own calls; None where the node is not Hapax."""
+
+
+class ClusterInfo(NamedTuple):
+    cluster_id: str
+    controller_id: int
+    nodes: tuple[NodeInfo, ...]
+    transaction_version: int
+
+
+class TransactionInfo(NamedTuple):
+    """As `list_transactions` gives it; `describe_transactions` fills in the rest."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    producer_epoch: int = -1
+    timeout_ms: int = -1
+    started_ms: int = -1
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+class ProducerInfo(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    transaction_start_offset: int
+    """-1: no open transaction."""
+    coordinator_epoch: int
+
+
+class Admin:
+    """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
+
+    def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
+        self._options = Options(settings, "a")
+        self._cluster = Cluster(self._options, ports or RealPorts())
+        self._timeout: int = self._options["default.api.timeout.ms"]
+        self._started = self._closed = False
+
+    async def start(self) -> Self:
+        if self._started:
+            raise WrongState("the admin client was started before; make a new one")
+        self._started = True
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        if self._started and not self._closed:
+            self._closed = True
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- topics -----------------------------------------------------------------------------------------------
+
+    async def create_topics(self, topics: Iterable[NewTopic | str], *, exist_ok: bool = False) -> None:
+        """Creates topics; returns when their leaders accept writes. `exist_ok`: an existing one is no error."""
+        wanted = [NewTopic(t) if isinstance(t, str) else t for t in topics]
+        Message = messages.CreateTopicsRequest
+        Topic = Message.CreatableTopic
+        request = Message(
+            topics=[
+                Topic(
+                    name=t.name,
+                    num_partitions=t.partitions,
+                    replication_factor=t.replication_factor,
+                    assignments=[],
+                    configs=[Topic.CreatableTopicConfig(name=n, value=v) for n, v in sorted(t.config.items())],
+                )
+                for t in wanted
+            ],
+            timeout_ms=self._options["request.timeout.ms"],
+            validate_only=False,
+        )
+        response = await self._controller_call("creating topics", request)
+        for answer in response.topics:
+            if answer.error_code and not (exist_ok and answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise from_code(answer.error_code, f"creating topic {answer.name!r}", answer.error_message)
+        for topic in wanted:
+            await self._led(topic.name)
+
+    async def _led(self, name: str) -> None:
+        async def attempt() -> None:
+            topic = await self._cluster.topic(name, self._timeout)
+            by_node(self._cluster, [TopicPartition(name, PartitionIndex(p)) for p in topic.partitions])
+
+        await self._cluster.within(self._timeout, f"waiting for topic {name!r}", attempt)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        wanted = list(names)
+        Message = messages.DeleteTopicsRequest
+        request = Message(
+            topic_names=wanted,
+            topics=[Message.DeleteTopicState(name=name) for name in wanted],
+            timeout_ms=self._options["request.timeout.ms"],
+        )
+        for answer in (await self._controller_call("deleting topics", request)).responses:
+            if answer.error_code:
+                raise from_code(answer.error_code, f"deleting topic {answer.name!r}", answer.error_message)
+
+    async def create_partitions(self, totals: Mapping[str, int]) -> None:
+        """Raises the number of partitions of topics to these totals."""
+        Message = messages.CreatePartitionsRequest
+        request = Message(
+            topics=[Message.CreatePartitionsTopic(name=n, count=c, assignments=None) for n, c in totals.items()],
+            timeout_ms=self._options["request.timeout.ms"],
+            validate_only=False,
+        )
+        for answer in (await self._controller_call("creating partitions", request)).results:
+            if answer.error_code:
+                raise from_code(answer.error_code, f"partitions of {answer.name!r}", answer.error_message)
+        for name in totals:
+            await self._cluster.refreshed(self._timeout)
+            await self._led(name)
+
+    async def list_topics(self) -> list[TopicInfo]:
+        """All topics, internal ones included, by name."""
+        found = await self._cluster.within(self._timeout, "listing topics", self._cluster.all_topics)
+        return [
+            TopicInfo(
+                topic.name,
+                str(topic.topic_id),
+                tuple(TopicPartitionInfo(p, leader.node_id, leader.epoch) for p, leader in topic.partitions.items()),
+            )
+            for _, topic in sorted(found.items())
+        ]
+
+    # --- the cluster ------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> ClusterInfo:
+        await self._cluster.refreshed(self._timeout)
+        addresses: dict[int, str] = {}
+        with contextlib.suppress(NotHapaxError):
+            addresses, _ = await self._cluster.rpc_addresses()
+        return ClusterInfo(
+            self._cluster.cluster_id or "",
+            self._cluster.controller_id,
+            tuple(NodeInfo(n, host, port, addresses.get(n)) for n, (host, port) in sorted(self._cluster.nodes.items())),
+            max(1, self._cluster.transaction_version),
+        )
+
+    # --- transactions and producers ---------------------------------------------------------------------------
+
+    async def list_transactions(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+    ) -> list[TransactionInfo]:
+        """Of all coordinators, by id. `states`: only these (Kafka's names, `Ongoing`)."""
+        message = messages.ListTransactionsRequest(
+            state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=-1
+        )
+        found = {}
+        for node_id in sorted(self._cluster.nodes):
+            response = await self._node_call(node_id, "listing transactions", message)
+            if response.error_code:
+                raise from_code(response.error_code, f"listing the transactions of node {node_id}")
+            for t in response.transaction_states:
+                found[t.transactional_id] = TransactionInfo(t.transactional_id, t.producer_id, t.transaction_state)
+        return [found[name] for name in sorted(found)]
+
+    async def describe_transactions(self, ids: Iterable[str]) -> list[TransactionInfo]:
+        return [await self._describe_transaction(name) for name in ids]
+
+    async def _describe_transaction(self, transactional_id: str) -> TransactionInfo:
+        async def attempt() -> Any:
+            peer = await self._cluster.coordinator_peer("transaction", transactional_id)
+            message = messages.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+            answer = (await peer.call(message)).transaction_states[0]
+            if answer.error_code:
+                self._cluster.forget_coordinator("transaction", transactional_id)
+                raise from_code(answer.error_code, f"describing transaction {transactional_id!r}")
+            return answer
+
+        t = await self._cluster.within(self._timeout, "describing a transaction", attempt)
+        partitions = tuple(
+            TopicPartition(topic.topic, PartitionIndex(p)) for topic in t.topics for p in topic.partitions
+        )
+        return TransactionInfo(
+            t.transactional_id,
+            t.producer_id,
+            t.transaction_state,
+            t.producer_epoch,
+            t.transaction_timeout_ms,
+            t.transaction_start_time_ms,
+            partitions,
+        )
+
+    async def abort_transaction(self, transactional_id: str, partition: TopicPartition | None = None) -> None:
+        """Aborts an open transaction, wherever it hangs, by WriteTxnMarkers; on one partition or on all it holds."""
+        described = await self._describe_transaction(transactional_id)
+        partitions = described.partitions if partition is None else (partition,)
+        Message = messages.WriteTxnMarkersRequest
+        Marker = Message.WritableTxnMarker
+        for one in partitions:
+            producers = {p.producer_id: p for p in await self.describe_producers(one)}
+            producer = producers.get(described.producer_id)
+            if producer is None or producer.transaction_start_offset < 0:
+                continue
+            marker = Marker(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transaction_result=False,
+                topics=[Marker.WritableTxnMarkerTopic(name=one.topic, partition_indexes=[one.partition])],
+                coordinator_epoch=producer.coordinator_epoch,
+            )
+            await self._write_marker(one, Message(markers=[marker]))
+
+    async def _write_marker(self, partition: TopicPartition, message: Any) -> None:
+        async def attempt() -> None:
+            (node_id,) = by_node(self._cluster, [partition])
+            peer = await self._cluster.peer(node_id)
+            for marker in (await peer.call(message)).markers:
+                for topic in marker.topics:
+                    for answer in topic.partitions:
+                        if answer.error_code:
+                            raise from_code(answer.error_code, f"aborting on {topic.name}-{answer.partition_index}")
+
+        await self._cluster.within(self._timeout, "aborting a transaction", attempt)
+
+    async def describe_producers(self, partition: TopicPartition) -> list[ProducerInfo]:
+        """The producers whose state a partition's leader keeps."""
+        await self._cluster.topic(partition.topic, self._timeout)
+        Message = messages.DescribeProducersRequest
+
+        async def attempt() -> Any:
+            (node_id,) = by_node(self._cluster, [partition])
+            topic = Message.TopicRequest(name=partition.topic, partition_indexes=[partition.partition])
+            response = await (await self._cluster.peer(node_id)).call(Message(topics=[topic]))
+            answer = response.topics[0].partitions[0]
+            if answer.error_code:
+                self._cluster.refresh_soon()
+                what = f"producers of {partition.topic}-{partition.partition}"
+                raise from_code(answer.error_code, what, answer.error_message)
+            return answer
+
+        answer = await self._cluster.within(self._timeout, "describing producers", attempt)
+        return [
+            ProducerInfo(
+                p.producer_id,
+                p.producer_epoch,
+                p.last_sequence,
+                p.last_timestamp,
+                p.current_txn_start_offset,
+                p.coordinator_epoch,
+            )
+            for p in answer.active_producers
+        ]
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    async def _controller_call(self, what: str, message: Any) -> Any:
+        async def attempt() -> Any:
+            node_id = self._cluster.controller_id
+            if node_id not in self._cluster.nodes:
+                await self._cluster.refreshed(self._timeout)
+                node_id = self._cluster.controller_id
+            response = await (await self._cluster.peer(node_id)).call(message)
+            answers = getattr(response, "topics", None) or getattr(response, "responses", None)
+            for answer in answers or getattr(response, "results", None) or ():
+                if answer.error_code == ErrorCode.NOT_CONTROLLER:
+                    await self._cluster.refreshed(self._timeout)
+                    raise from_code(answer.error_code, what)
+            return response
+
+        return await self._cluster.within(self._timeout, what, attempt)
+
+    async def _node_call(self, node_id: int, what: str, message: Any) -> Any:
+        async def attempt() -> Any:
+            return await (await self._cluster.peer(node_id)).call(message)
+
+        return await self._cluster.within(self._timeout, what, attempt)

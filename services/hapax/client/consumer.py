@@ -1,0 +1,359 @@
+"""The consumer, asyncio face: reads partitions that are assigned to it by hand.
+
+Positions live here, committed offsets at the group's coordinator; fetching is fetcher.py's. Group membership
+(subscribing to topics) is not this class's: name the partitions with `assign`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from hapax.client.cluster import Cluster, by_node
+from hapax.client.coordination import OffsetAndMetadata, Offsets, with_metadata
+from hapax.client.environment import ClientPorts, RealPorts
+from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState, from_code
+from hapax.client.fetcher import Fetcher
+from hapax.client.records import Record
+from hapax.client.settings import Options, Settings
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka import messages
+from hapax.kafka.peer import Peer
+
+log = logging.getLogger("hapax.client")
+
+EARLIEST = -2
+LATEST = -1
+
+
+class Consumer:
+    """Reads records. Settings under Kafka's names, see `hapax.client.settings.SETTINGS`.
+
+    Use as `async with Consumer({...}) as consumer`, or `start()` and `close()`; then `assign`, and `poll` or
+    `async for record in consumer`.
+    """
+
+    def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
+        self._options = options = Options(settings, "c")
+        self._ports = ports or RealPorts()
+        self._cluster = Cluster(options, self._ports)
+        self._group: str | None = options["group.id"]
+        if options["enable.auto.commit"] and "enable.auto.commit" in options.given and self._group is None:
+            raise SettingsError("enable.auto.commit=true needs a group.id")
+        self._timeout: int = options["default.api.timeout.ms"]
+        self._fetcher = Fetcher(self._cluster, self._reset)
+        self._auto: asyncio.Task[None] | None = None
+        self._started = self._closed = False
+
+    async def start(self) -> Self:
+        if self._started:
+            raise WrongState("the consumer was started before; make a new one")
+        self._started = True
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        if self._group is not None and self._options["enable.auto.commit"]:
+            self._auto = asyncio.ensure_future(self._commit_from_time_to_time())
+        return self
+
+    async def close(self) -> None:
+        """Commits positions where enable.auto.commit says so, then disconnects."""
+        if self._closed or not self._started:
+            return
+        self._closed = True
+        if self._auto is not None:
+            self._auto.cancel()
+            await asyncio.gather(self._auto, return_exceptions=True)
+            try:
+                await self._commit(self._fetcher.positions())
+            except HapaxError as error:
+                log.warning("positions were not committed at close: %s", error)
+        await self._fetcher.close()
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- what is read -----------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Reads these partitions and no others. Kept ones keep their position; new ones begin at the group's
+        committed offset, or where auto.offset.reset says."""
+        self._fetcher.assign([_partition(p) for p in partitions])
+
+    def assignment(self) -> list[TopicPartition]:
+        return self._fetcher.assigned()
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic, to be assigned."""
+        known = await self._cluster.topic(topic, self._timeout)
+        return [TopicPartition(topic, PartitionIndex(p)) for p in known.partitions]
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """The next record read from an assigned partition is the first at or after `offset`."""
+        self._fetcher.seek(_partition(partition), offset)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """All assigned partitions where none is named."""
+        for partition, offset in (await self.beginning_offsets(partitions or self.assignment())).items():
+            self.seek(partition, offset)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Under read_committed the end is the last stable offset."""
+        for partition, offset in (await self.end_offsets(partitions or self.assignment())).items():
+            self.seek(partition, offset)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self._fetcher.pause(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._fetcher.resume(partitions)
+
+    async def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Record]:
+        """The next records, at most max.poll.records, in order within each partition; [] where none came in time.
+
+        Raises HapaxError for a partition that cannot be read.
+        """
+        self._check()
+        return await self._fetcher.take(timeout_ms, max_records or self._options["max.poll.records"])
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        while True:
+            for record in await self.poll():
+                yield record
+
+    # --- offsets ----------------------------------------------------------------------------------------------
+
+    async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """Offset of the next record that `poll` will return."""
+        partition = _partition(partition)
+        position = self._fetcher.position(partition)
+        if position is None:
+            position = (await self._reset([partition]))[partition]
+            self._fetcher.start_at(partition, position)
+        return position
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed; partitions without are left out. Waits for transactions that are about to
+        commit offsets. Raises HapaxError."""
+        wanted = [_partition(p) for p in partitions]
+        return await self._cluster.within(self._timeout, "committed offsets", lambda: self._fetch_committed(wanted))
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Commits offsets, or the positions of all assigned partitions. Raises HapaxError.
+
+        A position counts a record as read once `poll` has returned it.
+        """
+        self._check()
+        if self._group is None:
+            raise WrongState("committing needs a group.id")
+        await self._commit(self._fetcher.positions() if offsets is None else offsets)
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, int]:
+        return await self._offsets_at({_partition(p): EARLIEST for p in partitions})
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Where the next record will be written; under read_committed the last stable offset."""
+        return await self._offsets_at({_partition(p): LATEST for p in partitions})
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Per partition the first record at or after a time (ms since 1970): (offset, its timestamp), or None."""
+        found = await self._list_offsets({_partition(p): time for p, time in times.items()})
+        return {p: None if offset < 0 else (offset, time) for p, (offset, time) in found.items()}
+
+    async def _offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {p: offset for p, (offset, _) in (await self._list_offsets(times)).items()}
+
+    # --- inner steps ------------------------------------------------------------------------------------------
+
+    async def _reset(self, partitions: list[TopicPartition], by_rule: bool = False) -> dict[TopicPartition, int]:
+        """Where to begin: the committed offset, else by auto.offset.reset."""
+        found = {}
+        if self._group is not None and not by_rule:
+            found = {p: o.offset for p, o in (await self.committed(partitions)).items()}
+        missing = [p for p in partitions if p not in found]
+        if missing:
+            found |= await self._by_reset_rule(missing, "has no committed offset")
+        return found
+
+    async def _by_reset_rule(self, partitions: list[TopicPartition], why: str) -> dict[TopicPartition, int]:
+        rule = self._options["auto.offset.reset"]
+        if rule == "none":
+            topic, number = partitions[0]
+            raise FatalError(
+                f"{topic}-{number} {why} and auto.offset.reset is none", code=ErrorCode.OFFSET_OUT_OF_RANGE
+            )
+        return await self._offsets_at({p: EARLIEST if rule == "earliest" else LATEST for p in partitions})
+
+    async def _list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        if not times:
+            return {}
+        for topic in dict.fromkeys(p.topic for p in times):
+            await self._cluster.topic(topic, self._timeout)
+        committed = self._options["isolation.level"] == "read_committed"
+
+        async def attempt() -> dict[TopicPartition, tuple[int, int]]:
+            found: dict[TopicPartition, tuple[int, int]] = {}
+            for node, partitions in by_node(self._cluster, times).items():
+                peer = await self._cluster.peer(node)
+                found |= await self._list_offsets_from(peer, {p: times[p] for p in partitions}, committed)
+            return found
+
+        return await self._cluster.within(self._timeout, "looking offsets up", attempt)
+
+    async def _list_offsets_from(
+        self, peer: Peer, times: Mapping[TopicPartition, int], committed: bool
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        Message = messages.ListOffsetsRequest
+        topics: dict[str, list[Any]] = {}
+        for partition, time in times.items():
+            topics.setdefault(partition.topic, []).append(
+                Message.ListOffsetsTopic.ListOffsetsPartition(
+                    partition_index=partition.partition, current_leader_epoch=-1, timestamp=time
+                )
+            )
+        response = await peer.call(
+            Message(
+                replica_id=-1,
+                isolation_level=int(committed),
+                timeout_ms=self._options["request.timeout.ms"],
+                topics=[Message.ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()],
+            ),
+            version=peer.capabilities.pick(Message, at_least=2 if committed else 1),
+        )
+        found = {}
+        for topic in response.topics:
+            for answer in topic.partitions:
+                if answer.error_code:
+                    self._cluster.refresh_soon()
+                    raise from_code(answer.error_code, f"offsets of {topic.name}-{answer.partition_index}")
+                partition = TopicPartition(topic.name, PartitionIndex(answer.partition_index))
+                found[partition] = (answer.offset, answer.timestamp)
+        return found
+
+    async def _fetch_committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        if self._group is None:
+            raise WrongState("committed offsets need a group.id")
+        Message = messages.OffsetFetchRequest
+        topics: dict[str, list[int]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        peer = await self._cluster.coordinator_peer("group", self._group)
+        version = peer.capabilities.pick(Message, at_most=9)  # 10 names topics by id
+        if version >= 8:
+            Group = Message.OffsetFetchRequestGroup
+            message = Message(
+                require_stable=True,
+                groups=[
+                    Group(
+                        group_id=self._group,
+                        member_id=None,
+                        member_epoch=-1,
+                        topics=[
+                            Group.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+                            for name, numbers in topics.items()
+                        ],
+                    )
+                ],
+            )
+        else:
+            message = Message(
+                group_id=self._group,
+                require_stable=True,
+                topics=[
+                    Message.OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+                    for name, numbers in topics.items()
+                ],
+            )
+        response = await peer.call(message, version=version)
+        answer = response.groups[0] if version >= 8 else response
+        self._check_group(answer.error_code, "committed offsets")
+        found = {}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                self._check_group(p.error_code, f"committed offset of {topic.name}-{p.partition_index}")
+                if p.committed_offset >= 0:
+                    partition = TopicPartition(topic.name, PartitionIndex(p.partition_index))
+                    found[partition] = OffsetAndMetadata(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
+        return found
+
+    async def _commit(self, offsets: Offsets) -> None:
+        if offsets:
+            await self._cluster.within(self._timeout, "committing offsets", lambda: self._commit_once(offsets))
+
+    async def _commit_once(self, offsets: Offsets) -> None:
+        assert self._group is not None
+        Message = messages.OffsetCommitRequest
+        Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
+        topics: dict[str, list[Any]] = {}
+        for partition, given in offsets.items():
+            offset = with_metadata(given)
+            topics.setdefault(partition.topic, []).append(
+                Partition(
+                    partition_index=partition.partition,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    committed_metadata=offset.metadata,
+                )
+            )
+        peer = await self._cluster.coordinator_peer("group", self._group)
+        response = await peer.call(
+            Message(
+                group_id=self._group,
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                group_instance_id=None,
+                retention_time_ms=-1,
+                topics=[
+                    Message.OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()
+                ],
+            ),
+            version=peer.capabilities.pick(Message, at_most=9),
+        )
+        for topic in response.topics:
+            for p in topic.partitions:
+                self._check_group(p.error_code, f"committing {topic.name}-{p.partition_index}")
+
+    def _check_group(self, code: int, what: str) -> None:
+        if code:
+            assert self._group is not None
+            if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+                self._cluster.forget_coordinator("group", self._group)
+            raise from_code(code, what)
+
+    async def _commit_from_time_to_time(self) -> None:
+        committed: dict[TopicPartition, int] = {}
+        while True:
+            await asyncio.sleep(self._options["auto.commit.interval.ms"] / 1000)
+            positions = self._fetcher.positions()
+            if positions and positions != committed:
+                try:
+                    await self._commit(positions)
+                    committed = positions
+                except HapaxError as error:
+                    log.warning("positions were not committed, next attempt follows: %s", error)
+
+    def _check(self) -> None:
+        if self._closed or not self._started:
+            raise WrongState("the consumer is closed" if self._closed else "the consumer is not started")
+
+
+def _partition(given: TopicPartition | tuple[str, int]) -> TopicPartition:
+    return TopicPartition(given[0], PartitionIndex(given[1]))

@@ -1,0 +1,409 @@
+"""Fetches ahead: one long-polling Fetch per leader while records are being handed out.
+
+A partition is asked for again as soon as less than a fetch's share of it is waiting, so that the next answer is on
+its way while the application works. What a fetch brings is kept as bytes; batches are opened one by one as records
+are taken, so aborted transactions and control batches never cost more than a look at their header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hapax.client.cluster import Backoff, Cluster
+from hapax.client.errors import FatalError, HapaxError, from_code, is_retriable
+from hapax.client.records import Record
+from hapax.codec.batch import crc_matches, iterate_batches
+from hapax.codec.control import decode_control
+from hapax.codec.records import decode_batch
+from hapax.core.batch import LOG_APPEND_TIME, BatchHeader
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka import messages
+from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
+
+_NAMES = 12
+"""Fetch names topics by id from version 13 on."""
+
+
+class Chunk:
+    """The answer of one partition, opened batch by batch."""
+
+    def __init__(self, data: bytes, aborted: Iterable[tuple[int, int]], check_crcs: bool) -> None:
+        """`aborted`: (producer id, first offset) of transactions that read_committed leaves out."""
+        self.size = len(data)
+        self._data = data
+        self._batches = iterate_batches(data)
+        self._check_crcs = check_crcs
+        self._aborted = deque(sorted(aborted, key=lambda transaction: transaction[1]))
+        self._dropping: set[int] = set()
+
+    def batches(self) -> Iterator[tuple[BatchHeader, int, bool]]:
+        """Each batch: header, position, and whether its records are for the application. Raises Refusal."""
+        for position, header in self._batches:
+            if self._check_crcs and not crc_matches(self._data, header, position):
+                raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")
+            while self._aborted and self._aborted[0][1] <= header.last_offset:
+                self._dropping.add(self._aborted.popleft()[0])
+            visible = not header.is_control
+            if header.is_control:
+                if header.producer_id in self._dropping and self._is_abort(header, position):
+                    self._dropping.discard(header.producer_id)
+            elif header.is_transactional and header.producer_id in self._dropping:
+                visible = False
+            yield header, position, visible
+
+    def records(self, partition: TopicPartition, header: BatchHeader, position: int, start: int) -> list[Record]:
+        kind = int(header.attributes & LOG_APPEND_TIME != 0)
+        topic, number = partition
+        return [
+            Record(topic, number, r.offset, r.timestamp, kind, r.key, r.value, r.headers)
+            for r in decode_batch(self._data, position, header.size)
+            if r.offset >= start
+        ]
+
+    def _is_abort(self, header: BatchHeader, position: int) -> bool:
+        try:
+            control = decode_control(self._data, header, position)
+        except Refusal:
+            return False  # a control record of a later version: none of a transaction's markers
+        return isinstance(control, Marker) and not control.commit
+
+
+@dataclass(slots=True)
+class Reading:
+    """One assigned partition."""
+
+    position: int | None = None
+    """Of the next record to hand out; None: not known yet."""
+    next_fetch: int = 0
+    """Offset to ask for next: behind everything that waits here."""
+    chunks: deque[Chunk] = field(default_factory=deque)
+    records: deque[Record] = field(default_factory=deque)
+    after_records: int = 0
+    """The position once `records` are handed out."""
+    current: Iterator[tuple[BatchHeader, int, bool]] | None = None
+    paused: bool = False
+    out_of_range: bool = False
+    """The position is not in the log (any more): the next one comes from auto.offset.reset."""
+    turn: int = 0
+    """Counts seeks: an answer that was asked for before one is thrown away."""
+
+    def start_at(self, offset: int) -> None:
+        self.position = self.next_fetch = self.after_records = offset
+        self.chunks.clear()
+        self.records.clear()
+        self.current = None
+        self.out_of_range = False
+        self.turn += 1
+
+    def waiting_bytes(self) -> int:
+        return sum(chunk.size for chunk in self.chunks)
+
+
+class Fetcher:
+    def __init__(
+        self, cluster: Cluster, reset: Callable[[list[TopicPartition], bool], Awaitable[dict[TopicPartition, int]]]
+    ) -> None:
+        """`reset`: finds where partitions without a position begin; True: by auto.offset.reset alone."""
+        self._cluster = cluster
+        self._options = cluster.options
+        self._reset = reset
+        self._committed = cluster.options["isolation.level"] == "read_committed"
+        self._readings: dict[TopicPartition, Reading] = {}
+        self._fetches: dict[int, asyncio.Task[None]] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._arrived = asyncio.Event()
+        self._failures: dict[TopicPartition, HapaxError] = {}
+        self._retry_at: dict[TopicPartition, float] = {}
+        self._backoff = Backoff(cluster.options, cluster.ports)
+
+    async def close(self) -> None:
+        tasks = [*self._fetches.values(), *([self._starting] if self._starting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- assignment -------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self._readings = {p: self._readings.get(p) or Reading() for p in partitions}
+        self._failures.clear()
+
+    def assigned(self) -> list[TopicPartition]:
+        return list(self._readings)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._reading(partition).start_at(offset)
+        self._failures.pop(partition, None)
+
+    def start_at(self, partition: TopicPartition, offset: int) -> None:
+        reading = self._reading(partition)
+        if reading.position is None:
+            reading.start_at(offset)
+
+    def position(self, partition: TopicPartition) -> int | None:
+        return self._reading(partition).position
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return {p: r.position for p, r in self._readings.items() if r.position is not None}
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._reading(partition).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._reading(partition).paused = False
+
+    def _reading(self, partition: TopicPartition) -> Reading:
+        reading = self._readings.get(partition)
+        if reading is None:
+            raise FatalError(f"{partition.topic}-{partition.partition} is not assigned to this consumer")
+        return reading
+
+    # --- taking -----------------------------------------------------------------------------------------------
+
+    async def take(self, timeout_ms: int, limit: int) -> list[Record]:
+        """Records that wait here, or the first that come within `timeout_ms`. Raises HapaxError."""
+        deadline = self._cluster.now() + timeout_ms
+        while True:
+            self._arrived.clear()
+            taken = self._take_waiting(limit)
+            self._fetch_ahead()
+            if taken:
+                return taken
+            if self._failures:
+                raise self._failures.pop(next(iter(self._failures)))
+            left = deadline - self._cluster.now()
+            if left <= 0:
+                await asyncio.sleep(0)  # a poll without patience still lets the answers in
+                return []
+            pause = min([left / 1000, *(max(at - self._cluster.now(), 1) / 1000 for at in self._retry_at.values())])
+            try:
+                async with asyncio.timeout(pause):
+                    await self._arrived.wait()
+            except TimeoutError:
+                continue
+
+    def _take_waiting(self, limit: int) -> list[Record]:
+        taken: list[Record] = []
+        for partition, reading in self._readings.items():
+            while len(taken) < limit and not reading.paused and self._open_next(partition, reading):
+                room = limit - len(taken)
+                while reading.records and room:
+                    taken.append(reading.records.popleft())
+                    room -= 1
+                last = taken[-1].offset if taken else -1
+                reading.position = last + 1 if reading.records else reading.after_records
+        if len(self._readings) > 1 and taken:
+            first = next(iter(self._readings))  # the others come first the next time
+            self._readings[first] = self._readings.pop(first)
+        return taken
+
+    def _open_next(self, partition: TopicPartition, reading: Reading) -> bool:
+        """Whether records wait, after opening the next batch that has some."""
+        while not reading.records:
+            if reading.current is None:
+                if not reading.chunks:
+                    return False
+                reading.current = reading.chunks[0].batches()
+            chunk = reading.chunks[0]
+            try:
+                found = next(reading.current, None)
+                if found is None:
+                    reading.chunks.popleft()
+                    reading.current = None
+                    continue
+                header, position, visible = found
+                start = reading.position or 0
+                if header.last_offset < start:
+                    continue
+                if visible:
+                    reading.records.extend(chunk.records(partition, header, position, start))
+            except Refusal as refusal:
+                offset = reading.position
+                reading.start_at(offset or 0)
+                self._failures[partition] = FatalError(
+                    f"{partition.topic}-{partition.partition} from offset {offset}: {refusal}",
+                    code=refusal.code,
+                    advice="Seek behind the damaged batch, or set check.crcs=false to see what is there",
+                )
+                return False
+            reading.after_records = header.next_offset
+            if not reading.records:
+                reading.position = header.next_offset
+        return True
+
+    # --- fetching ---------------------------------------------------------------------------------------------
+
+    def _fetch_ahead(self) -> None:
+        now = self._cluster.now()
+        unknown = [p for p, r in self._readings.items() if r.position is None and self._retry_at.get(p, 0) <= now]
+        if unknown and self._starting is None:
+            self._starting = asyncio.ensure_future(self._start(unknown))
+            self._starting.add_done_callback(self._started)
+        share = self._options["max.partition.fetch.bytes"]
+        due: dict[int, list[TopicPartition]] = {}
+        for partition, reading in self._readings.items():
+            if reading.position is None or reading.paused or reading.waiting_bytes() >= share:
+                continue
+            if self._retry_at.get(partition, 0) > now:
+                continue
+            self._retry_at.pop(partition, None)
+            leader = self._cluster.leader(partition)
+            if leader is None or leader.node_id < 0:
+                self._later(partition)
+            elif leader.node_id not in self._fetches:
+                due.setdefault(leader.node_id, []).append(partition)
+        for node_id, partitions in due.items():
+            task = asyncio.ensure_future(self._fetch(node_id, partitions))
+            self._fetches[node_id] = task
+            task.add_done_callback(partial(self._fetched, node_id))
+
+    def _fetched(self, node_id: int, done: asyncio.Task[None]) -> None:
+        del self._fetches[node_id]
+        if not done.cancelled():
+            self._fail_all(done)
+            self._fetch_ahead()
+        self._arrived.set()
+
+    def _started(self, done: asyncio.Task[None]) -> None:
+        self._starting = None
+        if not done.cancelled():
+            self._fail_all(done)
+        self._arrived.set()
+
+    def _fail_all(self, done: asyncio.Task[None]) -> None:
+        """A fault of the client itself must reach the application, not vanish with its task."""
+        error = done.exception()
+        if error is not None:
+            for partition in self._readings:
+                self._failures[partition] = FatalError(f"the consumer failed: {error!r}")
+
+    def _later(self, partition: TopicPartition) -> None:
+        self._retry_at[partition] = self._cluster.now() + self._backoff.seconds() * 1000
+
+    async def _start(self, partitions: list[TopicPartition]) -> None:
+        lost = [p for p in partitions if (r := self._readings.get(p)) is not None and r.out_of_range]
+        try:
+            others = [p for p in partitions if p not in lost]
+            found = await self._reset(others, False) if others else {}
+            if lost:
+                found |= await self._reset(lost, True)
+        except HapaxError as error:
+            for partition in partitions:
+                self._failures[partition] = error
+                self._later(partition)
+            return
+        for partition, offset in found.items():
+            reading = self._readings.get(partition)
+            if reading is not None and reading.position is None:
+                reading.start_at(offset)
+
+    async def _fetch(self, node_id: int, partitions: list[TopicPartition]) -> None:
+        turns = {}
+        for partition in partitions:
+            reading = self._readings[partition]
+            turns[partition] = (reading.turn, reading.next_fetch)
+        try:
+            peer = await self._cluster.peer(node_id, "fetch")
+            message, version, names = self._request(peer, partitions)
+            wait = self._options["fetch.max.wait.ms"] + self._options["request.timeout.ms"]
+            response = await peer.call(message, version=version, timeout_ms=wait)
+        except PeerError:
+            self._cluster.refresh_soon()
+            for partition in partitions:
+                self._later(partition)
+            return
+        except PeerUnsupported as error:
+            for partition in partitions:
+                self._failures[partition] = FatalError(str(error))
+            return
+        if response.error_code:
+            for partition in partitions:
+                self._answer_failed(partition, response.error_code)
+            return
+        for topic in response.responses:
+            for answer in topic.partitions:
+                name = names.get(topic.topic_id, topic.topic)
+                partition = TopicPartition(name, PartitionIndex(answer.partition_index))
+                current = self._readings.get(partition)
+                if current is None or turns.get(partition) != (current.turn, current.next_fetch):
+                    continue
+                if answer.error_code:
+                    self._answer_failed(partition, answer.error_code)
+                elif answer.records:
+                    self._keep(current, answer)
+                    self._backoff = Backoff(self._cluster.options, self._cluster.ports)
+
+    def _request(self, peer: Peer, partitions: list[TopicPartition]) -> tuple[Any, int, dict[Any, str]]:
+        Message = messages.FetchRequest
+        options = self._options
+        ids = {p.topic: self._cluster.topics[p.topic].topic_id for p in partitions}
+        at_most = _NAMES if any(i.int == 0 for i in ids.values()) else None
+        version = peer.capabilities.pick(Message, at_most=at_most, at_least=4)
+        topics: dict[str, list[Any]] = {}
+        for partition in partitions:
+            leader = self._cluster.leader(partition)
+            topics.setdefault(partition.topic, []).append(
+                Message.FetchTopic.FetchPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=-1 if leader is None else leader.epoch,
+                    fetch_offset=self._readings[partition].next_fetch,
+                    last_fetched_epoch=-1,
+                    log_start_offset=-1,
+                    partition_max_bytes=options["max.partition.fetch.bytes"],
+                )
+            )
+        message = Message(
+            replica_id=-1,
+            max_wait_ms=options["fetch.max.wait.ms"],
+            min_bytes=options["fetch.min.bytes"],
+            max_bytes=options["fetch.max.bytes"],
+            isolation_level=int(self._committed),
+            session_id=0,
+            session_epoch=-1,
+            topics=[Message.FetchTopic(topic=n, topic_id=ids[n], partitions=parts) for n, parts in topics.items()],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        return message, version, {i: n for n, i in ids.items()} if version > _NAMES else {}
+
+    def _keep(self, reading: Reading, answer: Any) -> None:
+        data = bytes(answer.records)
+        following = reading.next_fetch
+        for _, header in iterate_batches(data):
+            following = header.next_offset
+        if following == reading.next_fetch:
+            # Not one whole batch: only a server that ignores KIP-74 does so.
+            return
+        aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()]
+        reading.chunks.append(Chunk(data, aborted if self._committed else (), self._options["check.crcs"]))
+        reading.next_fetch = following
+
+    def _answer_failed(self, partition: TopicPartition, code: int) -> None:
+        reading = self._readings.get(partition)
+        if reading is None:
+            return
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._options["auto.offset.reset"] == "none":
+                offset = reading.next_fetch
+                self._failures[partition] = from_code(
+                    code, f"{partition.topic}-{partition.partition}", f"offset {offset} is not in the log"
+                )
+                self._later(partition)
+            else:
+                reading.position = None
+                reading.out_of_range = True
+                reading.turn += 1
+            return
+        self._cluster.refresh_soon()
+        self._later(partition)
+        if not is_retriable(code):
+            self._failures[partition] = from_code(code, f"{partition.topic}-{partition.partition}")

@@ -1,0 +1,215 @@
+"""Leases of producer identities, for programs that manage their own recovery (Hapax only).
+
+A lease is named. Who takes a name over raises its generation and fences the former holder on every partition; a
+holder that restarts asks how many of its records each partition holds and goes on from there:
+
+    async with Leases({"bootstrap.servers": "127.0.0.1:9092"}) as leases:
+        lease = await leases.take("loader", partitions, expire_ms=60_000)
+        async with Producer({...}, start_from=lease.start_from()) as producer:
+            ... # write record number lease.progress[partition] first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from hapax.client.cluster import Cluster
+from hapax.client.environment import ClientPorts, RealPorts
+from hapax.client.errors import FatalError, FencedError, NotHapaxError, WrongState, from_code
+from hapax.client.producer import StartFrom
+from hapax.client.settings import Options, Settings
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.rpc.gen.hapax.v1 import lease_pb2 as pb
+
+SERVICE = "/hapax.v1.ProducerLeases/"
+
+
+class Lease(NamedTuple):
+    """`progress`: records of this producer that each partition holds, counted over all generations."""
+
+    name: str
+    producer_id: int
+    generation: int
+    expires_at_ms: int
+    """Wall clock."""
+    next_sequences: dict[TopicPartition, int]
+    progress: dict[TopicPartition, int]
+    former_holder: str | None
+
+    def start_from(self) -> StartFrom:
+        return StartFrom(self.producer_id, self.generation, self.next_sequences, leased=True)
+
+
+class Progress(NamedTuple):
+    """What a partition holds of a producer. `last_offset` and `last_sequence` are -1 where it holds nothing."""
+
+    records: int
+    generation: int
+    last_sequence: int
+    last_offset: int
+
+
+class LeaseInfo(NamedTuple):
+    name: str
+    producer_id: int
+    generation: int
+    holder: str
+    expires_at_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class Leases:
+    """Settings as for an admin client. Calls raise HapaxError; NotHapaxError where the cluster is another system."""
+
+    def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
+        self._options = Options(settings, "a")
+        self._cluster = Cluster(self._options, ports or RealPorts())
+        self._timeout: int = self._options["default.api.timeout.ms"]
+        self._address: str | None = None
+        self._started = self._closed = False
+
+    async def start(self) -> Self:
+        if self._started:
+            raise WrongState("started before; make a new one")
+        self._started = True
+        try:
+            await self._cluster.start()
+            await self._cluster.within(self._timeout, "finding the allocator", self._find)
+        except BaseException:
+            await self._cluster.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        if self._started and not self._closed:
+            self._closed = True
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def take(
+        self,
+        name: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        expire_ms: int = 60_000,
+        holder: str = "",
+        resume: tuple[int, int] | None = None,
+    ) -> Lease:
+        """Takes a lease, or takes it over, fencing who had it. An empty name gets a new one.
+
+        `resume`: (producer id, generation) as saved: goes on under them if nobody has taken the lease over since,
+        else raises FencedError. `holder`: shown to whoever is fenced by this.
+        """
+        request = pb.LeasePidRequest(
+            name=name,
+            partitions=[pb.Partition(topic=p.topic, partition=p.partition) for p in partitions],
+            expire_ms=expire_ms,
+            holder=holder,
+        )
+        if resume is not None:
+            request.resume_producer_id, request.resume_generation = resume
+        answer = pb.LeasePidResponse.FromString(await self._call("LeasePid", request.SerializeToString()))
+        self._check(answer.error, f"lease {name!r}", answer.reason)
+        if not answer.partitions:
+            raise FatalError(f"lease {name!r}: name at least one partition")
+        for p in answer.partitions:
+            self._check(p.error, f"lease {name!r} on {p.partition.topic}-{p.partition.partition}", p.reason)
+        first = answer.partitions[0]
+        return Lease(
+            answer.name,
+            first.producer_id,
+            first.generation,
+            first.expires_at_ms,
+            {_partition(p.partition): p.next_sequence for p in answer.partitions},
+            {_partition(p.partition): p.record_count for p in answer.partitions},
+            answer.former_holder or None,
+        )
+
+    async def renew(self, lease: Lease, expire_ms: int = 60_000) -> Lease:
+        """Pushes the expiry out. Raises FencedError where another has taken the lease over."""
+        request = pb.RenewLeaseRequest(
+            name=lease.name, producer_id=lease.producer_id, generation=lease.generation, expire_ms=expire_ms
+        )
+        answer = pb.RenewLeaseResponse.FromString(await self._call("RenewLease", request.SerializeToString()))
+        self._check(answer.error, f"renewing lease {lease.name!r}", answer.reason)
+        return lease._replace(expires_at_ms=answer.expires_at_ms)
+
+    async def release(self, lease: Lease) -> None:
+        request = pb.ReleaseLeaseRequest(
+            name=lease.name, producer_id=lease.producer_id, generation=lease.generation
+        )
+        answer = pb.ReleaseLeaseResponse.FromString(await self._call("ReleaseLease", request.SerializeToString()))
+        self._check(answer.error, f"releasing lease {lease.name!r}", answer.reason)
+
+    async def list(self, prefix: str = "") -> list[LeaseInfo]:
+        request = pb.ListLeasesRequest(prefix=prefix)
+        answer = pb.ListLeasesResponse.FromString(await self._call("ListLeases", request.SerializeToString()))
+        return [
+            LeaseInfo(
+                lease.name,
+                lease.producer_id,
+                lease.generation,
+                lease.holder,
+                lease.expires_at_ms,
+                tuple(_partition(p) for p in lease.partitions),
+            )
+            for lease in answer.leases
+        ]
+
+    async def progress(
+        self, producer: int | str, partitions: Iterable[TopicPartition] = ()
+    ) -> dict[TopicPartition, Progress]:
+        """What partitions hold of a producer id, or of a lease's (by name; then all its partitions by default)."""
+        request = pb.GetProducerProgressRequest(
+            partitions=[pb.Partition(topic=p.topic, partition=p.partition) for p in partitions]
+        )
+        if isinstance(producer, int):
+            request.producer_id = producer
+        else:
+            request.name = producer
+        answer = pb.GetProducerProgressResponse.FromString(
+            await self._call("GetProducerProgress", request.SerializeToString())
+        )
+        self._check(answer.error, f"progress of {producer!r}", answer.reason)
+        found = {}
+        for p in answer.partitions:
+            self._check(p.error, f"progress on {p.partition.topic}-{p.partition.partition}", p.reason)
+            found[_partition(p.partition)] = Progress(p.record_count, p.generation, p.last_sequence, p.last_offset)
+        return found
+
+    async def _find(self) -> None:
+        _, self._address = await self._cluster.rpc_addresses()
+        if self._address is None:
+            raise NotHapaxError("the cluster names no allocator of producer ids")
+
+    async def _call(self, method: str, request: bytes) -> bytes:
+        if self._address is None or self._closed:
+            raise WrongState("not started, or closed")
+        seconds = self._options["request.timeout.ms"] / 1000
+
+        async def attempt() -> bytes:
+            assert self._address is not None
+            return await self._cluster.channel(self._address).call(SERVICE + method, request, seconds)
+
+        return await self._cluster.within(self._timeout, method, attempt)
+
+    @staticmethod
+    def _check(code: int, what: str, reason: str) -> None:
+        if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+            raise FencedError(f"{what}: {reason}", code=code)
+        if code:
+            raise from_code(code, what, reason)
+
+
+def _partition(p: pb.Partition) -> TopicPartition:
+    return TopicPartition(p.topic, PartitionIndex(p.partition))

@@ -1,0 +1,252 @@
+"""Multi-writer transactions: one transaction, written by several processes, visible at once (Hapax only).
+
+Each writer joins the transaction of a commit token and gets a producer identity of its own; the one that decides
+names the winners, and whatever the others wrote is aborted with the same decision. For engines such as Spark: a
+task attempt is a writer, the driver decides.
+
+    writer:   async with MultiWriter(settings, "job-7") as transactions:
+                  joined = await transactions.join(CommitToken("query", 12), "task-3-attempt-1")
+                  async with transactions.writer(joined) as writer:
+                      await writer.send("out", b"...")
+                      winner = await writer.finish()          # send it to the decider
+    decider:  await transactions.commit(CommitToken("query", 12, records=1), [winner])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import NamedTuple, NoReturn, Self, TypeVar
+
+from google.protobuf.message import Message
+
+from hapax.client.cluster import Cluster
+from hapax.client.coordination import ConsumerGroup, Offsets
+from hapax.client.environment import ClientPorts, RealPorts
+from hapax.client.errors import AbortableError, FencedError, WrongState, from_code
+from hapax.client.producer import Committed, Producer
+from hapax.client.settings import Options, Settings
+from hapax.client.tokens import CommitToken, TokenOutcome, transactions_call
+from hapax.core.client_producer_partition import Identity, advance
+from hapax.core.client_producer_verdicts import Verdict, coordinator_verdict
+from hapax.core.errors import ErrorCode
+from hapax.core.types import ProducerEpoch, ProducerId
+from hapax.rpc.gen.hapax.v1 import lease_pb2
+from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+from hapax.runtime.ports import RpcError
+
+Answer = TypeVar(
+    "Answer",
+    pb.JoinTransactionResponse,
+    pb.RenewTransactionResponse,
+    pb.EndTransactionResponse,
+    pb.GetCommitTokenResponse,
+)
+
+
+class Joined(NamedTuple):
+    """A place in an open transaction. With `already_committed` there is nothing to write: the token had been
+    committed before, with `committed_records`."""
+
+    transactional_id: str
+    token: CommitToken
+    producer_id: int
+    epoch: int
+    serial: int
+    remaining_ms: int
+    already_committed: bool
+    committed_records: int
+
+
+class Winner(NamedTuple):
+    """What a writer has written, for the commit: plain values, so that it can be sent to another process.
+    `last_sequences`: (topic, partition, sequence of the last record)."""
+
+    producer_id: int
+    epoch: int
+    last_sequences: tuple[tuple[str, int, int], ...]
+    records: int
+
+
+class Writer(Producer):
+    """The producer of one place in a multi-writer transaction: `send`, `flush`, then `finish`."""
+
+    def __init__(self, settings: Settings, joined: Joined, *, ports: ClientPorts | None = None) -> None:
+        if joined.already_committed:
+            raise WrongState(f"token {joined.token.value} of {joined.token.scope!r} is committed: nothing to write")
+        super().__init__({**settings, "transactional.id": joined.transactional_id}, ports=ports)
+        self._machine.take_up(Identity(ProducerId(joined.producer_id), ProducerEpoch(joined.epoch)))
+
+    async def start(self) -> Self:
+        await super().start()
+        self.begin()
+        return self
+
+    async def finish(self) -> Winner:
+        """Sends what is left and says what was written. Raises AbortableError where a record failed: this writer
+        cannot win, another may take its place."""
+        await self.flush()
+        if self._machine.trouble is not None:
+            raise self._error()
+        identity = self._machine.identity
+        following = sorted(self._machine.next_sequences().items())
+        return Winner(
+            identity.producer_id,
+            identity.epoch,
+            tuple((p.topic, int(p.partition), int(advance(sequence, -1))) for p, sequence in following),
+            sum(sequence for _, sequence in following),
+        )
+
+    async def close(self) -> None:
+        """Disconnects. The transaction stays open until it is decided or its time is up."""
+        if not self._closed and self._started:
+            await self._stop()
+
+    async def commit(self, token: CommitToken | None = None) -> NoReturn:
+        raise WrongState("a writer does not decide: give finish()'s Winner to MultiWriter.commit")
+
+    async def abort(self) -> NoReturn:
+        raise WrongState("a writer does not decide: leave its Winner out of the commit, or use MultiWriter.abort")
+
+    async def send_offsets(self, offsets: Offsets, group: str | ConsumerGroup) -> NoReturn:
+        raise WrongState("offsets are not part of multi-writer transactions")
+
+
+class MultiWriter:
+    """The transactions of one transactional id. Settings as for a producer. Calls raise HapaxError."""
+
+    def __init__(self, settings: Settings, transactional_id: str, *, ports: ClientPorts | None = None) -> None:
+        self._settings = {k: v for k, v in settings.items() if k != "transactional.id"}
+        self._options = Options(self._settings, "p")
+        self._ports = ports or RealPorts()
+        self._cluster = Cluster(self._options, self._ports)
+        self._id = transactional_id
+        self._timeout: int = self._options["max.block.ms"]
+        self._started = self._closed = False
+
+    async def start(self) -> Self:
+        if self._started:
+            raise WrongState("started before; make a new one")
+        self._started = True
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        if self._started and not self._closed:
+            self._closed = True
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def join(self, token: CommitToken, member: str, *, timeout_ms: int | None = None) -> Joined:
+        """Opens or joins the transaction of a token. `member` is unique per attempt; joining twice under it gives
+        the same place. `timeout_ms`: of the transaction, where this opens it."""
+        request = pb.JoinTransactionRequest(
+            transactional_id=self._id,
+            token=token.encode(),
+            member_key=member,
+            timeout_ms=timeout_ms or self._options["transaction.timeout.ms"],
+            allow_unknown_history=token.allow_unknown_history,
+        )
+        answer = await self._call("JoinTransaction", request, pb.JoinTransactionResponse)
+        return Joined(
+            self._id,
+            token,
+            answer.producer_id,
+            answer.producer_epoch,
+            answer.serial,
+            answer.remaining_ms,
+            answer.already_committed,
+            answer.committed_records,
+        )
+
+    def writer(self, joined: Joined) -> Writer:
+        return Writer(self._settings, joined, ports=self._ports)
+
+    async def renew(self, joined: Joined, timeout_ms: int) -> int:
+        """Pushes the transaction's deadline out. Returns the time left, ms."""
+        request = pb.RenewTransactionRequest(
+            transactional_id=self._id, token=joined.token.encode(), serial=joined.serial, timeout_ms=timeout_ms
+        )
+        answer = await self._call("RenewTransaction", request, pb.RenewTransactionResponse)
+        return answer.remaining_ms
+
+    async def commit(self, token: CommitToken, winners: Iterable[Winner], *, serial: int = 0) -> Committed:
+        """Makes the winners' records visible and aborts everybody else's, in one decision. Fails where a partition
+        does not hold all of a winner's records. A repeated commit is answered `already`."""
+        request = pb.EndTransactionRequest(
+            transactional_id=self._id,
+            commit=True,
+            token=token.encode(),
+            winners=[_encode_winner(winner) for winner in winners],
+            record_count=token.records,
+            allow_other_count=token.allow_other_count,
+            allow_unknown_history=token.allow_unknown_history,
+            serial=serial,
+        )
+        answer = await self._call("EndTransaction", request, pb.EndTransactionResponse)
+        return Committed(answer.outcome == TokenOutcome.ALREADY_COMMITTED.value, answer.committed_records)
+
+    async def abort(self, token: CommitToken, *, serial: int = 0) -> None:
+        """Aborts the open transaction of a token; no error where there is none."""
+        request = pb.EndTransactionRequest(
+            transactional_id=self._id, commit=False, token=token.encode(), serial=serial
+        )
+        await self._call("EndTransaction", request, pb.EndTransactionResponse)
+
+    async def committed_token(self, scope: str) -> CommitToken | None:
+        """The token last committed in a scope."""
+        request = pb.GetCommitTokenRequest(transactional_id=self._id, scope=scope)
+        answer = await self._call("GetCommitToken", request, pb.GetCommitTokenResponse)
+        return CommitToken(scope, answer.value, answer.record_count) if answer.found else None
+
+    async def _call(self, method: str, request: Message, response: type[Answer]) -> Answer:
+        if not self._started or self._closed:
+            raise WrongState("not started, or closed")
+        encoded = request.SerializeToString()
+
+        async def attempt() -> Answer:
+            try:
+                answer = response.FromString(await transactions_call(self._cluster, self._id, method, encoded))
+            except (RpcError, ConnectionError):
+                self._cluster.forget_coordinator("transaction", self._id)
+                raise
+            self._check(answer.error, method, answer.reason)
+            return answer
+
+        return await self._cluster.within(self._timeout, method, attempt)
+
+    def _check(self, code: int, method: str, reason: str) -> None:
+        if code == 0:
+            return
+        what = f"{method} of {self._id!r}"
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self._cluster.forget_coordinator("transaction", self._id)
+        if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+            raise FencedError(f"{what}: {reason}", code=code)
+        if coordinator_verdict(code) is Verdict.ABORT:
+            raise AbortableError(f"{what}: {reason}", code=code)
+        raise from_code(code, what, reason)
+
+
+def _encode_winner(winner: Winner) -> pb.Winner:
+    return pb.Winner(
+        producer_id=winner.producer_id,
+        producer_epoch=winner.epoch,
+        partitions=[
+            pb.WinnerPartition(
+                partition=lease_pb2.Partition(topic=topic, partition=partition), last_sequence=last_sequence
+            )
+            for topic, partition, last_sequence in winner.last_sequences
+        ],
+    )
