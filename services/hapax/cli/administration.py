@@ -13,7 +13,7 @@ import typer
 
 from hapax.cli import output
 from hapax.client.cluster import Cluster
-from hapax.client.environment import real_ports
+from hapax.client.environment import RealPorts
 from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code
 from hapax.client.settings import Options
 from hapax.core.errors import ErrorCode
@@ -41,7 +41,7 @@ def administer(bootstrap: str, work: Callable[[Administration], Awaitable[T]]) -
 
     async def run() -> T:
         options = Options({"bootstrap.servers": bootstrap, "client.id": "hapax-command"}, "a")
-        cluster = Cluster(options, real_ports())
+        cluster = Cluster(options, RealPorts())
         try:
             await cluster.start()
         except HapaxError as error:

@@ -1,0 +1,69 @@
+"""`hapax events ...`: what the cluster noted in `__hapax_events`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from hapax.cli import output
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fail
+from hapax.cli.consume import read
+from hapax.client.errors import HapaxError
+from hapax.client.records import Record
+from hapax.codec.metadata import EVENTS_TOPIC
+
+app = typer.Typer(help="What the cluster noted: fencing, failover, healed transactions.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """What the cluster noted: fencing, failover, healed transactions."""
+
+
+@app.command()
+def tail(
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more; end with Ctrl-C.")] = False,
+    kind: Annotated[list[str] | None, typer.Option(help="Only this kind; repeatable.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Print the events, oldest first."""
+    options = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+
+    async def run() -> None:
+        async for record in read(options, EVENTS_TOPIC, (), None, until_end=not follow):
+            event = _event(record)
+            if kind and event.get("kind") not in kind:
+                continue
+            if as_json:
+                output.print_json(event)
+            else:
+                print(_line(event), flush=True)
+
+    try:
+        asyncio.run(run())
+    except HapaxError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _event(record: Record) -> dict[str, Any]:
+    """The record's JSON with the offset at which it lies; something else is shown as text."""
+    try:
+        content = json.loads(record.value or b"null")
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        content = {"kind": "unknown", "text": output.text_of(record.value)}
+    return {"offset": record.offset, "at_ms": record.timestamp_ms, **content}
+
+
+def _line(event: dict[str, Any]) -> str:
+    at = datetime.fromtimestamp(event["at_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+    words = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("offset", "at_ms", "kind", "v"))
+    return f"{at}Z {event.get('kind', 'event')} {words}"
