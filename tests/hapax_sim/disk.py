@@ -212,6 +212,10 @@ class SimDisk:
             if inside(name):
                 self.store.durable_names[name] = node
 
+    async def sync_files(self, files: Sequence[SimFile]) -> None:
+        for file in files:
+            await file.sync()
+
     async def write_atomically(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
         self.store.names[temporary] = node = _Inode(data=bytearray(data))

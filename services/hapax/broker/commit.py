@@ -1,20 +1,31 @@
-"""Group commit: one sync per log and round, however many writes wait for it."""
+"""Group commit: one sync per log and round, however many writes wait for it.
+
+Logs with unsynced writes queue for a lane. A lane takes a few of them at a time, syncs their files on one way off the
+loop, and tells their partitions; whatever arrives meanwhile shares the next round. Few lanes make large groups: the
+next one opens only when a queue has formed that one cannot take in a round.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-from hapax.runtime.log.durable import SyncFailed
+from hapax.runtime.log.durable import SyncFailed, sync_files
 from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.ports import Disk
+
+_LANES: Final = 4
+_LOGS_PER_ROUND: Final = 4
 
 
 class Committed(Protocol):
     """A partition whose writes wait for the disk."""
 
     log: SegmentLog
-    commit_running: bool
+    commit_queued: bool
+    """It waits for a lane or is in one; the committer's own mark."""
 
     def advance(self, offset: int) -> None:
         """Everything below `offset` is durable."""
@@ -22,42 +33,61 @@ class Committed(Protocol):
 
 
 class Committer:
-    """Runs one round after the other for each log that has unsynced writes, logs side by side.
-
-    The first round begins at the end of the loop's turn, so that all requests of one read of the sockets share it;
-    what arrives while a round is under way shares the next one.
-    """
-
-    def __init__(self, fatal: Callable[[str], None]) -> None:
+    def __init__(self, disk: Disk, fatal: Callable[[str], None]) -> None:
         """`fatal` ends the process with one line; it is called where a sync failed (rule 13)."""
+        self._disk = disk
         self._fatal = fatal
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._queue: deque[Committed] = deque()
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._opening = False
         self._failed = False
         self.rounds = 0
 
     def request(self, partition: Committed) -> None:
         """To be called after each write."""
-        if not partition.commit_running:
-            partition.commit_running = True
-            asyncio.get_running_loop().call_soon(self._start, partition)
+        if partition.commit_queued:
+            return
+        partition.commit_queued = True
+        self._queue.append(partition)
+        if not self._opening and (not self._lanes or len(self._queue) > _LOGS_PER_ROUND):
+            # At the end of the loop's turn: all requests of one read of the sockets share the first round.
+            self._opening = True
+            asyncio.get_running_loop().call_soon(self._open_lane)
 
-    def _start(self, partition: Committed) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(partition))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _open_lane(self) -> None:
+        self._opening = False
+        if self._queue and len(self._lanes) < _LANES:
+            lane = asyncio.get_running_loop().create_task(self._run())
+            self._lanes.add(lane)
+            lane.add_done_callback(self._lanes.discard)
 
-    async def _run(self, partition: Committed) -> None:
-        log = partition.log
+    async def _run(self) -> None:
+        queue = self._queue
         try:
-            while log.needs_sync and not self._failed:
-                await log.sync()
-                self.rounds += 1
-                if not self._failed:
-                    partition.advance(log.synced_offset)
+            while queue and not self._failed:
+                await self._round([queue.popleft() for _ in range(min(len(queue), _LOGS_PER_ROUND))])
         except SyncFailed as error:
             self.failed(error)
+
+    async def _round(self, partitions: list[Committed]) -> None:
+        rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]
+        try:
+            await sync_files(self._disk, [s.file for _, _, unsynced in rounds for s in unsynced.segments])
+            for _, log, _ in rounds:
+                if log.has_unsynced_names:
+                    await log.sync_names()
         finally:
-            partition.commit_running = False
+            for _, log, unsynced in rounds:
+                log.release(unsynced)
+        self.rounds += 1
+        for partition, log, unsynced in rounds:
+            log.finish_sync(unsynced)
+            partition.commit_queued = False
+            if log.needs_sync:
+                partition.commit_queued = True
+                self._queue.append(partition)
+            if not self._failed:
+                partition.advance(log.synced_offset)
 
     def failed(self, error: SyncFailed) -> None:
         """Nothing is acknowledged from now on."""
@@ -66,6 +96,6 @@ class Committer:
             self._fatal(f"{error}; exiting, since no later sync could be trusted")
 
     async def drain(self) -> None:
-        """Returns when every round under way is over."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Returns when nothing waits for the disk any more."""
+        while self._lanes and not self._failed:
+            await asyncio.wait(self._lanes)

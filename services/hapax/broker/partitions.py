@@ -65,7 +65,7 @@ class PartitionSet:
         self._changed: dict[TopicIdPartition, None] = {}
         self._wake = asyncio.Event()
         self._follower: Task | None = None
-        self._unfollow = lambda: None
+        self._unfollow: Callable[[], None] | None = None
         self._settled = False
 
     # --- find -----------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class PartitionSet:
 
     def stop_serving(self) -> None:
         """Answers whoever waits that this node leads nothing any more."""
-        self._unfollow()
+        self._stop_hearing()
         for replica in list(self.replicas.values()):
             self._withdraw(replica)
 
@@ -335,8 +335,13 @@ class PartitionSet:
         """Ends without touching the disk: the next start recovers."""
         await self._stop_following()
 
+    def _stop_hearing(self) -> None:
+        if self._unfollow is not None:
+            self._unfollow()
+            self._unfollow = None
+
     async def _stop_following(self) -> None:
-        self._unfollow()
+        self._stop_hearing()
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)

@@ -147,11 +147,12 @@ class Replica:
         self.serving = False
         self.internal = internal
         self.storage_error = ""
-        self.commit_running = False
+        self.commit_queued = False
         self.machine: Partition
         self.log: SegmentLog
         self.verification: Verification[ParkedWrite] = Verification(shared.shard_epochs)
         self.set_settings(settings)
+        self._noted_epoch = -1
         self._recovered_aborted: list[AbortedTransaction] = []
         self._waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
         self._readers: dict[Waits, None] = {}
@@ -176,6 +177,7 @@ class Replica:
             segment_log.note_aborted(aborted)
         self._recovered_aborted.clear()
         segment_log.on_roll = self._rolled
+        self._noted_epoch = self.machine.leader_epochs.latest
         self.machine.advance_high_watermark(segment_log.end_offset)
 
     def restore(
@@ -312,10 +314,20 @@ class Replica:
             or segment_log.batches_since_checkpoint >= _MAX_BATCHES_BETWEEN_CHECKPOINTS
         ):
             self.begin_checkpoint()
+        if self.machine.leader_epochs.latest != self._noted_epoch:
+            self._note_leader_epochs()
         if self._durable:
             self.shared.committer.request(self)
         else:
             self.advance(segment_log.end_offset)
+
+    def _note_leader_epochs(self) -> None:
+        """The first write under an epoch: the checkpoint file says so from the next sync on."""
+        self._noted_epoch = self.machine.leader_epochs.latest
+        try:
+            self.log.write_leader_epochs(self.machine.leader_epochs.entries())
+        except OSError as error:  # the log itself says it too, and the next checkpoint writes the file
+            log.warning("no leader-epoch checkpoint this time", partition=self.name, error=error)
 
     def _refused(self, batch: memoryview | bytearray, refusal: Refusal) -> PartitionResult:
         if refusal.code == ErrorCode.INVALID_PRODUCER_EPOCH:

@@ -62,7 +62,7 @@ class BrokerService:
         self.node_id = NodeId(settings.node_id)
         self.verifier = Verifier(ports.network, view)
         self.storage = StorageGuard(ports.disk)
-        self.committer = Committer(self._fatal)
+        self.committer = Committer(ports.disk, self._fatal)
         self.partitions = PartitionSet(
             Shared(
                 ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced

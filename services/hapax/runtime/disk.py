@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from hapax.runtime.ports import File
+
 Bytes = bytes | bytearray | memoryview
 
 _LOCK_FILE: Final = ".lock"
@@ -168,6 +170,9 @@ class RealDisk:
     async def sync_folder(self, path: str) -> None:
         await self.off_loop(_sync_folder, self._full(path))
 
+    async def sync_files(self, files: Sequence[File]) -> None:
+        await self.off_loop(_sync_all, [file.fd for file in files])
+
     async def write_atomically(self, path: str, data: bytes) -> None:
         await self.off_loop(_write_atomically, self._full(path), data)
 
@@ -229,6 +234,11 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
             loop.call_soon_threadsafe(disk._finish, future, error)
         except RuntimeError:
             return  # The loop was closed: nobody waits any more.
+
+
+def _sync_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.fdatasync(fd)
 
 
 def _sync_folder(path: str) -> None:

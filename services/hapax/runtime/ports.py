@@ -246,6 +246,10 @@ class Disk(Protocol):
         """Makes creates, renames and removes in that folder durable (rule 13)."""
         ...
 
+    async def sync_files(self, files: Sequence[File]) -> None:
+        """`sync` of several files at the price of one way off the loop: group commit across partitions."""
+        ...
+
     async def write_atomically(self, path: str, data: bytes) -> None:
         """New file, sync, rename, sync of the folder: after a crash either the old or the new content is there."""
         ...

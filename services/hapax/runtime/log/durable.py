@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hapax.runtime.ports import Disk, File
 
 
@@ -20,6 +22,14 @@ async def sync_file(file: File) -> None:
         await file.sync()
     except OSError as error:
         raise SyncFailed(file.path, error) from error
+
+
+async def sync_files(disk: Disk, files: Sequence[File]) -> None:
+    """Raises SyncFailed."""
+    try:
+        await disk.sync_files(files)
+    except OSError as error:
+        raise SyncFailed(", ".join(sorted({file.path for file in files})), error) from error
 
 
 async def sync_folder(disk: Disk, path: str) -> None:

@@ -57,6 +57,13 @@ class Fetched(NamedTuple):
     """Where a reader goes on; exclusive upper bound of the batches' offsets."""
 
 
+class Unsynced(NamedTuple):
+    """The part of a log that one sync makes durable."""
+
+    segments: list[Segment]
+    end_offset: int
+
+
 class SegmentLog:
     """See above. Made empty by `create`, or from files by `hapax.runtime.log.recovery`."""
 
@@ -199,22 +206,40 @@ class SegmentLog:
 
     async def sync(self) -> None:
         """Makes everything appended before the call durable. Raises SyncFailed."""
-        target = self.end_offset
+        unsynced = self.begin_sync()
+        try:
+            for segment in unsynced.segments:
+                await sync_file(segment.file)
+            await self.sync_names()
+        finally:
+            self.release(unsynced)
+        self.finish_sync(unsynced)
+
+    def begin_sync(self) -> Unsynced:
+        """What a sync must cover. `sync_names`, then `release` and `finish_sync` follow once the files are synced."""
         segments, self._unsynced = self._unsynced, []
         for segment in segments:
             segment.hold()
             if segment not in self._unindexed:
                 self._unindexed.append(segment)
-        try:
-            for segment in segments:
-                await sync_file(segment.file)
-            if self._unsynced_files or self._unsynced_folders:
-                await self._sync_names()
-        finally:
-            for segment in segments:
-                segment.release()
-        if target > self.synced_offset:
-            self.synced_offset = target
+        return Unsynced(segments, self.end_offset)
+
+    def release(self, unsynced: Unsynced) -> None:
+        for segment in unsynced.segments:
+            segment.release()
+
+    def finish_sync(self, unsynced: Unsynced) -> None:
+        if unsynced.end_offset > self.synced_offset:
+            self.synced_offset = unsynced.end_offset
+
+    @property
+    def has_unsynced_names(self) -> bool:
+        return bool(self._unsynced_files or self._unsynced_folders)
+
+    async def sync_names(self) -> None:
+        """Makes new files' names and small files durable. Raises SyncFailed."""
+        if self.has_unsynced_names:
+            await self._sync_names()
 
     async def _sync_names(self) -> None:
         files, self._unsynced_files = self._unsynced_files, []
@@ -235,7 +260,7 @@ class SegmentLog:
 
         Raises OSError where the disk is full: nothing is lost then, and the next checkpoint does it. Raises SyncFailed.
         """
-        while self.synced_offset < offset or self._unsynced_files or self._unsynced_folders:
+        while self.synced_offset < offset or self.has_unsynced_names:
             await self.sync()
         for segment in list(self._unindexed):
             await segment.flush_indexes()
