@@ -32,7 +32,7 @@ def node_table(
     table = ApiTable(all_apis())
     api_versions.register(table)
     metadata.register(table, node_id, view, administration, auto_create)
-    find_coordinator.register(table, view, administration)
+    find_coordinator.register(table, view)
     describe_cluster.register(table, node_id, view)
     create_topics.register(table, view, administration)
     delete_topics.register(table, view, administration, delete_enabled)

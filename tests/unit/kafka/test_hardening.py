@@ -12,8 +12,7 @@ import pytest
 
 from hapax.kafka import messages
 from hapax.kafka.messages import set_unknown_tag, unknown_tag
-
-from .samples import REQUESTS, message
+from unit.kafka.samples import REQUESTS, message
 
 
 def _by_the_library(schema: Any, data: bytes, version: int) -> Any:

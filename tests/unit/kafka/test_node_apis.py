@@ -1,0 +1,507 @@
+"""What every node answers, over the real controller on virtual time, in every version that carries it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hapax.core.errors import ErrorCode
+from hapax.core.hashing import shard_of
+from hapax.core.types import NodeId
+from hapax.kafka import messages
+from hapax.kafka.describe_cluster import ALLOCATOR_RPC_TAG, NODE_RPC_TAG
+from hapax.kafka.messages import unknown_tag
+from hapax.kafka.node import node_table
+from hapax.kafka.roles import register_other_roles
+from hapax.kafka.server import KafkaServer
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Chunk, Put
+from unit.control_world import KEYS, ControlWorld, is_ready, run
+from unit.kafka.samples import REQUESTS, message
+
+TXN, GROUP = 1, 0
+
+
+class Node:
+    """The common part of a node, as node 7, with a client connected to it."""
+
+    serial = 1
+    peer = "10.0.0.1:5000"
+
+    def __init__(self, world: ControlWorld, **options: Any) -> None:
+        self._world = world
+        self._options = options
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.closed_for: str | None = None
+
+    async def start(self, wait: bool = True) -> Node:
+        self._process = self._world.process("node")
+        await self._world.inside(self._process, self._start())
+        if wait:
+            await self.view.wait_for(is_ready, 60)
+        return self
+
+    async def _start(self) -> None:
+        ports = self._world.ports(self._process)
+        self.view = ClusterView(ports.metadata, "test", ports.random)
+        await self.view.start()
+        table = node_table(NodeId(7), self.view, ports.network, **self._options)
+        register_other_roles(table)
+        self._names = {api.key: api for api in table.advertised()}
+        self._session = KafkaServer(ports.network, table)._accept(self)
+
+    async def ask(self, name: str, version: int, **fields: Any) -> Any:
+        """Encodes, hands the frame over inside the node's process, decodes what is sent back."""
+        request = getattr(messages, f"{name}Request")(**fields)
+        api = next(api for api in self._names.values() if api.name == name)
+        flexible = version >= api.first_flexible
+        frame = struct.pack(">hhih", api.key, version, 1, -1) + (b"\0" if flexible else b"")
+        frame += bytes(request.encode(version=version))
+
+        async def inside() -> bytes:
+            self._session.on_frame(memoryview(frame))
+            return await self._answers.get()
+
+        answer = await self._world.inside(self._process, inside())
+        body = memoryview(answer)[5 if flexible and name != "ApiVersions" else 4 :]
+        return getattr(messages, f"{name}Response").decode(body, version=version)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        self._answers.put_nowait(b"".join(bytes(chunk) for chunk in chunks))  # type: ignore[arg-type]
+
+    def unsent_bytes(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def drop(self) -> None: ...
+    def close(self, reason: str = "") -> None:
+        self.closed_for = reason
+        raise AssertionError(reason)
+
+
+async def cluster(world: ControlWorld, **options: Any) -> Node:
+    """A controller, two brokers, two coordinators, an allocator, and the node under test."""
+    await world.controller()
+    await world.allocator()
+    for node_id in (0, 1):
+        await world.broker(node_id)
+    for node_id in (100, 101):
+        await world.coordinator(node_id)
+    return await Node(world, **options).start()
+
+
+def creatable(name: str, partitions: int = 3, factor: int = 1, **config: str | None) -> Any:
+    topic = messages.CreateTopicsRequest.CreatableTopic
+    return topic(
+        name=name, num_partitions=partitions, replication_factor=factor, assignments=[],
+        configs=[topic.CreatableTopicConfig(name=n.replace("_", "."), value=v) for n, v in config.items()],
+    )
+
+
+async def create(node: Node, *topics: Any, version: int = 7, **fields: Any) -> dict[str, Any]:
+    answer = await node.ask(
+        "CreateTopics", version, **{"topics": list(topics), "timeout_ms": 5000, "validate_only": False, **fields})
+    return {result.name: result for result in answer.topics}
+
+
+async def metadata(node: Node, *names: str, version: int = 12, create: bool = False) -> dict[str, Any]:
+    topic = messages.MetadataRequest.MetadataRequestTopic
+    answer = await node.ask(
+        "Metadata", version, topics=[topic(name=name, topic_id=None) for name in names],
+        allow_auto_topic_creation=create)
+    return {topic.name: topic for topic in answer.topics}
+
+
+# --- Metadata -----------------------------------------------------------------------------------------------------
+
+
+def test_metadata_names_nodes_leaders_and_itself_for_administration() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        await create(node, creatable("flights", 4))
+        for version in range(14):
+            answer = await node.ask("Metadata", version, topics=None if version else [])
+            assert {b.node_id: b.port for b in answer.brokers} == {0: 9000, 1: 9001, 100: 9100, 101: 9101}
+            if version >= 1:
+                assert answer.controller_id == 7
+            if version >= 2:
+                assert answer.cluster_id == "test"
+            topics = {topic.name: topic for topic in answer.topics}
+            assert topics.keys() == {"flights", "__transaction_state", "__consumer_offsets", "__hapax_events"}
+            partitions = topics["flights"].partitions
+            assert [p.partition_index for p in partitions] == [0, 1, 2, 3]
+            assert {p.leader_id for p in partitions} == {0, 1}
+            assert all(p.replica_nodes == p.isr_nodes == [p.leader_id] and p.error_code == 0 for p in partitions)
+            if version >= 1:
+                assert topics["__transaction_state"].is_internal and not topics["flights"].is_internal
+            if version >= 7:
+                assert all(p.leader_epoch >= 0 for p in partitions)
+
+    run(scenario)
+
+
+def test_an_empty_list_of_topics_asks_for_none_from_version_1() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        assert (await node.ask("Metadata", 1, topics=[])).topics == []
+
+    run(scenario)
+
+
+def test_topics_are_found_by_id() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        made = (await create(node, creatable("flights")))["flights"]
+        topic = messages.MetadataRequest.MetadataRequestTopic
+        answer = await node.ask("Metadata", 12, allow_auto_topic_creation=True, topics=[
+            topic(name=None, topic_id=made.topic_id), topic(name=None, topic_id=uuid.UUID(int=5)),
+            topic(name=None, topic_id=None),
+        ])
+        assert [(t.name, t.error_code) for t in answer.topics] == [
+            ("flights", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
+
+    run(scenario)
+
+
+def test_a_leader_is_named_only_once_it_accepts_writes() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.controller()
+        await world.broker(0, accepts=False)
+        node = await Node(world).start(wait=False)
+        result = (await create(node, creatable("slow", 1), timeout_ms=500))["slow"]
+        assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+        (partition,) = (await metadata(node, "slow"))["slow"].partitions
+        assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert partition.replica_nodes == [0]
+
+    run(scenario)
+
+
+def test_replicas_whose_node_is_gone_are_offline() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.controller()
+        broker = await world.broker(0)
+        node = await Node(world).start(wait=False)
+        await create(node, creatable("flights", 1))
+        world.kill(broker.process)
+        await node.view.wait_for(lambda view: view.node(NodeId(0)) is None, 60)
+        (partition,) = (await metadata(node, "flights"))["flights"].partitions
+        assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert partition.offline_replicas == [0]
+
+    run(scenario)
+
+
+def test_an_unknown_topic_is_created_where_the_client_and_the_setting_allow_it() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        assert (await metadata(node, "new"))["new"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        made = (await metadata(node, "new", "newer", create=True))
+        assert {t.error_code for t in made.values()} == {0}
+        assert all(p.leader_id >= 0 for t in made.values() for p in t.partitions)
+        before_4 = await metadata(node, "old.client", version=3)
+        assert before_4["old.client"].error_code == 0
+        named = await metadata(node, "__transaction_state", "a/b", "..", "", "x" * 250, create=True)
+        assert [t.error_code for t in named.values()] == [0, 17, 17, 17, 17]
+
+    run(scenario)
+
+
+def test_a_cluster_may_forbid_creation_at_first_use() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world, auto_create=False)
+        answer = await metadata(node, "new", create=True)
+        assert answer["new"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario)
+
+
+def test_clients_that_name_the_same_new_topic_at_once_share_one_creation() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        answers = await asyncio.gather(*(metadata(node, "new", f"own-{n}", create=True) for n in range(5)))
+        assert all(t.error_code == 0 for answer in answers for t in answer.values())
+
+    run(scenario)
+
+
+def test_without_a_controller_a_new_topic_is_told_to_be_asked_for_again() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await Node(world).start(wait=False)
+        answer = await metadata(node, "new", create=True)
+        assert answer["new"].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+    run(scenario)
+
+
+# --- FindCoordinator ----------------------------------------------------------------------------------------------
+
+
+def test_the_owner_of_the_ids_shard_coordinates_it() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        keys = ["", "a", "polygenelubricants", "ключ", "spark-query-1"]
+        for key_type, kind in ((TXN, "txn"), (GROUP, "group")):
+            owners = [node.view.shard_owner(kind, shard_of(key, 50)).node_id for key in keys]  # type: ignore[arg-type, union-attr]
+            for version in range(0 if key_type == GROUP else 1, 4):
+                found = [await node.ask("FindCoordinator", version, key=key, key_type=key_type) for key in keys]
+                assert [(f.error_code, f.node_id, f.port) for f in found] == [(0, o, 9000 + o) for o in owners]
+            for version in (4, 5, 6):
+                batch = await node.ask("FindCoordinator", version, key_type=key_type, coordinator_keys=keys)
+                assert [(c.key, c.error_code, c.node_id) for c in batch.coordinators] == [
+                    (k, 0, o) for k, o in zip(keys, owners, strict=True)]
+        assert {o for o in owners} == {100, 101}
+        unknown = await node.ask("FindCoordinator", 4, key_type=2, coordinator_keys=["share"])
+        assert unknown.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
+
+    run(scenario)
+
+
+def test_a_shard_without_an_owner_is_not_available_and_many_of_them_take_no_longer() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.controller()
+        await world.broker()
+        node = await Node(world).start(wait=False)
+        await node.view.wait_for(lambda view: view.cluster is not None, 60)
+        began = world.loop.time()
+        answer = await node.ask("FindCoordinator", 4, key_type=TXN, coordinator_keys=[f"t-{n}" for n in range(60)])
+        assert {c.error_code for c in answer.coordinators} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert {c.node_id for c in answer.coordinators} == {-1}
+        assert world.loop.time() - began < 4
+
+    run(scenario)
+
+
+# --- DescribeCluster ----------------------------------------------------------------------------------------------
+
+
+def test_describe_cluster_says_where_each_node_and_an_allocator_answer_grpc() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        allocator = node.view.nodes("pid")[0].rpc_address
+        for version in range(3):
+            answer = await node.ask(
+                "DescribeCluster", version, include_cluster_authorized_operations=False, endpoint_type=1)
+            assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, "test", 7)
+            assert unknown_tag(answer, ALLOCATOR_RPC_TAG) == allocator.encode()
+            addresses = {b.broker_id: unknown_tag(b, NODE_RPC_TAG) for b in answer.brokers}
+            assert addresses == {n: node.view.node(NodeId(n)).rpc_address.encode() for n in (0, 1, 100, 101)}  # type: ignore[union-attr]
+        asked_for_controllers = await node.ask("DescribeCluster", 1, endpoint_type=2)
+        assert asked_for_controllers.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+
+    run(scenario)
+
+
+# --- topics -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_create_topics_is_answered_when_leaders_accept_writes(version: int) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        result = (await create(node, creatable("flights", 3, retention_ms="1000"), version=version))["flights"]
+        assert result.error_code == 0
+        topic = (await metadata(node, "flights"))["flights"]
+        assert [p.error_code for p in topic.partitions] == [0, 0, 0]
+        if version >= 5:
+            assert (result.num_partitions, result.replication_factor) == (3, 1)
+            assert [(c.name, c.value) for c in result.configs] == [("retention.ms", "1000")]
+        if version >= 7:
+            assert result.topic_id == topic.topic_id
+        again = (await create(node, creatable("flights"), version=version))["flights"]
+        assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+    run(scenario)
+
+
+def test_topics_that_cannot_be_made_are_refused_one_by_one() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        replicated = creatable("placed")
+        replicated.assignments = [
+            messages.CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(
+                partition_index=0, broker_ids=[0])]
+        twice = creatable("twice-set")
+        twice.configs = [messages.CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name="retention.ms", value=v)
+                         for v in ("1", "2")]
+        results = await create(
+            node, creatable("good"), creatable("a/b"), creatable(".."), creatable(""), creatable("x" * 250),
+            creatable("zero", 0), creatable("minus", -2), creatable("huge", 2_000_000_000),
+            creatable("many", 1, 3), creatable("none", 1, 0), creatable("double"), creatable("double"),
+            creatable("odd", colour="red"), creatable("wrong", retention_ms="soon"),
+            creatable("null", retention_ms=None),
+            creatable("__consumer_offsets"), creatable("defaults", -1, -1), replicated, twice,
+        )
+        assert {name: result.error_code for name, result in results.items()} == {
+            "good": 0, "a/b": 17, "..": 17, "": 17, "x" * 250: 17, "zero": 37, "minus": 37, "huge": 37, "many": 38,
+            "none": 38, "double": 42, "odd": 40, "wrong": 40, "null": 40, "__consumer_offsets": 17, "defaults": 0,
+            "placed": 39, "twice-set": 42,
+        }
+        assert all(result.error_message for result in results.values() if result.error_code)
+        assert node.view.topic("good") is not None and node.view.topic("double") is None
+
+    run(scenario)
+
+
+def test_validating_changes_nothing() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        results = await create(node, creatable("maybe"), creatable("a/b"), validate_only=True)
+        assert {name: r.error_code for name, r in results.items()} == {"maybe": 0, "a/b": 17}
+        assert node.view.topic("maybe") is None
+
+    run(scenario)
+
+
+def test_administration_without_a_controller_times_out() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.broker()
+        node = await Node(world).start(wait=False)
+        began = world.loop.time()
+        result = (await create(node, creatable("x"), timeout_ms=700))["x"]
+        assert result.error_code == ErrorCode.REQUEST_TIMED_OUT and "controller" in result.error_message
+        assert 0.6 < world.loop.time() - began < 2
+
+    run(scenario)
+
+
+def test_a_controller_that_dies_during_a_call_leaves_it_open_whether_it_was_done() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        process, _ = await world.controller()
+        await world.broker()
+        node = await Node(world).start(wait=False)
+        await node.view.wait_for(lambda view: view.controller is not None, 60)
+        world.kill(process)
+        result = (await create(node, creatable("x"), timeout_ms=700))["x"]
+        assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "may or may not" in result.error_message
+
+    run(scenario)
+
+
+def test_delete_topics_by_name_and_by_id() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        made = await create(node, creatable("a"), creatable("b"), creatable("c"))
+        for version in (1, 5):
+            name = "a" if version == 1 else "b"
+            answer = await node.ask(
+                "DeleteTopics", version, topic_names=[name, "no-such", "__hapax_events"], timeout_ms=5000)
+            assert [(r.name, r.error_code) for r in answer.responses] == [
+                (name, 0), ("no-such", 3), ("__hapax_events", ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+            assert node.view.topic(name) is None
+        state = messages.DeleteTopicsRequest.DeleteTopicState
+        answer = await node.ask("DeleteTopics", 6, timeout_ms=5000, topics=[
+            state(name=None, topic_id=made["c"].topic_id), state(name=None, topic_id=uuid.UUID(int=9)),
+            state(name="both", topic_id=uuid.UUID(int=9)), state(name=None, topic_id=None),
+            state(name="twice", topic_id=None), state(name="twice", topic_id=None),
+        ])
+        assert [r.error_code for r in answer.responses] == [0, 100, 42, 42, 42]
+        assert answer.responses[0].name == "c"
+        assert node.view.topic("c") is None
+
+    run(scenario)
+
+
+def test_deletion_may_be_disabled() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world, delete_enabled=False)
+        await create(node, creatable("a"))
+        answer = await node.ask("DeleteTopics", 5, topic_names=["a"], timeout_ms=5000)
+        assert answer.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
+
+    run(scenario)
+
+
+def test_create_partitions_only_adds() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        await create(node, creatable("grows", 2), creatable("stays", 2))
+        wanted = messages.CreatePartitionsRequest.CreatePartitionsTopic
+        for version in range(4):
+            answer = await node.ask("CreatePartitions", version, timeout_ms=5000, validate_only=False, topics=[
+                wanted(name="grows", count=3 + version, assignments=None),
+                wanted(name="stays", count=2, assignments=None),
+                wanted(name="no-such", count=9, assignments=None),
+                wanted(name="__hapax_events", count=99, assignments=None),
+            ])
+            assert [(r.name, r.error_code) for r in answer.results] == [
+                ("grows", 0), ("stays", 37), ("no-such", 3), ("__hapax_events", 29)]
+            partitions = (await metadata(node, "grows"))["grows"].partitions
+            assert len(partitions) == 3 + version and all(p.error_code == 0 for p in partitions)
+
+    run(scenario)
+
+
+# --- other roles --------------------------------------------------------------------------------------------------
+
+
+def test_a_node_answers_every_advertised_call_of_other_roles_in_every_version() -> None:
+    """Rule 11: an error that sends the client elsewhere, or an empty list; never a closed connection."""
+
+    async def scenario(world: ControlWorld) -> None:
+        await world.controller()
+        node = await Node(world, auto_create=False).start(wait=False)
+        await node.view.wait_for(lambda view: view.cluster is not None, 60)
+        served = {"ApiVersions", "Metadata", "FindCoordinator", "DescribeCluster", "CreateTopics", "DeleteTopics",
+                  "CreatePartitions"}
+        for _, name, version, _ in REQUESTS:
+            if name in served:
+                continue
+            request = message(f"{name}Request", version, world.random, tags=False)
+            if name == "Produce":
+                request.acks = 1
+            answer = await node.ask(name, version, **{
+                field: getattr(request, field) for field in request._struct.fields
+                if request._struct.fields[field].for_version_q(version)
+                and not request._struct.fields[field].tagged_field_q(version)})
+            codes = _error_codes(answer)
+            assert codes <= {
+                int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.NOT_LEADER_OR_FOLLOWER), 0}, (name, version, codes)
+            if name in ("EndTxn", "AddOffsetsToTxn", "InitProducerId"):
+                assert codes == {int(ErrorCode.NOT_COORDINATOR)}
+
+    run(scenario)
+
+
+def _error_codes(answer: Any) -> set[int]:
+    found = set()
+    for field in answer._struct._fields:
+        value = getattr(answer, field.name)
+        if field.name == "error_code" and field.for_version_q(answer._version):
+            found.add(value)
+        elif isinstance(value, list) and value and hasattr(value[0], "_struct"):
+            found |= set().union(*map(_error_codes, value))
+    return found
+
+
+def test_produce_without_acks_to_a_wrong_node_closes_the_connection() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await Node(world).start(wait=False)
+        with pytest.raises(AssertionError, match="acks=0"):
+            await node.ask("Produce", 3, transactional_id=None, acks=0, timeout_ms=1, topic_data=[])
+
+    run(scenario)
+
+
+def test_a_value_put_by_somebody_else_shows_at_once() -> None:
+    """The node answers from its image, which follows the store."""
+
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        await create(node, creatable("flights", 1))
+        found = node.view.topic("flights")
+        assert found is not None
+        store = world.ports(world.process("other")).metadata
+        renamed = found.record.encode().replace(b'"internal":false', b'"internal":true')
+        await store.txn([], [Put(KEYS.topic("flights"), renamed)])
+        await node.view.wait_for(lambda view: view.topic("flights").internal, 5)  # type: ignore[union-attr]
+        assert (await metadata(node, "flights"))["flights"].is_internal
+
+    run(scenario)
