@@ -79,3 +79,28 @@ def _scalar(kind: str, rng: random.Random) -> Any:
         return None
     assert kind == "string", kind
     return rng.choice(("", "a", "flights", "ключ", "x" * 200, "../../etc", "a/b"))
+
+
+def mutate(frame: bytes, rng: random.Random) -> bytes:
+    """One to three of: flipped bits, extreme lengths, cut off, run on, bytes inserted, removed or repeated."""
+    data = bytearray(frame)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(data)) if data else 0
+        match rng.randrange(8):
+            case 0 if data:
+                data[at] ^= 1 << rng.randrange(8)
+            case 1 if data:
+                data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 2:
+                data[at : at + 2] = rng.choice((b"\xff\xff", b"\x7f\xff", b"\x80\x00"))
+            case 3:
+                data[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00"))
+            case 4:
+                del data[at:]
+            case 5:
+                data += rng.randbytes(rng.randint(1, 40))
+            case 6:
+                data[at:at] = data[at : at + rng.randint(1, 20)]
+            case _:
+                del data[at : at + rng.randint(1, 8)]
+    return bytes(data)

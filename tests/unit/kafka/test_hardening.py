@@ -29,7 +29,7 @@ def test_every_version_decodes_to_what_the_library_decodes(side: str) -> None:
     rng = random.Random(7)
     for _, name, version, _ in REQUESTS:
         schema = getattr(messages, name + side)
-        for _ in range(3):
+        for _ in range(2):
             data = bytes(message(name + side, version, rng).encode(version=version))
             if name + side == "ApiVersionsResponse":
                 data = b"\0\0" + data[2:]  # with an error the body is always of version 0
