@@ -1,0 +1,133 @@
+"""Apache Kafka as the yardstick: a real broker from its Maven artifacts, one process, KRaft combined mode.
+
+The pom beside this file names the version. Jars are fetched once into the user's cache; where `mvn` (with nothing in
+the cache) or `java` is missing, the tests that need the broker skip and say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+_POM = Path(__file__).with_name("pom.xml")
+_CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+_START_SECONDS = 60
+_FETCH_SECONDS = 300
+
+
+def jars() -> str:
+    """The class path, fetched if need be. Skips the test where that is impossible."""
+    if shutil.which("java") is None:
+        pytest.skip("Apache Kafka needs java, which is not on the PATH")
+    found = re.search(r"<kafka\.version>(.+?)<", _POM.read_text())
+    assert found is not None
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hapax" / f"kafka-{found.group(1)}"
+    complete = cache / "complete"
+    if not complete.exists():
+        if shutil.which("mvn") is None:
+            pytest.skip("Apache Kafka is fetched by mvn, which is not on the PATH")
+        command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={cache}"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_FETCH_SECONDS)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            pytest.skip(f"mvn could not fetch Apache Kafka: {error}")
+        complete.touch()
+    return str(cache / "*")
+
+
+class KafkaFromMaven:
+    """A broker in a folder of its own; `kill` is SIGKILL, `start` again reads what is on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._jars = jars()
+        self._port, self._controller_port = _free_ports()
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._settings = folder / "server.properties"
+        self._settings.write_text(self._properties())
+        format_command = [*self._java(), "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", self._settings]
+        subprocess.run(format_command, check=True, capture_output=True, timeout=_START_SECONDS)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Returns when the broker accepts connections."""
+        log = (self._folder / "server.log").open("ab")
+        self._process = subprocess.Popen(
+            [*self._java(), "kafka.Kafka", self._settings],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        log.close()
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError("Apache Kafka did not start:\n" + self.log()[-2000:])
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def log(self) -> str:
+        return (self._folder / "server.log").read_text(errors="replace")
+
+    def _java(self) -> list[str]:
+        return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m", "-cp", self._jars]
+
+    def _properties(self) -> str:
+        broker, controller = f"127.0.0.1:{self._port}", f"127.0.0.1:{self._controller_port}"
+        return f"""
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{controller}
+listeners=PLAINTEXT://{broker},CONTROLLER://{controller}
+advertised.listeners=PLAINTEXT://{broker}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={self._folder / "data"}
+num.partitions=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=2
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=2
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=2000
+log.flush.interval.messages=1
+"""
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
