@@ -38,7 +38,7 @@ from hapax.core.transaction_requests import (
     WinnerCheck,
 )
 from hapax.core.transaction_states import TABLE, Event, State, Step
-from hapax.core.transaction_steps import Context, begin, decide, fence
+from hapax.core.transaction_steps import Context, begin, decide, fence, opened
 from hapax.core.transaction_tokens import (
     already_committed,
     check_count,
@@ -205,15 +205,13 @@ def _end_single_writer(
     newest = already_committed(transaction, token) if token else None
     if newest is not None:
         return _abort_replayed(transaction, newest, request, context)
-    stored = None
     if token is not None:
         check_history(transaction, token, request, context)
-        if not transaction.is_open:
-            # Nothing was written, yet the token must be kept: a transaction without partitions.
-            transaction = begin(transaction, context, timeout_ms=transaction.timeout_ms, client_version=2)
-        stored = committed_now(transaction, request, context)
     elif isinstance(outcome, ErrorCode):
         raise contradiction(transaction, request, outcome)
+    # With a token even the end of nothing counts: a replaying engine asks for it again.
+    transaction = opened(transaction, context, client_version=2)
+    stored = committed_now(transaction, request, context) if token is not None else None
     decision = end_raised(transaction, request.commit, context, stored)
     return _ended(decision, EndOutcome.COMMITTED if request.commit else EndOutcome.ABORTED, stored)
 
@@ -307,9 +305,9 @@ def _commit_nothing(
     waits = _give_way(transaction, request, context)
     if waits is not None:
         return waits
-    opened = begin(transaction, context, timeout_ms=transaction.timeout_ms, client_version=2)
-    stored = committed_now(opened, request, context)
-    record = decide(opened, context, commit=True, token=stored)
+    transaction = opened(transaction, context, client_version=2)
+    stored = committed_now(transaction, request, context)
+    record = decide(transaction, context, commit=True, token=stored)
     return Decision(record, Ended(EndOutcome.COMMITTED, _NOBODY, record.serial, stored.record_count))
 
 

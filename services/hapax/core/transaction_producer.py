@@ -32,6 +32,7 @@ from hapax.core.transaction_steps import (
     decide,
     describe_fence,
     fence,
+    opened,
     raise_epoch,
     replace_producer_id,
 )
@@ -160,9 +161,10 @@ def end_txn(
     if isinstance(outcome, ErrorCode):
         raise contradiction(transaction, request, outcome)
     if request.transaction_version < 2:
+        # Its markers do not raise the epoch, whoever registered the partitions.
         record = decide(replace(transaction, client_version=1), context, commit=request.commit)
         return Decision(record, record.identity)
-    return end_raised(transaction, request.commit, context)
+    return end_raised(opened(transaction, context, client_version=2), request.commit, context)
 
 
 def end_event(
@@ -203,7 +205,7 @@ def end_raised(
     context: Context,
     token: CommittedToken | None = None,
 ) -> Decision | NeedProducerId:
-    """The decision under version 2. Where the epochs end with it, the next producer id is decided with it too."""
+    """Decides the open transaction under version 2. Where the epochs end, the next producer id is decided with it."""
     next_producer_id = NO_PRODUCER_ID
     if transaction.epoch_exhausted:
         taken = context.ids.take()

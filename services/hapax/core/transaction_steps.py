@@ -64,6 +64,13 @@ def begin(transaction: Transaction, context: Context, *, timeout_ms: int, client
     )
 
 
+def opened(transaction: Transaction, context: Context, *, client_version: int) -> Transaction:
+    """The open transaction; where none is, a new one without partitions, so that an empty end has a serial, too."""
+    if transaction.is_open:
+        return transaction
+    return begin(transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version)
+
+
 def raise_epoch(
     transaction: Transaction, *, by_itself: bool, next_producer_id: ProducerId = NO_PRODUCER_ID
 ) -> Transaction:

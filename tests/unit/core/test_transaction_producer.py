@@ -300,6 +300,21 @@ def test_version_1_keeps_the_epoch() -> None:
         driver.mark()
 
 
+def test_the_version_of_the_end_says_what_its_markers_demand() -> None:
+    """A marker of version 2 must raise the epoch, or partitions refuse it for ever."""
+    driver = Driver()
+    me = driver.run_init()
+    for registered in (driver.run_add, driver.run_verify):
+        registered(me)
+        driver.run_end(me, version=1)
+        assert driver.markers[ID].transaction_version == 1
+        driver.mark()
+        registered(me)
+        me = driver.run_end(me, version=2)
+        assert driver.markers[ID].transaction_version == 2
+        driver.mark()
+
+
 def test_a_delayed_end_cannot_decide_a_later_transaction() -> None:
     """KAFKA-17754 under version 2: the epoch alone refuses it."""
     driver = Driver()

@@ -1,0 +1,323 @@
+"""Property: whatever dies, is delayed, repeated or fenced, each transaction is decided once, every partition is marked
+as decided, a client's answer is true, and the log alone gives the live state back.
+
+The world is the one of the scenario scripts: the transaction machine, its log, and real partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+
+from hapax.codec.transaction_log import decode_value, encode_key, encode_value
+from hapax.core.control import Marker as ControlMarker
+from hapax.core.transaction_record import Token, Transaction, TransactionPartition
+from hapax.core.transaction_requests import (
+    AddPartitionsToTxn,
+    EndOutcome,
+    EndTransaction,
+    EndTxn,
+    InitProducerId,
+    JoinTransaction,
+    Limits,
+    SendMarkers,
+    Winner,
+    WinnerPartition,
+)
+from hapax.core.transaction_states import State
+from scenarios.transaction_world import Call, CoordinatorDied, Producer, World
+
+APP = "app"
+PARTITIONS = ["t-0", "t-1"]
+COMMIT_STATES = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+ABORT_STATES = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+
+producers = st.sampled_from(["p", "q", "v"])         # two of version 2, one of version 1
+partitions = st.sampled_from(PARTITIONS)
+
+
+class Written:
+    """A stored value: in which transaction, by whom, where."""
+
+    def __init__(self, serial: int, producer_id: int, at: TransactionPartition) -> None:
+        self.serial, self.producer_id, self.at = serial, producer_id, at
+
+
+class Transactions(RuleBasedStateMachine):
+    delayed = Bundle("delayed")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(Limits(max_members=50))
+        self.world.next_id = 1
+        self.producers = {name: Producer(name, APP, 1 if name == "v" else 2, 0) for name in "pqv"}
+        self.members: list[tuple[Producer, int]] = []     # with the token's value
+        self.written: dict[str, Written] = {}
+        self.told: dict[int, bool] = {}                   # serial -> what a client was told
+        self.connections = 0
+        self.values = 0
+        self.token = 0
+        self.late_markers: list[SendMarkers] = []
+        self.crash = False
+        self.decided: dict[int, Transaction] = {}
+        self.checked = 0                                  # records of the log that `decided` knows
+
+    # --- making calls ---
+
+    def _do(self, call: Callable[[], None]) -> None:
+        """At once; or, where a crash was asked for, the record is lost and another coordinator takes over."""
+        self.world.losing, self.crash = self.crash, False
+        try:
+            call()
+        except CoordinatorDied:
+            self.world.take_over()
+        self.world.losing = False
+        self.world.said.clear()
+
+    def _ask(self, producer: Producer, method: str, request: Any, then: Callable[[Any], None]) -> Callable[[], None]:
+        def answered(reply: Any) -> str:
+            then(reply)
+            return ""
+
+        def make() -> None:
+            arrived = replace(request, caller=request.caller._replace(arrived=self.world.clock))
+            self.world.call(Call(producer.name, method, arrived, answered))
+
+        return make
+
+    def _told(self, commit: bool) -> None:
+        """To be called with the reply: the live state is that of the decision, or a later one of the same serial."""
+        serial = self.world.shard.transactions[APP].serial
+        assert self.told.setdefault(serial, commit) == commit
+
+    @rule(name=producers, recover=st.booleans())
+    def initialise(self, name: str, recover: bool) -> None:
+        producer = self.producers[name]
+        producer.connection = self._new_connection()
+        identity = producer.identity if recover else (-1, -1)
+        request = InitProducerId(APP, 60_000, self.world.caller(producer), *identity)  # type: ignore[arg-type]
+        self._do(self._ask(producer, "init_producer_id", request, lambda reply: producer.become(*reply)))
+
+    @rule(name=producers, where=partitions)
+    def write(self, name: str, where: str) -> None:
+        producer, at = self.producers[name], self.world.partition(where)
+        if producer.version == 1:
+            request = AddPartitionsToTxn(APP, *producer.identity, (at,), self.world.caller(producer))  # type: ignore[arg-type]
+            self._do(self._ask(producer, "add_partitions_to_txn", request, lambda reply: None))
+        self._do(lambda: self._produce(producer, at))
+
+    def _produce(self, producer: Producer, at: TransactionPartition) -> None:
+        if producer.producer_id < 0:
+            return
+        self.values += 1
+        value = f"{producer.name}{self.values}"
+        stored = len(self.world.partitions[at].entries)
+        self.world.produce(producer, at, (value,))
+        if len(self.world.partitions[at].entries) > stored:
+            transaction = self.world.shard.transactions[APP]
+            # A partition takes its writes until the marker comes, which a decided transaction still owes it.
+            assert transaction.is_open or transaction.is_decided, "a write outside of a transaction"
+            assert at in transaction.every_partition, "a write to a partition that nobody will mark"
+            self.written[value] = Written(transaction.serial, producer.producer_id, at)
+
+    def _end(self, producer: Producer, commit: bool) -> Callable[[], None]:
+        request = EndTxn(APP, *producer.identity, commit, self.world.caller(producer), producer.version)  # type: ignore[arg-type]
+        asked_as = producer.identity
+
+        def ended(reply: Any) -> None:
+            if producer.version == 2:
+                self._told(commit)
+                if producer.identity == asked_as:
+                    producer.become(*reply)
+
+        return self._ask(producer, "end_txn", request, ended)
+
+    @rule(name=producers, commit=st.booleans())
+    def end(self, name: str, commit: bool) -> None:
+        self._do(self._end(self.producers[name], commit))
+
+    @rule(target=delayed, name=producers, commit=st.booleans())
+    def delay_an_end(self, name: str, commit: bool) -> Callable[[], None]:
+        """It stays in the network. The client gives up, so its next call comes on another connection."""
+        late = self._end(self.producers[name], commit)
+        self.producers[name].connection = self._new_connection()
+        return late
+
+    @rule(target=delayed, name=st.sampled_from(["p", "q"]), where=partitions)
+    def delay_a_write(self, name: str, where: str) -> Callable[[], None]:
+        frozen = replace(self.producers[name], sequences=dict(self.producers[name].sequences))
+        return lambda: self._produce(frozen, self.world.partition(where))
+
+    @rule(late=delayed)
+    def deliver(self, late: Callable[[], None]) -> None:
+        self._do(late)
+
+    # --- many writers ---
+
+    @rule(key=st.sampled_from("abc"))
+    def join(self, key: str) -> None:
+        member = Producer(key, APP, 2)
+        token = self.token
+        request = JoinTransaction(APP, Token("q", token), key, 60_000, self.world.caller(member), True)
+
+        def joined(reply: Any) -> None:
+            if reply.already_committed:
+                self.token = max(self.token, reply.committed.value + 1)
+            else:
+                member.become(*reply.identity)
+                self.members = [each for each in self.members if each[0].identity != member.identity]
+                self.members.append((member, token))
+
+        self._do(self._ask(member, "join_transaction", request, joined))
+
+    @precondition(lambda self: self.members)
+    @rule(which=st.integers(0, 100), where=partitions)
+    def member_writes(self, which: int, where: str) -> None:
+        member, _ = self.members[which % len(self.members)]
+        self._do(lambda: self._produce(member, self.world.partition(where)))
+
+    @rule(commit=st.booleans(), winners=st.integers(0, 7), token=st.integers(-1, 0))
+    def end_members(self, commit: bool, winners: int, token: int) -> None:
+        """`token` -1: a replay of the one before."""
+        value = max(0, self.token + token)
+        chosen = [member for bit, (member, of) in enumerate(self.members) if winners >> bit & 1 and of == value]
+        request = EndTransaction(
+            APP, commit, self.world.caller(self.producers["p"]), Token("q", value),
+            winners=tuple(
+                Winner(
+                    *member.identity,
+                    tuple(WinnerPartition(at, last - 1) for at, last in member.sequences.items()),  # type: ignore[arg-type]
+                )  # type: ignore[arg-type]
+                for member in chosen
+            ),
+            allow_other_count=True, allow_unknown_history=True,
+        )  # fmt: skip
+        driver = Producer("driver", APP, 2)
+
+        def ended(reply: Any) -> None:
+            if reply.outcome is EndOutcome.COMMITTED:
+                assert commit and self.told.setdefault(reply.serial, True)
+            if reply.outcome is not EndOutcome.ABORTED:
+                self.token = max(self.token, value + 1)
+
+        self._do(self._ask(driver, "end_transaction", request, ended))
+
+    # --- the world ---
+
+    @rule()
+    def crash_at_the_next_record(self) -> None:
+        self.crash = True
+
+    @rule()
+    def take_over(self) -> None:
+        self.world.take_over()
+
+    @precondition(lambda self: self.world.outgoing)
+    @rule(where=st.sampled_from([*PARTITIONS, ""]))
+    def send_markers(self, where: str) -> None:
+        only = [self.world.partition(where)] if where else []
+        self.late_markers.append(self.world.outgoing[APP])
+        self._do(lambda: self.world.deliver(APP, only))
+
+    @precondition(lambda self: self.late_markers)
+    @rule(which=st.integers(0, 100))
+    def a_marker_comes_again(self, which: int) -> None:
+        sent = self.late_markers[which % len(self.late_markers)]
+        for marker in sent.markers:
+            for at in marker.partitions:
+                self.world.write_marker(sent, marker, at)
+
+    @rule(milliseconds=st.sampled_from([1, 400, 1000, 59_000]))
+    def wait(self, milliseconds: int) -> None:
+        self._do(lambda: self.world.advance(milliseconds))
+
+    @rule(epoch=st.sampled_from([32764, 32765, 32766]))
+    def live_long(self, epoch: int) -> None:
+        """As if the id had gone through so many epochs, here and at the partitions."""
+        transaction = self.world.shard.transactions.get(APP)
+        if transaction is None or transaction.is_decided or transaction.is_open or transaction.producer_id < 0:
+            return
+        aged = replace(transaction, producer_epoch=epoch, last_producer_epoch=-1, previous_producer_id=-1)  # type: ignore[arg-type]
+        for producer in self.producers.values():
+            if producer.identity == transaction.identity:
+                producer.become(producer.producer_id, epoch)
+        self.world.shard.load(aged)
+        self.world.log.append((encode_key(APP), encode_value(aged)))
+
+    def _new_connection(self) -> int:
+        self.connections += 1
+        return self.connections
+
+    # --- what must hold ---
+
+    @rule()
+    def the_log_gives_the_live_state_back(self) -> None:
+        assert self.world.loaded().transactions == self.world.shard.transactions
+
+    @invariant()
+    def each_transaction_is_decided_once_and_markers_say_so(self) -> None:
+        decided = self._decisions()
+        for serial, commit in self.told.items():
+            assert decided[serial].state in (COMMIT_STATES if commit else ABORT_STATES), f"told wrong about {serial}"
+        for at, logged in self.world.partitions.items():
+            for entry in logged.entries:
+                if isinstance(entry.control, ControlMarker):
+                    expected = self._wins(decided[entry.control.serial], entry.header.producer_id, at)
+                    assert entry.control.commit == expected, f"a marker of {entry.control.serial} contradicts"
+
+    @invariant()
+    def readers_see_only_what_is_committed(self) -> None:
+        decided = self._decisions()
+        for logged in self.world.partitions.values():
+            for _, value in logged.read_committed():
+                written = self.written[value]
+                assert self._wins(decided[written.serial], written.producer_id, written.at)
+
+    def _decisions(self) -> dict[int, Transaction]:
+        """serial -> the record that decided it. Fails where a later one decides otherwise."""
+        for _, value in self.world.log[self.checked :]:
+            record = decode_value(APP, value)
+            assert isinstance(record, Transaction)
+            if record.state in COMMIT_STATES or record.state in ABORT_STATES:
+                first = self.decided.setdefault(record.serial, record)
+                assert (first.state in COMMIT_STATES) == (record.state in COMMIT_STATES)
+        self.checked = len(self.world.log)
+        return self.decided
+
+    def _wins(self, decision: Transaction, producer_id: int, at: TransactionPartition) -> bool:
+        if decision.state not in COMMIT_STATES:
+            return False
+        member = decision.member(producer_id)  # type: ignore[arg-type]
+        return member is None or at in member.won
+
+    def teardown(self) -> None:
+        """Everything comes to rest: each committed value is seen once, nothing stays undecided."""
+        self.the_log_gives_the_live_state_back()
+        self.world.take_over()
+        for _ in range(3):
+            self.world.advance(60_000)
+            if APP in self.world.outgoing:
+                self.world.deliver(APP)
+        transaction = self.world.shard.transactions.get(APP)
+        assert transaction is None or not (transaction.is_open or transaction.is_decided)
+        decided = self._decisions()
+        for at, logged in self.world.partitions.items():
+            assert logged.partition.last_stable_offset == logged.partition.high_watermark, "a hanging transaction"
+            seen = [value for _, value in logged.read_committed()]
+            expected = [
+                value
+                for value, written in self.written.items()
+                if written.at == at and self._wins(decided[written.serial], written.producer_id, at)
+            ]
+            assert sorted(seen) == sorted(expected)
+
+
+TestTransactions = Transactions.TestCase
+TestTransactions.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
