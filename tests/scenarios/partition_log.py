@@ -72,10 +72,11 @@ class LoggedPartition:
         replay(self.partition, entry)
         return entry
 
-    def sync(self) -> None:
-        """What is synced on the only replica is committed."""
-        self.synced = len(self.entries)
-        self.partition.advance_high_watermark(self.partition.log_end_offset)
+    def sync(self, leaving_out: int = 0) -> None:
+        """What is synced on the only replica is committed. `leaving_out`: batches appended since the sync began."""
+        self.synced = max(self.synced, len(self.entries) - leaving_out)
+        if self.synced:
+            self.partition.advance_high_watermark(self.entries[self.synced - 1].header.next_offset)
 
     def take_snapshot(self) -> int:
         """At the end of the log, synced or not: recovery drops a snapshot that is ahead of what survived."""
@@ -124,13 +125,18 @@ class LoggedPartition:
             for i, value in enumerate(entry.values)
         ]
 
-    def read_committed(self) -> list[tuple[int, str]]:
-        """What a client with read_committed makes of a fetch from the start."""
-        end = self.partition.last_stable_offset
-        batches = self._batches(end)
-        if not batches:
-            return []
-        return filter_aborted(batches, self.partition.aborted_transactions(batches[0].header.base_offset, end))
+    def read_committed(self, batches_in_fetch: int = 1_000_000) -> list[tuple[int, str]]:
+        """What a client with read_committed makes of the log, fetched from the start in several answers, each with
+        the aborted transactions of its own range."""
+        batches = self._batches(self.partition.last_stable_offset)
+        visible: list[tuple[int, str]] = []
+        for start in range(0, len(batches), batches_in_fetch):
+            fetched = batches[start : start + batches_in_fetch]
+            aborted = self.partition.aborted_transactions(
+                fetched[0].header.base_offset, fetched[-1].header.next_offset
+            )
+            visible += filter_aborted(fetched, aborted)
+        return visible
 
     def _batches(self, end: int) -> list[Entry]:
         return [

@@ -104,7 +104,7 @@ class PartitionSnapshot:
     shard_epoch: int = -1
     marker_epochs: dict[int, int] = field(default_factory=dict)
     """Transaction shard -> highest epoch seen in its markers."""
-    expired_below: int = 0
+    expired_below: int = -1
     expired_at_ms: int = -1
     marks: Sequence[tuple[int, int]] = ()
     """(wall clock ms, end of the log then), for expiry."""

@@ -119,7 +119,7 @@ class ProducerTable:
         """Rows, dead ones that the sweep has not reached included."""
         self.leased = False
         """Whether any row ever had a lease: most partitions never look at one."""
-        self.expired_below = 0
+        self.expired_below = -1
         self.expired_at_ms = -1
 
     # --- look up --------------------------------------------------------------------------------------------------
