@@ -39,6 +39,7 @@ class Committer:
         self._fatal = fatal
         self._queue: deque[Committed] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._open = 0
         self._opening = False
         self._failed = False
         self.rounds = 0
@@ -49,17 +50,18 @@ class Committer:
             return
         partition.commit_queued = True
         self._queue.append(partition)
-        if not self._opening and (not self._lanes or len(self._queue) > _LOGS_PER_ROUND):
+        if not self._opening and (self._open == 0 or len(self._queue) > _LOGS_PER_ROUND):
             # At the end of the loop's turn: all requests of one read of the sockets share the first round.
             self._opening = True
             asyncio.get_running_loop().call_soon(self._open_lane)
 
     def _open_lane(self) -> None:
         self._opening = False
-        if self._queue and len(self._lanes) < _LANES:
+        if self._queue and self._open < _LANES:
+            self._open += 1
             lane = asyncio.get_running_loop().create_task(self._run())
             self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
+            lane.add_done_callback(self._closed_lane)
 
     async def _run(self) -> None:
         queue = self._queue
@@ -68,6 +70,13 @@ class Committer:
                 await self._round([queue.popleft() for _ in range(min(len(queue), _LOGS_PER_ROUND))])
         except SyncFailed as error:
             self.failed(error)
+        finally:
+            self._open -= 1
+
+    def _closed_lane(self, lane: asyncio.Task[None]) -> None:
+        self._lanes.discard(lane)
+        if not lane.cancelled() and (error := lane.exception()) is not None:
+            self._fatal(f"group commit failed: {error!r}")  # else writes would wait for this lane for ever
 
     async def _round(self, partitions: list[Committed]) -> None:
         rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]
@@ -97,5 +106,8 @@ class Committer:
 
     async def drain(self) -> None:
         """Returns when nothing waits for the disk any more."""
-        while self._lanes and not self._failed:
-            await asyncio.wait(self._lanes)
+        while (self._queue or self._lanes) and not self._failed:
+            if self._lanes:
+                await asyncio.wait(self._lanes)
+            else:
+                await asyncio.sleep(0)  # the lane opens at the end of this turn

@@ -61,6 +61,7 @@ class Unsynced(NamedTuple):
     """The part of a log that one sync makes durable."""
 
     segments: list[Segment]
+    sizes: list[int]
     end_offset: int
 
 
@@ -83,8 +84,10 @@ class SegmentLog:
         """Called with the new segment's base offset, before anything is appended to it."""
         self._active: Segment
         self._unsynced: list[Segment] = []
-        self._unsynced_files: list[str] = []
-        self._unsynced_folders: list[str] = []
+        self._unsynced_files: dict[str, int] = {}
+        self._unsynced_folders: dict[str, int] = {}
+        """What must be synced for its name or content; the number tells a later wish from an earlier one."""
+        self._wishes = 0
         self._unindexed: list[Segment] = []
         self._unwritten_aborted: list[AbortedTransaction] = []
         self._recent_offsets: list[int] = []
@@ -96,14 +99,14 @@ class SegmentLog:
     def create(self, small_files: Sequence[tuple[str, bytes]], parent: str = "") -> None:
         """Makes an empty log's folder with some small files. Durable with the first `sync`."""
         self.disk.make_folder(self.folder)
-        self._unsynced_folders = [parent]
+        self._want_folder_synced(parent)
         for name, data in small_files:
             self._write_unsynced(name, data)
         self.add_segment(Segment(
             self.disk, self.folder, 0, self.config.index_interval_bytes, create=True
         ))
         self.opened()
-        self._unsynced_folders.append(self.folder)
+        self._want_folder_synced(self.folder)
 
     def add_segment(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -117,11 +120,20 @@ class SegmentLog:
         self._recent_positions.clear()
 
     def _write_unsynced(self, name: str, data: bytes) -> None:
-        file = self.disk.open(f"{self.folder}/{name}", create=True)
+        """A small file, replaced as a whole. Durable with the next sync."""
+        path = f"{self.folder}/{name}"
+        file = self.disk.open(path + ".tmp", create=True)
         file.truncate(0)
         file.append([data])
         file.close()
-        self._unsynced_files.append(f"{self.folder}/{name}")
+        self.disk.rename(path + ".tmp", path)
+        self._wishes += 1
+        self._unsynced_files[path] = self._wishes
+        self._want_folder_synced(self.folder)
+
+    def _want_folder_synced(self, folder: str) -> None:
+        self._wishes += 1
+        self._unsynced_folders[folder] = self._wishes
 
     @property
     def start_offset(self) -> int:
@@ -181,8 +193,7 @@ class SegmentLog:
             self._unindexed.append(self._active)
         self.add_segment(segment)
         self.opened()
-        if self.folder not in self._unsynced_folders:
-            self._unsynced_folders.append(self.folder)
+        self._want_folder_synced(self.folder)
         if self.on_roll is not None:
             self.on_roll(segment.base_offset)
         return segment
@@ -193,12 +204,7 @@ class SegmentLog:
 
     def write_leader_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
         """Replaces the leader-epoch checkpoint: (leader epoch, start offset). Durable with the next `sync`."""
-        name = LEADER_EPOCH_CHECKPOINT
-        self._write_unsynced(name + ".tmp", encode_leader_epochs(epochs))
-        self.disk.rename(f"{self.folder}/{name}.tmp", f"{self.folder}/{name}")
-        self._unsynced_files[-1] = f"{self.folder}/{name}"
-        if self.folder not in self._unsynced_folders:
-            self._unsynced_folders.append(self.folder)
+        self._write_unsynced(LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(epochs))
 
     @property
     def needs_sync(self) -> bool:
@@ -216,19 +222,24 @@ class SegmentLog:
         self.finish_sync(unsynced)
 
     def begin_sync(self) -> Unsynced:
-        """What a sync must cover. `sync_names`, then `release` and `finish_sync` follow once the files are synced."""
-        segments, self._unsynced = self._unsynced, []
+        """What a sync must cover. `sync_names`, then `release` and `finish_sync` follow once the files are synced.
+
+        Two syncs at once do the same work twice, and neither believes the other.
+        """
+        segments = self._unsynced[:]
         for segment in segments:
             segment.hold()
             if segment not in self._unindexed:
                 self._unindexed.append(segment)
-        return Unsynced(segments, self.end_offset)
+        return Unsynced(segments, [segment.size for segment in segments], self.end_offset)
 
     def release(self, unsynced: Unsynced) -> None:
         for segment in unsynced.segments:
             segment.release()
 
     def finish_sync(self, unsynced: Unsynced) -> None:
+        synced = dict(zip(map(id, unsynced.segments), unsynced.sizes, strict=True))
+        self._unsynced = [s for s in self._unsynced if synced.get(id(s)) != s.size]
         if unsynced.end_offset > self.synced_offset:
             self.synced_offset = unsynced.end_offset
 
@@ -238,12 +249,7 @@ class SegmentLog:
 
     async def sync_names(self) -> None:
         """Makes new files' names and small files durable. Raises SyncFailed."""
-        if self.has_unsynced_names:
-            await self._sync_names()
-
-    async def _sync_names(self) -> None:
-        files, self._unsynced_files = self._unsynced_files, []
-        folders, self._unsynced_folders = self._unsynced_folders, []
+        files, folders = dict(self._unsynced_files), dict(self._unsynced_folders)
         for path in files:
             file = self.disk.open(path)
             try:
@@ -252,6 +258,10 @@ class SegmentLog:
                 file.close()
         for folder in folders:
             await sync_folder(self.disk, folder)
+        for wanted, done in ((self._unsynced_files, files), (self._unsynced_folders, folders)):
+            for name, wish in done.items():
+                if wanted.get(name) == wish:
+                    del wanted[name]
 
     # --- checkpoint -----------------------------------------------------------------------------------------------
 
@@ -472,7 +482,7 @@ class SegmentLog:
         """Recovery scanned these segments and wrote them again: now they become durable, before they count."""
         self._unsynced = list(scanned)
         self._unindexed = list(scanned)
-        self._unsynced_folders.append(self.folder)
+        self._want_folder_synced(self.folder)
         await self.sync()
         self.synced_offset = self.end_offset
         self.bytes_since_checkpoint = sum(segment.size for segment in scanned)
