@@ -3,13 +3,16 @@
 A leader is named only once it has said that it accepts writes (`accepted_epoch == leader_epoch`): a client that
 produces right after CreateTopics must not meet a leader that does not know the partition yet. `controller_id` names
 the answering node itself, since every node passes administrative calls on.
+
+Clients of one kind ask with the same bytes, and a cluster changes seldom: answers are kept, encoded, until the image of
+the cluster changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 from hapax.codec.metadata import INTERNAL_TOPICS
@@ -28,6 +31,8 @@ _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 
 AUTO_CREATE_TIMEOUT_MS: Final = 5_000
+_KEPT_ANSWERS: Final = 64
+_KEPT_REQUEST_BYTES: Final = 4096
 _CREATIONS_AT_ONCE: Final = 100
 """Names that one node has in creation; a client that asks for more is told to come back."""
 
@@ -43,19 +48,41 @@ class MetadataApi:
         self._administration = administration
         self._auto_create = auto_create
         self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
+        self._answers: dict[tuple[int, bytes], tuple[bytes, ...]] = {}
+        self._answers_revision = -1
 
-    async def handle(self, ctx: RequestContext, request: Any) -> Any:
+    def handle(self, ctx: RequestContext, body: memoryview) -> tuple[bytes, ...] | Awaitable[tuple[bytes, ...]]:
         """Waits only where a topic has to be created."""
+        version = ctx.api_version
+        if self._answers_revision != self._view.revision:
+            self._answers.clear()
+            self._answers_revision = self._view.revision
+        key = (version, bytes(body))
+        answer = self._answers.get(key)
+        if answer is not None:
+            return answer
+        request = ctx.api.decode(body, version)
         wanted = request.topics
-        if wanted is None or (ctx.api_version == 0 and not wanted):
-            return self._response([self._known(topic) for topic in self._view.topics()])
-        refused: dict[str, ErrorCode] = {}
-        if self._auto_create and (ctx.api_version < 4 or request.allow_auto_topic_creation):
-            refused = await self._create([entry.name for entry in wanted if self._creatable(entry.name)])
-        return self._response([
-            self._by_id(entry.topic_id) if entry.name is None else self._by_name(entry.name, refused)
-            for entry in wanted
-        ])
+        if wanted is None or (version == 0 and not wanted):
+            response = self._response([self._known(topic) for topic in self._view.topics()])
+        else:
+            if self._auto_create and (version < 4 or request.allow_auto_topic_creation):
+                missing = [entry.name for entry in wanted if self._creatable(entry.name)]
+                if missing:
+                    return self._create_and_answer(version, wanted, missing)
+            response = self._response([self._topic(entry, {}) for entry in wanted])
+        answer = (bytes(response.encode(version=version)),)
+        if len(self._answers) < _KEPT_ANSWERS and len(body) <= _KEPT_REQUEST_BYTES:
+            self._answers[key] = answer
+        return answer
+
+    async def _create_and_answer(self, version: int, wanted: list[Any], missing: list[str]) -> tuple[bytes, ...]:
+        refused = await self._create(missing)
+        response = self._response([self._topic(entry, refused) for entry in wanted])
+        return (bytes(response.encode(version=version)),)
+
+    def _topic(self, entry: Any, refused: Mapping[str, ErrorCode]) -> Any:
+        return self._by_id(entry.topic_id) if entry.name is None else self._by_name(entry.name, refused)
 
     def _by_id(self, topic_id: uuid.UUID | None) -> Any:
         topic = None if topic_id is None else self._view.topic_by_id(TopicId(topic_id.bytes))
@@ -86,8 +113,6 @@ class MetadataApi:
 
     async def _create(self, names: list[str]) -> dict[str, ErrorCode]:
         """What stood in the way, by name. One creation at a time per name, however many clients ask for it."""
-        if not names:
-            return {}
         room = max(0, _CREATIONS_AT_ONCE - len(self._creating))
         fresh = [name for name in dict.fromkeys(names) if name not in self._creating][:room]
         if fresh:
@@ -173,4 +198,4 @@ def client_nodes(view: ClusterView) -> list[Any]:
 def register(
     table: ApiTable, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool
 ) -> None:
-    table.on(ApiKey.METADATA, MetadataApi(node_id, view, administration, auto_create).handle)
+    table.on_raw(ApiKey.METADATA, MetadataApi(node_id, view, administration, auto_create).handle)

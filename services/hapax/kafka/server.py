@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, Api, ApiTable, CloseConnection, RequestContext
+from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, RequestContext
 from hapax.runtime import telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network
@@ -128,7 +128,7 @@ class Session:
                 answer: Any = api.raw(ctx, frame[body:])
             else:
                 assert api.handler is not None
-                answer = api.handler(ctx, None if version < 0 else self._decode(api, version, frame[body:]))
+                answer = api.handler(ctx, None if version < 0 else api.decode(frame[body:], version))
         except Exception as error:
             self.fail(ctx, error)
             return
@@ -139,12 +139,6 @@ class Session:
         else:
             self._hold(ctx, size)
             self._await(ctx, answer)
-
-    def _decode(self, api: Api, version: int, body: memoryview) -> Any:
-        try:
-            return api.decode(body, version)
-        except Exception as error:  # the library raises whatever a wrong length led to
-            raise CloseConnection(f"{api.name} v{version} that cannot be decoded: {error!r}") from None
 
     def _await(self, ctx: RequestContext, answer: Awaitable[Any]) -> None:
         future = asyncio.ensure_future(answer)

@@ -29,6 +29,8 @@ DEFERRED: Final = object()
 UNKNOWN_VERSION: Final = -1
 """`ctx.api_version` of an ApiVersions request in a version that this node does not know; `request` is None then."""
 
+_LONGEST_REASON: Final = 120
+
 Answer = Any
 Handler = Callable[["RequestContext", Any], Answer | Awaitable[Answer] | None]
 RawHandler = Callable[
@@ -97,10 +99,14 @@ class Api:
     _request: Any = None
 
     def decode(self, body: memoryview, version: int) -> Any:
-        """The request message. Raises whatever a malformed one leads to."""
+        """The request message. Raises CloseConnection where the body is not one."""
         if self._request is None:
             self._request = getattr(messages, self.name + "Request")  # loaded when first asked for
-        return self._request.decode(body, version=version)
+        try:
+            return self._request.decode(body, version=version)
+        except Exception as error:  # the library raises whatever a wrong length led to
+            why = str(error)[:_LONGEST_REASON]
+            raise CloseConnection(f"{self.name} v{version} that cannot be decoded: {why}") from None
 
 
 BULK_FRAME_BYTES: Final = 1 << 31

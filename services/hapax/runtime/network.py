@@ -20,9 +20,11 @@ import errno
 import itertools
 import os
 import resource
+import signal
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
 from hapax.runtime import telemetry
@@ -50,6 +52,8 @@ _MAX_VECTOR: Final = 512
 """Chunks handed to one `writev` (the system's limit is 1024)."""
 _SENDFILE_BYTES: Final = 1 << 20
 """At most so many bytes of a file at once: a cold range must not hold the loop up for long (rule 18)."""
+_TURN_S: Final = 0.002
+"""A connection's frames are handled for so long at a time, then the others' are."""
 _RESERVED_DESCRIPTORS: Final = 256
 _BACKLOG: Final = 4096
 _CLOSE_SECONDS: Final = 1.0
@@ -66,7 +70,7 @@ class _Connection(asyncio.BufferedProtocol):
         "_above", "_accepted", "_began", "_close_reason", "_closing", "_dup", "_fd", "_files", "_filled", "_flushing",
         "_handler", "_handler_paused", "_high_water", "_last_byte", "_last_frame", "_limits", "_loop", "_lost",
         "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_transport", "_unsent",
-        "_writer_added", "peer", "serial",
+        "_writer_added", "_yielded", "peer", "serial",
     )
 
     def __init__(
@@ -99,6 +103,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._writer_added = False
         self._dup = -1
         self._handler_paused = False
+        self._yielded = False
         self._reading = True
         self._closing = False
         self._lost = False
@@ -222,6 +227,7 @@ class _Connection(asyncio.BufferedProtocol):
         unpack = _LENGTH.unpack_from
         if handler is None or self._closing:
             return
+        until = 0.0
         try:
             while self._reading and end - position >= 4:
                 size = unpack(data, position)[0]
@@ -236,6 +242,12 @@ class _Connection(asyncio.BufferedProtocol):
                 position = after
                 if self._lost or self._closing:
                     return
+                if end - position >= 4:  # many frames in one read: others have their turn in between
+                    now = perf_counter()
+                    if until == 0.0:
+                        until = now + _TURN_S
+                    elif now > until and self._reading:
+                        self._yield_turn()
         except Exception as error:
             self._network.complain("failure", "closing a connection: its handler failed", exc_info=error,
                                    connection=self.serial, peer=self.peer)
@@ -272,8 +284,17 @@ class _Connection(asyncio.BufferedProtocol):
             self._registry.receiving -= len(self._own)
         self._own = None
 
+    def _yield_turn(self) -> None:
+        self._yielded = True
+        self._apply_pause()
+        self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._yielded = False
+        self._apply_pause()
+
     def _apply_pause(self) -> None:
-        reading = not (self._handler_paused or (self._above and self._accepted) or self._closing)
+        reading = not (self._handler_paused or (self._above and self._accepted) or self._closing or self._yielded)
         transport = self._transport
         if reading == self._reading or transport is None or self._lost:
             return
@@ -508,6 +529,10 @@ class TcpNetwork:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError):  # not in the main thread: then the program has the say
+            # `writev` and `sendfile` to a connection that the peer has closed must fail, not end the process;
+            # the interpreter ignores the signal, but whoever forked this process may have restored it.
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         """Shared by all connections: a read and the hand-out of its frames happen in one callback."""
         self.complain = Incidents(log, self.loop.time)

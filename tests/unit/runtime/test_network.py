@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import struct
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 import uvloop
@@ -350,6 +352,33 @@ def test_a_pause_holds_back_frames_that_have_arrived_already(run: Callable[[Scen
     run(scenario)
 
 
+def test_a_connection_with_much_to_do_lets_the_others_have_their_turn(run: Callable[[Scenario], None]) -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        def work(peer: Peer, frame: bytes) -> None:
+            if frame == b"slow":
+                until = perf_counter() + 0.001
+                while perf_counter() < until:
+                    pass
+            else:
+                echo(peer, frame)
+
+        pair = await Pair(net).listen(work)
+        _, flood = await pair.raw()
+        busy = await pair.accepted.get()
+        quick = await pair.client()
+        flood.write(framed(b"slow") * 500)
+        await busy.frames.get()
+        quick.connection.send([b"quick"])
+        assert await quick.frames.get() == b"quick"
+        assert busy.frames.qsize() < 50
+        for _ in range(499):
+            assert await busy.frames.get() == b"slow"
+        flood.close()
+        await pair.listener.close()
+
+    run(scenario)
+
+
 # --- bad input ----------------------------------------------------------------------------------------------------
 
 
@@ -518,6 +547,15 @@ def test_nobody_listening_is_an_os_error(run: Callable[[Scenario], None]) -> Non
             await pair.client()
 
     run(scenario)
+
+
+async def test_a_broken_pipe_does_not_end_the_process() -> None:
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        TcpNetwork()
+        assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 def test_the_descriptor_limit_is_raised() -> None:
