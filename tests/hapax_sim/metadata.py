@@ -12,7 +12,7 @@ import contextvars
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -240,58 +240,81 @@ class MemoryMetadata:
     """`MetadataStore` of one process on a model."""
 
     def __init__(self, model: MetadataModel, link: Link | None = None) -> None:
-        self._model = model
-        self._link: Link = link or PerfectLink()
-        self._open: list[_Watcher] = []
+        self.model = model
+        self.link: Link = link or PerfectLink()
+        self.open: list[_Watcher] = []
 
     async def get(self, key: str) -> KeyValue | None:
-        return await self._call(lambda: self._model.get(key))
+        return await self.call(lambda: self.model.get(key))
 
     async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
-        return await self._call(lambda: self._model.list(prefix))
+        return await self.call(lambda: self.model.list(prefix))
 
     async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
-        return await self._call(lambda: self._model.txn(compares, writes))
+        return await self.call(lambda: self.model.txn(compares, writes))
 
     async def grant_lease(self, ttl_s: float) -> int:
-        return await self._call(lambda: self._model.grant_lease(ttl_s))
+        return await self.call(lambda: self.model.grant_lease(ttl_s))
 
     async def keep_alive(self, lease: int) -> float:
-        return await self._call(lambda: self._model.keep_alive(lease))
+        return await self.call(lambda: self.model.keep_alive(lease))
 
     async def revoke_lease(self, lease: int) -> None:
-        await self._call(lambda: self._model.revoke_lease(lease))
+        await self.call(lambda: self.model.revoke_lease(lease))
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
-        watcher = await self._call(lambda: self._model.open_watch(prefix, from_revision))
-        self._open.append(watcher)
-        try:
-            while True:
-                while watcher.pending:
-                    await self._link.response()
-                    yield watcher.pending.popleft()
-                if watcher.ended is not None:
-                    raise watcher.ended
-                await watcher.wait()
-        finally:
-            self._open.remove(watcher)
-            self._model.close_watch(watcher)
+    def watch(self, prefix: str, from_revision: int) -> MemoryWatch:
+        return MemoryWatch(self, prefix, from_revision)
 
     async def close(self) -> None:
         """A watch still open ends with MetadataUnavailable."""
-        for watcher in self._open:
+        for watcher in self.open:
             watcher.ended = MetadataUnavailable("closed")
             watcher.wake()
 
     def abandon(self) -> None:
         """The process died: the store forgets its watches. Its leases run on."""
-        for watcher in self._open:
-            self._model.close_watch(watcher)
+        for watcher in self.open:
+            self.model.close_watch(watcher)
 
-    async def _call(self, effect: Callable[[], T]) -> T:
-        await self._link.request()
-        if not self._model.up:
+    async def call(self, effect: Callable[[], T]) -> T:
+        await self.link.request()
+        if not self.model.up:
             raise MetadataUnavailable("the store is down")
         result = effect()
-        await self._link.response()
+        await self.link.response()
         return result
+
+
+class MemoryWatch:
+    """What `watch` returns: an object, not an async generator, which would outlive a crashed process's loop."""
+
+    def __init__(self, store: MemoryMetadata, prefix: str, from_revision: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._from_revision = from_revision
+        self._watcher: _Watcher | None = None
+
+    def __aiter__(self) -> MemoryWatch:
+        return self
+
+    async def __anext__(self) -> Sequence[WatchEvent]:
+        store = self._store
+        if self._watcher is None:
+            self._watcher = await store.call(lambda: store.model.open_watch(self._prefix, self._from_revision))
+            store.open.append(self._watcher)
+        watcher = self._watcher
+        try:
+            while not watcher.pending:
+                if watcher.ended is not None:
+                    raise watcher.ended
+                await watcher.wait()
+            await store.link.response()
+        except BaseException:
+            await self.aclose()
+            raise
+        return watcher.pending.popleft()
+
+    async def aclose(self) -> None:
+        if self._watcher in self._store.open:
+            self._store.open.remove(self._watcher)
+            self._store.model.close_watch(self._watcher)

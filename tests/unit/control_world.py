@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import hapax.controller.service
@@ -133,6 +133,8 @@ class ControlWorld:
         self.ended: dict[str, str] = {}
         """Process name -> why its service said that it must end."""
         self._end = asyncio.Event()
+        self.clocks: dict[str, SimClock] = {}
+        """Of each process, by its name: to let the wall clock jump, where days pass but nothing happens."""
 
     # --- processes
 
@@ -144,8 +146,9 @@ class ControlWorld:
     def ports(self, process: SimProcess) -> Ports:
         store = MemoryMetadata(self.model)
         process.watch(store.abandon)
+        clock = self.clocks[process.name] = SimClock(self.loop)
         return Ports(
-            SimClock(self.loop), self.network.network(process), store, random.Random(self.random.randrange(0, 1 << 30)))
+            clock, self.network.network(process), store, random.Random(self.random.randrange(0, 1 << 30)))
 
     async def inside(self, process: SimProcess, coro: Coroutine[Any, Any, T]) -> T:
         """Awaits a coroutine that runs as part of a process."""
@@ -176,8 +179,8 @@ class ControlWorld:
         return process, service
 
     def settings(self, node_id: int, **settings: object) -> Settings:
-        return Settings.model_validate({
-            "node_id": node_id, "cluster_id": CLUSTER, "broker_session_timeout_ms": 3000, **settings})
+        return replace(
+            Settings(node_id=node_id, cluster_id=CLUSTER, broker_session_timeout_ms=3000), **settings)  # type: ignore[arg-type]
 
     def _on_lost(self, process: SimProcess) -> Callable[[str], None]:
         def lost(reason: str) -> None:

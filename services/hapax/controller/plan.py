@@ -108,7 +108,7 @@ def _new_partitions(view: ClusterView, brokers: Live) -> list[Change]:
     for topic in view.topics():
         existing = view.partitions_of(topic.topic_id)
         missing = [PartitionIndex(i) for i in range(topic.partitions) if i not in existing]
-        if not missing:
+        if not missing or view.is_deleted(topic.topic_id):
             continue
         leaders = leaders or [partition.record.leader for partition in view.partitions()]
         placed = place_partitions(

@@ -112,7 +112,7 @@ class PidService:
 
     async def _allocate_block(self, payload: bytes) -> bytes:
         request = pid_pb2.AllocateBlockRequest.FromString(payload)
-        self.view.seen.saw_producer_id(request.highest_seen)
+        self.view.seen.saw_producer_id(request.in_use_below - 1)
         try:
             block = await self.blocks.allocate(request.size or self._settings.pid_block_size)
         except ValueError as error:

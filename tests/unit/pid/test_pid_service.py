@@ -1,0 +1,413 @@
+"""The PID allocator on virtual time: blocks, leases, fences, progress."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hapax.codec.metadata import PidCounterRecord, PidLeaseRecord
+from hapax.controller.service import ControllerService
+from hapax.core.errors import ErrorCode
+from hapax.core.leases import LAST_GENERATION
+from hapax.core.types import NodeId, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
+from hapax.pid.service import PidService
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2, pid_pb2
+from hapax.rpc.gen.hapax.v1 import lease_pb2 as pb
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Put
+from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
+from unit.control_world import KEYS, ControlWorld, FakeBroker, run
+
+
+class Lab:
+    """One allocator, one or two brokers, a topic `t` of four partitions."""
+
+    def __init__(
+        self, world: ControlWorld, view: ClusterView, controller: ControllerService, service: PidService,
+        brokers: list[FakeBroker],
+    ) -> None:
+        self.world, self.view, self.service, self.brokers = world, view, service, brokers
+        self.controller = controller
+        topic = view.topic("t")
+        assert topic is not None
+        self.partitions = [TopicIdPartition(topic.topic_id, PartitionIndex(i)) for i in range(4)]
+
+    def leader(self, partition: int) -> FakeBroker:
+        return next(broker for broker in self.brokers if broker.leads(self.partitions[partition]))
+
+    def write(self, lease: pb.LeasePidResponse, partition: int, records: int) -> bool:
+        leased = lease.partitions[0]
+        return self.leader(partition).write(
+            self.partitions[partition], leased.producer_id, leased.generation, records)
+
+    async def lease(self, *partitions: int, name: str = "loader", expire_ms: int = 60_000, **fields: Any) -> Any:
+        request = pb.LeasePidRequest(
+            name=name, expire_ms=expire_ms, partitions=[pb.Partition(topic="t", partition=p) for p in partitions],
+            **fields)
+        return await self.world.call(self.service, "LeasePid", request, pb.LeasePidResponse)
+
+    async def renew(self, lease: pb.LeasePidResponse, expire_ms: int = 60_000) -> Any:
+        first = lease.partitions[0]
+        return await self.world.call(self.service, "RenewLease", pb.RenewLeaseRequest(
+            name=lease.name, producer_id=first.producer_id, generation=first.generation, expire_ms=expire_ms,
+        ), pb.RenewLeaseResponse)
+
+    async def release(self, lease: pb.LeasePidResponse) -> Any:
+        first = lease.partitions[0]
+        return await self.world.call(self.service, "ReleaseLease", pb.ReleaseLeaseRequest(
+            name=lease.name, producer_id=first.producer_id, generation=first.generation), pb.ReleaseLeaseResponse)
+
+    async def progress(self, *partitions: int, **fields: Any) -> Any:
+        return await self.world.call(self.service, "GetProducerProgress", pb.GetProducerProgressRequest(
+            partitions=[pb.Partition(topic="t", partition=p) for p in partitions], **fields),
+            pb.GetProducerProgressResponse)
+
+    def days_pass(self, days: float) -> None:
+        self.world.clocks["pid-0"].skew_ms += int(days * 86_400_000)
+
+    async def stored(self, name: str = "loader") -> PidLeaseRecord:
+        kv = self.world.model.get(KEYS.pid_lease(name))
+        assert kv is not None
+        return PidLeaseRecord.decode(kv.value)
+
+    def store(self, lease: PidLeaseRecord) -> None:
+        self.world.model.txn([], [Put(KEYS.pid_lease(lease.name), lease.encode())])
+
+
+def in_lab(scenario: Callable[[Lab], Awaitable[None]], brokers: int = 2, **settings: object) -> None:
+    async def inside(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
+        fakes = [await world.broker(node_id) for node_id in range(brokers)]
+        await world.coordinator()
+        await world.ready(view)
+        await world.create(controller, t=4)
+        _, service = await world.allocator(**settings)
+        await service.view.reached(world.model.revision)
+        await scenario(Lab(world, view, controller, service, fakes))
+
+    run(inside)
+
+
+# --- blocks
+
+
+def test_blocks_never_meet_however_many_allocate() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        services = [(await world.allocator(200 + i))[1] for i in range(4)]
+        request = pid_pb2.AllocateBlockRequest(node_id=0, size=7)
+        answers = await asyncio.gather(*(
+            world.call(services[i % 4], "AllocateBlock", request, pid_pb2.AllocateBlockResponse) for i in range(80)))
+        firsts = sorted(answer.first for answer in answers)
+        assert firsts == list(range(0, 80 * 7, 7))
+
+    run(scenario)
+
+
+def test_a_counter_behind_an_id_in_use_is_refused() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        _, service = await world.allocator()
+        view = await world.view()
+        await world.call(service, "AllocateBlock", pid_pb2.AllocateBlockRequest(size=10), pid_pb2.AllocateBlockResponse)
+
+        world.model.txn([], [Put(KEYS.pid_next, PidCounterRecord(ProducerId(5)).encode())])
+        ids = ProducerIds(world.network.network(world.process("node")), view, NodeId(0), world.random, 10)
+        ids.start()
+        try:
+            await ids.next(timeout=1.0)
+        except ProducerIdsUnavailable:
+            pass
+        else:
+            raise AssertionError("an id in use was given out again")
+        # Another allocator knows nothing, but the caller tells it what it has seen.
+        _, other = await world.allocator(201)
+        try:
+            await world.call(other, "AllocateBlock", pid_pb2.AllocateBlockRequest(size=1, in_use_below=10),
+                             pid_pb2.AllocateBlockResponse)
+        except Exception as refused:
+            assert "FAILED_PRECONDITION" in str(refused) and "9 is in use" in str(refused)
+        else:
+            raise AssertionError("a counter behind a node was served")
+        await ids.close()
+
+    run(scenario)
+
+
+def test_nobody_waits_at_the_end_of_a_block() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.allocator()
+        view = await world.view()
+        ids = ProducerIds(world.network.network(world.process("node")), view, NodeId(0), world.random, 100)
+        given = [await ids.next()]  # the first one has to wait
+        for _ in range(20):
+            at = world.loop.time()
+            given += [await ids.next() for _ in range(25)]
+            assert world.loop.time() == at
+            await asyncio.sleep(1)
+        assert given == sorted(set(given))
+        await ids.close()
+
+    run(scenario)
+
+
+def test_ids_come_from_another_allocator_when_one_dies() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        first, _ = await world.allocator(200)
+        second, _ = await world.allocator(201)
+        view = await world.view()
+        ids = ProducerIds(world.network.network(world.process("node")), view, NodeId(0), world.random, 4)
+        given = [await ids.next() for _ in range(10)]
+        world.kill(first)
+        given += [await ids.next(timeout=10) for _ in range(20)]
+        await world.allocator(200)
+        world.kill(second)
+        given += [await ids.next(timeout=10) for _ in range(20)]
+        assert given == sorted(set(given))
+        await ids.close()
+
+    run(scenario)
+
+
+# --- leases
+
+
+def test_a_lease_its_progress_and_its_take_over() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 2, holder="a")
+        assert (first.error, first.former_holder) == (0, "")
+        assert [(p.generation, p.next_sequence, p.record_count, p.error) for p in first.partitions] == [
+            (0, 0, 0, 0)] * 2
+        assert lab.write(first, 0, 10) and lab.write(first, 2, 20)
+
+        second = await lab.lease(0, 2, holder="b")
+        assert second.former_holder == "a"
+        assert {p.producer_id for p in second.partitions} == {p.producer_id for p in first.partitions}
+        assert [(p.generation, p.next_sequence, p.record_count) for p in second.partitions] == [(1, 0, 10), (1, 0, 20)]
+        assert not lab.write(first, 0, 1)
+        assert lab.write(second, 0, 5)
+        progress = await lab.progress(name="loader")
+        assert [(p.partition.partition, p.record_count, p.generation) for p in progress.partitions] == [
+            (0, 15, 1), (2, 20, 1)]
+        by_id = await lab.progress(0, 1, producer_id=second.partitions[0].producer_id)
+        assert [(p.record_count, p.last_sequence) for p in by_id.partitions] == [(15, 4), (0, -1)]
+
+    in_lab(scenario)
+
+
+def test_a_take_over_fences_partitions_that_it_does_not_ask_for() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 1)
+        second = await lab.lease(3)
+        assert [p.partition.partition for p in second.partitions] == [3, 0, 1]
+        assert not lab.write(first, 0, 1) and not lab.write(first, 1, 1)
+
+    in_lab(scenario)
+
+
+def test_a_holder_resumes_where_it_was() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, holder="a")
+        lab.write(first, 0, 10)
+        pid = first.partitions[0].producer_id
+        resumed = await lab.lease(0, 1, holder="a", resume_producer_id=pid, resume_generation=0)
+        assert [(p.generation, p.next_sequence, p.record_count) for p in resumed.partitions] == [(0, 10, 10), (0, 0, 0)]
+        await lab.lease(0, holder="b")
+        late = await lab.lease(0, holder="a", resume_producer_id=pid, resume_generation=0)
+        assert late.error == ErrorCode.PRODUCER_FENCED and "'b'" in late.reason
+        unknown = await lab.lease(0, name="other", resume_producer_id=pid, resume_generation=0)
+        assert unknown.error == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+    in_lab(scenario)
+
+
+def test_renewal_moves_the_end_everywhere_and_stops_at_it() -> None:
+    async def scenario(lab: Lab) -> None:
+        lease = await lab.lease(0, 1, expire_ms=10_000)
+        await asyncio.sleep(6)
+        renewed = await lab.renew(lease, 10_000)
+        assert renewed.error == 0 and renewed.expires_at_ms > lease.partitions[0].expires_at_ms
+        for index in (0, 1):
+            producer = lab.leader(index).producers[lab.partitions[index]][lease.partitions[0].producer_id]
+            assert producer.keep_until_ms == renewed.expires_at_ms
+        await asyncio.sleep(11)
+        assert (await lab.renew(lease)).error == ErrorCode.INVALID_PRODUCER_EPOCH
+        again = await lab.lease(0)
+        assert (again.partitions[0].generation, again.former_holder) == (1, "")
+
+    in_lab(scenario)
+
+
+def test_a_released_lease_ends_at_once_and_keeps_its_counts() -> None:
+    async def scenario(lab: Lab) -> None:
+        lease = await lab.lease(0, holder="a")
+        lab.write(lease, 0, 3)
+        assert (await lab.release(lease)).error == 0
+        assert (await lab.renew(lease)).error == ErrorCode.INVALID_PRODUCER_EPOCH
+        again = await lab.lease(0, holder="b")
+        assert (again.former_holder, again.partitions[0].record_count) == ("", 3)
+        assert (await lab.release(lease)).error == ErrorCode.PRODUCER_FENCED
+
+    in_lab(scenario)
+
+
+def test_fences_are_sent_again_until_the_leader_answers() -> None:
+    async def scenario(lab: Lab) -> None:
+        for broker in lab.brokers:
+            broker.refuse_fences = 3
+        lease = await lab.lease(0, 1, 2, 3)
+        assert [p.error for p in lease.partitions] == [0] * 4
+        assert sum(len(broker.fences) for broker in lab.brokers) == 4
+
+    in_lab(scenario)
+
+
+def test_a_partition_without_a_leader_fails_alone_and_later_succeeds() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 1)
+        lab.write(first, 0, 5)
+        dead = lab.leader(0)
+        alive = lab.leader(1)
+        assert dead is not alive
+        lab.world.kill(dead.process)
+        await lab.view.wait_for(lambda v: v.leader_of(*lab.partitions[0]) is None)
+        second = await lab.lease(0, 1, holder="b")
+        errors = {p.partition.partition: p.error for p in second.partitions}
+        assert errors == {0: ErrorCode.REQUEST_TIMED_OUT, 1: 0}
+
+        # It comes back with its log; the fence that it missed is made up for before the holder goes on.
+        back = await lab.world.broker(dead.registration.record.node_id)
+        back.producers = dead.producers
+        lab.brokers.append(back)
+        pid = second.partitions[1].producer_id
+        third = await lab.lease(0, 1, holder="b", resume_producer_id=pid, resume_generation=1)
+        assert [(p.error, p.generation, p.record_count) for p in third.partitions] == [(0, 1, 5), (0, 1, 0)]
+        assert not lab.write(first, 0, 1)
+
+    in_lab(scenario)
+
+
+def test_the_allocator_may_die_between_generation_and_fences() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, holder="a")
+        # Persisted by an allocator that died before its fences left:
+        stored = await lab.stored()
+        lab.store(PidLeaseRecord(
+            "loader", stored.producer_id, ProducerEpoch(1), "b", stored.held_since_ms, stored.expires_at_ms,
+            stored.partitions))
+        assert lab.write(first, 0, 4)  # nobody was answered yet, so nobody relies on its being fenced
+        third = await lab.lease(0, holder="c")
+        assert (third.partitions[0].generation, third.partitions[0].record_count) == (2, 4)
+        assert not lab.write(first, 0, 1)
+
+    in_lab(scenario)
+
+
+def test_of_concurrent_take_overs_the_last_one_holds() -> None:
+    async def scenario(lab: Lab) -> None:
+        await lab.lease(0)
+        answers = await asyncio.gather(*(lab.lease(0, holder=str(i)) for i in range(8)))
+        granted = [a for a in answers if a.error == 0]
+        assert {a.error for a in answers} <= {0, ErrorCode.PRODUCER_FENCED}
+        generations = [a.partitions[0].generation for a in granted]
+        assert len(set(generations)) == len(generations) and max(generations) == 8
+        writers = [a for a in granted if lab.write(a, 0, 1)]
+        assert [a.partitions[0].generation for a in writers] == [8]
+
+    in_lab(scenario)
+
+
+def test_progress_goes_on_when_generations_run_out() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 1, holder="a")
+        lab.write(first, 0, 10)
+        stored = await lab.stored()
+        old = stored.producer_id
+        lab.store(PidLeaseRecord(
+            "loader", old, LAST_GENERATION, "a", stored.held_since_ms, stored.expires_at_ms, stored.partitions))
+        for index in (0, 1):
+            lab.leader(index).producers[lab.partitions[index]][old].epoch = LAST_GENERATION
+        lab.leader(0).write(lab.partitions[0], old, LAST_GENERATION, 7)
+
+        second = await lab.lease(0, holder="b")
+        assert second.error == 0
+        assert [(p.generation, p.record_count, p.next_sequence) for p in second.partitions] == [(0, 17, 0), (0, 0, 0)]
+        new = second.partitions[0].producer_id
+        assert new != old
+        assert not lab.leader(0).write(lab.partitions[0], old, LAST_GENERATION, 1)
+        assert lab.write(second, 0, 3)
+        progress = await lab.progress(name="loader")
+        assert [p.record_count for p in progress.partitions] == [20, 0]
+        third = await lab.lease(0)
+        assert (third.partitions[0].producer_id, third.partitions[0].record_count) == (new, 20)
+
+    in_lab(scenario)
+
+
+def test_a_long_expired_lease_rests_with_its_counts_and_is_forgotten_later() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 1, expire_ms=1_000)
+        lab.write(first, 0, 10)
+        lab.days_pass(1 / 24)
+        await lab.service.leases.tidy()
+        assert not (await lab.stored()).rests  # half of the partitions' memory is not over yet
+        lab.days_pass(0.5)
+        await lab.service.leases.tidy()
+        assert (await lab.stored()).rests
+        for broker in lab.brokers:
+            broker.producers.clear()  # the partitions forget it
+        assert [p.record_count for p in (await lab.progress(name="loader")).partitions] == [10, 0]
+        again = await lab.lease(0)
+        assert again.partitions[0].record_count == 10
+        assert again.partitions[0].producer_id != first.partitions[0].producer_id
+        lab.days_pass(40)
+        await lab.service.leases.tidy()
+        await lab.service.leases.tidy()
+        assert lab.world.model.get(KEYS.pid_lease("loader")) is None
+
+    in_lab(scenario)
+
+
+def test_a_lease_in_use_is_left_alone_by_tidying() -> None:
+    async def scenario(lab: Lab) -> None:
+        lease = await lab.lease(0, expire_ms=7 * 86_400_000)
+        lab.days_pass(3)
+        await lab.service.leases.tidy()
+        assert lab.write(lease, 0, 1) and not (await lab.stored()).rests
+
+    in_lab(scenario)
+
+
+def test_unknown_names_and_bad_requests() -> None:
+    async def scenario(lab: Lab) -> None:
+        mixed = await lab.lease(0, 9)
+        assert [(p.error, p.producer_id >= 0) for p in mixed.partitions] == [
+            (0, True), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)]
+        assert (await lab.lease(0, expire_ms=0)).error == ErrorCode.INVALID_REQUEST
+        assert (await lab.lease(0, expire_ms=2**40)).error == ErrorCode.INVALID_REQUEST
+        assert (await lab.lease(0, name="x" * 300)).error == ErrorCode.INVALID_REQUEST
+        assert (await lab.progress(name="nobody")).error == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        generated = await lab.lease(0, name="")
+        assert generated.error == 0 and generated.name
+        listed = await lab.world.call(
+            lab.service, "ListLeases", pb.ListLeasesRequest(prefix="load"), pb.ListLeasesResponse)
+        assert [(lease.name, lease.generation, lease.partitions[0].topic) for lease in listed.leases] == [
+            ("loader", 0, "t")]
+
+    in_lab(scenario)
+
+
+def test_a_deleted_topic_does_not_hold_a_lease_up() -> None:
+    async def scenario(lab: Lab) -> None:
+        await lab.lease(0)
+        deleted = await lab.world.call(
+            lab.controller, "DeleteTopics", controller_pb2.DeleteTopicsRequest(names=["t"], timeout_ms=5000),
+            controller_pb2.DeleteTopicsResponse)
+        assert deleted.topics[0].error == 0
+        await lab.service.view.reached(lab.world.model.revision)
+        at = lab.world.loop.time()
+        again = await lab.lease(name="loader")
+        assert again.error == 0 and [p.error for p in again.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert lab.world.loop.time() - at < 2
+
+    in_lab(scenario)
