@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from hapax.client import Winner
 from hapax_spark.arrow import OutputColumns, arrow_to_rows, output_columns
 from hapax_spark.cluster import Attempt, Cluster, Token
 from hapax_spark.options import Options
@@ -33,60 +33,40 @@ class AttemptMessage(WriterCommitMessage):
 
     token: Token
     records: int
-    already_committed: bool = False
-    producer_id: int = -1
-    producer_epoch: int = -1
     serial: int = 0
-    last_sequences: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(topic, partition) -> sequence of the last record written there."""
+    winner: Winner | None = None
+    """None: an empty task, or the token had been committed before."""
 
 
 class TransactionLostError(RuntimeError):
     """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
 
 
-def write_attempt(options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch]) -> Any:
+def write_attempt(
+    options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch]
+) -> AttemptMessage:
     """One task attempt: join, write, report. A token that was committed before is only counted."""
     with Cluster(options) as cluster:
         if options.delivery == "at-least-once":
-            producer = cluster.plain_producer()
-            records = 0
-            for batch in rows:
-                for row in arrow_to_rows(batch, columns, options.topic):
-                    producer.send(row)
-                    records += 1
-            producer.flush()
-            return AttemptMessage(token, records)
+            everything = (row for batch in rows for row in arrow_to_rows(batch, columns, options.topic))
+            return AttemptMessage(token, cluster.send_plainly(everything))
         attempt: Attempt | None = None
         records = 0
         for batch in rows:
             if attempt is None and batch.num_rows:
                 # Joined at the first row: an empty task needs no identity.
                 attempt = cluster.join(token, member_key=uuid.uuid4().hex)
-            if attempt is None or attempt.already_committed:
-                records += batch.num_rows
-                continue
-            for row in arrow_to_rows(batch, columns, options.topic):
-                attempt.send(row)
-                records += 1
-            attempt.renew_if_due()
-        if attempt is None:
-            return AttemptMessage(token, 0)
-        if attempt.already_committed:
-            return AttemptMessage(token, records, already_committed=True)
-        return AttemptMessage(
-            token,
-            records,
-            producer_id=attempt.producer_id,
-            producer_epoch=attempt.producer_epoch,
-            serial=attempt.serial,
-            last_sequences=attempt.finish(),
-        )
+            if attempt is not None and not attempt.already_committed:
+                attempt.write(arrow_to_rows(batch, columns, options.topic))
+            records += batch.num_rows
+        if attempt is None or attempt.already_committed:
+            return AttemptMessage(token, records)
+        return AttemptMessage(token, records, attempt.serial, attempt.finish())
 
 
 def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
     """The driver's commit. Raises TransactionLostError where the attempts belong to different transactions."""
-    serials = {m.serial for m in messages if m.last_sequences}
+    serials = {m.serial for m in messages if m.winner is not None}
     if len(serials) > 1:
         raise TransactionLostError(
             f"batch {token.value} took longer than transaction.timeout.ms={options.transaction_timeout_ms}: its "
@@ -96,20 +76,17 @@ def commit_attempts(options: Options, token: Token, messages: list[AttemptMessag
     with Cluster(options) as cluster:
         outcome = cluster.commit(
             token,
-            winners=[
-                (m.producer_id, m.producer_epoch, m.last_sequences)
-                for m in messages
-                if m.last_sequences and not m.already_committed
-            ],
-            record_count=sum(m.records for m in messages),
+            winners=[m.winner for m in messages if m.winner is not None],
+            records=sum(m.records for m in messages),
             serial=serials.pop() if serials else 0,
         )
-    log.info("batch %d of %s: %s", token.value, token.scope, outcome)
+    state = "had been committed before" if outcome.already else "committed"
+    log.info("batch %d of %s %s, %d records", token.value, token.scope, state, outcome.records)
 
 
 def abort_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
     """The driver gave the batch up. Where the token has been committed after all, this changes nothing."""
-    serials = {m.serial for m in messages if m.last_sequences}
+    serials = {m.serial for m in messages if m.winner is not None}
     with Cluster(options) as cluster:
         cluster.abort(token, serial=max(serials) if serials else 0)
 
@@ -129,8 +106,7 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
         if batch is None or query is None:
             raise RuntimeError("this sink writes micro-batches only: Spark named no batch id (continuous trigger?)")
         token = Token.for_query(self._options, query, int(batch))
-        message: WriterCommitMessage = write_attempt(self._options, self._columns, token, iterator)
-        return message
+        return write_attempt(self._options, self._columns, token, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         attempts = [m for m in messages if isinstance(m, AttemptMessage)]
@@ -153,8 +129,7 @@ class HapaxBatchWriter(DataSourceArrowWriter):
         self._token = Token.for_write(options, uuid.uuid4().hex)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        message: WriterCommitMessage = write_attempt(self._options, self._columns, self._token, iterator)
-        return message
+        return write_attempt(self._options, self._columns, self._token, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.delivery == "exactly-once":

@@ -1,0 +1,276 @@
+"""The native client as Spark's workers need it: blocking, one loop for the life of one task or driver call."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import uvloop
+
+from hapax.client import (
+    Admin,
+    Committed,
+    CommitToken,
+    Consumer,
+    Joined,
+    MultiWriter,
+    Producer,
+    Record,
+    TopicPartition,
+    Winner,
+    Writer,
+)
+from hapax_spark.arrow import OutputRow
+from hapax_spark.options import OptionError, Options
+
+T = TypeVar("T")
+
+Where = tuple[str, int]
+"""(topic, partition)"""
+
+
+@dataclass(frozen=True)
+class Token:
+    """Names one micro-batch, or one batch write: the unit that takes effect once."""
+
+    transactional_id: str
+    scope: str
+    value: int
+    allow_unknown_history: bool = False
+
+    @staticmethod
+    def for_query(options: Options, query_id: str, batch_id: int) -> Token:
+        """A query keeps its id in its checkpoint, so a restarted driver goes on in the same scope."""
+        scope = options.scope or query_id
+        transactional_id = options.transactional_id or f"spark-{scope}"
+        return Token(transactional_id, scope, batch_id, options.allow_unknown_history)
+
+    @staticmethod
+    def for_write(options: Options, write_id: str) -> Token:
+        """A batch write is a scope of its own with one commit."""
+        scope = options.scope or write_id
+        return Token(options.transactional_id or f"spark-{scope}", scope, 0, options.allow_unknown_history)
+
+    def commit_token(self, records: int = 0, allow_other_count: bool = False) -> CommitToken:
+        return CommitToken(self.scope, self.value, records, allow_other_count, self.allow_unknown_history)
+
+
+class Cluster:
+    """Use as `with Cluster(options) as cluster`. Calls raise the client's errors (`hapax.client.errors`)."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._settings = {"bootstrap.servers": options.bootstrap_servers, **options.client}
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._open: list[Any] = []
+        self._consumer: Consumer | None = None
+        self._cluster_id: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnects. A writer's transaction stays as it is: the driver decides it."""
+        try:
+            while self._open:
+                self.run(self._open.pop().close())
+        finally:
+            self._runner.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def _start(self, client: T) -> T:
+        self.run(client.start())  # type: ignore[attr-defined]
+        self._open.append(client)
+        return client
+
+    # --- reading ---
+
+    @property
+    def cluster_id(self) -> str:
+        if self._cluster_id is None:
+
+            async def ask() -> str:
+                async with Admin(self._settings) as admin:
+                    return (await admin.describe_cluster()).cluster_id
+
+            self._cluster_id = self.run(ask())
+        return self._cluster_id
+
+    def _reader(self) -> Consumer:
+        if self._consumer is None:
+
+            async def make() -> Consumer:
+                settings = {"isolation.level": "read_committed", "auto.offset.reset": "none", **self._settings}
+                return Consumer({**settings, "enable.auto.commit": "false"})
+
+            self._consumer = self._start(self.run(make()))
+        return self._consumer
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """Partition numbers of each topic. Raises OptionError for a topic that does not exist."""
+        names = list(topics)
+
+        async def ask() -> dict[str, list[int]]:
+            async with Admin(self._settings) as admin:
+                found = {topic.name: topic for topic in await admin.list_topics()}
+            missing = [name for name in names if name not in found]
+            if missing:
+                raise OptionError(f"topic {missing[0]!r} does not exist; create it, or mend the option 'subscribe'")
+            return {name: sorted(p.partition for p in found[name].partitions) for name in names}
+
+        return self.run(ask())
+
+    def earliest(self, partitions: Sequence[Where]) -> dict[Where, int]:
+        return self._offsets(self._reader().beginning_offsets(_named(partitions)))
+
+    def latest(self, partitions: Sequence[Where]) -> dict[Where, int]:
+        """The last stable offsets: below them every transaction is decided."""
+        return self._offsets(self._reader().end_offsets(_named(partitions)))
+
+    def offsets_for_time(self, partitions: Sequence[Where], timestamp_ms: int) -> dict[Where, int]:
+        """The first record at or after a time; the end where there is none."""
+        found = self.run(self._reader().offsets_for_times(dict.fromkeys(_named(partitions), timestamp_ms)))
+        latest = self.latest(partitions)
+        result = {}
+        for where in partitions:
+            hit = found.get(TopicPartition(*where))  # type: ignore[arg-type]
+            result[where] = latest[where] if hit is None else hit[0]
+        return result
+
+    def _offsets(self, asking: Coroutine[Any, Any, dict[TopicPartition, int]]) -> dict[Where, int]:
+        return {(p.topic, int(p.partition)): offset for p, offset in self.run(asking).items()}
+
+    def committed_records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        """Committed records with start <= offset < end, in order; `end` is at most the last stable offset."""
+        if start >= end:
+            return
+        consumer = self._reader()
+        where = TopicPartition(topic, partition)  # type: ignore[arg-type]
+
+        async def begin() -> None:
+            consumer.assign([where])
+            consumer.seek(where, start)
+
+        async def read() -> tuple[list[Record], int]:
+            records = await consumer.poll(timeout_ms=500, max_records=20_000)
+            return records, await consumer.position(where)
+
+        self.run(begin())
+        while True:
+            records, position = self.run(read())
+            if records and records[-1].offset >= end:
+                yield from (record for record in records if record.offset < end)
+                return
+            yield from records
+            # The range may end in control batches or aborted records: no record tells, the position does.
+            if position >= end:
+                return
+
+    # --- writing ---
+
+    def send_plainly(self, rows: Iterator[OutputRow]) -> int:
+        """At least once: an idempotent producer without a transaction. Returns the number of records."""
+
+        async def make() -> Producer:
+            return Producer({"enable.idempotence": "true", **self._settings})
+
+        producer = self._start(self.run(make()))
+        records = self.run(_send_all(producer, rows))
+        self.run(producer.flush())
+        return records
+
+    def join(self, token: Token, member_key: str) -> Attempt:
+        """A place for one task attempt in the transaction of the token."""
+
+        async def make() -> MultiWriter:
+            return MultiWriter(self._settings, token.transactional_id)
+
+        transactions = self._start(self.run(make()))
+        timeout = self.options.transaction_timeout_ms
+        joined = self.run(transactions.join(token.commit_token(), member_key, timeout_ms=timeout))
+        writer = None
+        if not joined.already_committed:
+
+            async def make_writer() -> Writer:
+                return transactions.writer(joined)
+
+            writer = self._start(self.run(make_writer()))
+        return Attempt(self, transactions, joined, writer)
+
+    def commit(self, token: Token, winners: Sequence[Winner], records: int, serial: int) -> Committed:
+        """One decision for the whole batch; idempotent."""
+        named = token.commit_token(records, self.options.allow_other_record_count)
+        return self.run(self._decide(token, lambda t: t.commit(named, winners, serial=serial)))
+
+    def abort(self, token: Token, serial: int) -> None:
+        self.run(self._decide(token, lambda t: t.abort(token.commit_token(), serial=serial)))
+
+    async def _decide(self, token: Token, call: Any) -> Any:
+        async with MultiWriter(self._settings, token.transactional_id) as transactions:
+            return await call(transactions)
+
+
+class Attempt:
+    """One task attempt's place in its batch's transaction."""
+
+    def __init__(
+        self, cluster: Cluster, transactions: MultiWriter, joined: Joined, writer: Writer | None
+    ) -> None:
+        self._cluster, self._transactions, self._joined, self._writer = cluster, transactions, joined, writer
+        self._renew_at = time.monotonic() + joined.remaining_ms / 2000
+
+    @property
+    def already_committed(self) -> bool:
+        return self._writer is None
+
+    @property
+    def serial(self) -> int:
+        return self._joined.serial
+
+    def write(self, rows: Iterator[OutputRow]) -> int:
+        """Sends rows; pushes the transaction's deadline out when half of its time has passed."""
+        assert self._writer is not None
+        return self._cluster.run(self._write(rows))
+
+    def finish(self) -> Winner:
+        """Everything is stored: what the commit has to name."""
+        assert self._writer is not None
+        return self._cluster.run(self._writer.finish())
+
+    async def _write(self, rows: Iterator[OutputRow]) -> int:
+        assert self._writer is not None
+        if time.monotonic() >= self._renew_at:
+            remaining = await self._transactions.renew(self._joined, self._cluster.options.transaction_timeout_ms)
+            self._renew_at = time.monotonic() + remaining / 2000
+        return await _send_all(self._writer, rows)
+
+
+
+async def _send_all(producer: Producer, rows: Iterator[OutputRow]) -> int:
+    records = 0
+    for row in rows:
+        await producer.send(
+            row.topic,
+            row.value,
+            row.key,
+            partition=row.partition,
+            timestamp_ms=row.timestamp,
+            headers=row.headers,
+        )
+        records += 1
+    return records
+
+
+def _named(partitions: Iterable[Where]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for topic, partition in partitions]  # type: ignore[arg-type]
