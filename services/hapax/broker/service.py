@@ -22,16 +22,16 @@ from hapax.core.types import NodeId, TopicId, TopicIdPartition
 from hapax.core.verification import ShardEpochs
 from hapax.kafka import describe_producers, fetch, init_producer_id, list_offsets, produce, write_txn_markers
 from hapax.kafka.fetch import FetchPartition
-from hapax.kafka.node import node_table
+from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.roles import register_other_roles
-from hapax.kafka.server import KafkaServer, ServerLimits
+from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.node_ids import claim_folder
-from hapax.runtime.ports import FrameLimits, FrameListener, Ports, RpcServer
+from hapax.runtime.ports import FrameListener, Ports, RpcServer
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
@@ -80,7 +80,7 @@ class BrokerService:
         self.fetches = FetchService(
             self.partitions.find, self._leader_of, settings.fetch_max_bytes, self._incidents
         )
-        self.server = KafkaServer(ports.network, self._table(metrics), _limits(settings))
+        self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings))
 
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
         settings, partitions = self.settings, self.partitions
@@ -194,19 +194,6 @@ class BrokerService:
         if self._rpc_server is not None:
             await self._rpc_server.close(grace=0.0 if self._failed else _RPC_GRACE_S)
         await self.view.close()
-
-
-def _limits(settings: Settings) -> ServerLimits:
-    frames = FrameLimits(
-        max_frame_bytes=settings.socket_request_max_bytes,
-        max_connections=settings.max_connections,
-        idle_ms=settings.connections_max_idle_ms if settings.connections_max_idle_ms > 0 else 2**62,
-        frame_timeout_ms=settings.connections_frame_timeout_ms,
-    )
-    return ServerLimits(
-        frames, max_requests_in_flight=settings.queued_max_requests,
-        max_node_bytes=settings.queued_max_request_bytes,
-    )
 
 
 async def start(

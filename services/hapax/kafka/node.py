@@ -47,6 +47,7 @@ def server_limits(settings: Settings) -> ServerLimits:
         max_connections=settings.max_connections,
         idle_ms=settings.connections_max_idle_ms if settings.connections_max_idle_ms > 0 else 2**62,
         frame_timeout_ms=settings.connections_frame_timeout_ms,
+        max_receiving_bytes=settings.queued_max_request_bytes,
     )
     return ServerLimits(
         frames, max_requests_in_flight=settings.queued_max_requests,
