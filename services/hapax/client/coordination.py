@@ -19,11 +19,8 @@ from hapax.core.client_producer_verdicts import Verdict
 from hapax.core.errors import ErrorCode
 from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
 from hapax.kafka import messages
-from hapax.kafka.messages import unknown_tag
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
-
-REASON_TAG = 10002
-"""On refusals of Hapax's coordinators: a sentence (UTF-8), e.g. who fenced whom."""
+from hapax.kafka.reasons import reason_of
 
 _LOOK_AGAIN = (
     ErrorCode.NOT_COORDINATOR,
@@ -228,8 +225,7 @@ class Coordination:
                 code = code_of(response)
                 if code == 0:
                     return response
-                reason = (unknown_tag(response, REASON_TAG) or b"").decode(errors="replace")
-                if self._machine.coordinator_refused(code, reason) is not Verdict.RETRY:
+                if self._machine.coordinator_refused(code, reason_of(response)) is not Verdict.RETRY:
                     return None
             except PeerError:
                 pass

@@ -16,6 +16,7 @@ records may be in the log all the same.
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 from hapax.core.client_producer_state import Trouble
 from hapax.core.client_producer_verdicts import Verdict
@@ -69,16 +70,24 @@ class FencedError(HapaxError):
 
     def __init__(self, message: str, *, code: int = 0, maybe_written: bool = False) -> None:
         super().__init__(message, code=code, maybe_written=maybe_written)
-        self.by = _said(message, "by")
-        self.where = _said(message, "from")
-        when = _said(message, "at")
-        self.when_ms = int(when) if when is not None and when.isdigit() else None
+        by, when, where = _BY.search(message), _WHEN.search(message), _WHERE.search(message)
+        self.by = None if by is None else by.group(1) or by.group(2)
+        self.where = None if where is None else where.group(1)
+        self.when_ms: int | None = None
+        if when is not None:
+            written = when.group(1)
+            self.when_ms = int(written) if written.isdigit() else _milliseconds(written)
 
 
-def _said(message: str, word: str) -> str | None:
-    """Servers word it `fenced by=NAME at=MILLISECONDS from=HOST:PORT`."""
-    found = re.search(rf"\b{word}=(\S+)", message)
-    return found.group(1).rstrip(",.;)") if found else None
+# As Hapax's services word it: "... was initialised anew at 2026-01-02T03:04:05.678+00:00 by NAME from HOST:PORT",
+# "lease 'x' was taken over by 'NAME' at 1767323045678 (ms since the epoch)".
+_BY = re.compile(r"\bby (?!epoch\b|a client without)(?:'([^']*)'|(\S+))")
+_WHEN = re.compile(r"\bat (\d{4}-\d\d-\d\dT[\d:.]+\+00:00|\d{12,})")
+_WHERE = re.compile(r"\bfrom (\S+:\d+)")
+
+
+def _milliseconds(iso: str) -> int:
+    return int(datetime.fromisoformat(iso).timestamp() * 1000)
 
 
 def name_of(code: int) -> str:

@@ -27,6 +27,7 @@ from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
 
+_HURRY_MS = 20
 _NAMES = 12
 """Fetch names topics by id from version 13 on."""
 
@@ -313,7 +314,7 @@ class Fetcher:
             turns[partition] = (reading.turn, reading.next_fetch)
         try:
             peer = await self._cluster.peer(node_id, "fetch")
-            message, version, names = self._request(peer, partitions)
+            message, version, names = self._request(peer, partitions, self._patience(node_id, partitions))
             wait = self._options["fetch.max.wait.ms"] + self._options["request.timeout.ms"]
             response = await peer.call(message, version=version, timeout_ms=wait)
         except PeerError:
@@ -342,7 +343,20 @@ class Fetcher:
                     self._keep(current, answer)
                     self._backoff = Backoff(self._cluster.options, self._cluster.ports)
 
-    def _request(self, peer: Peer, partitions: list[TopicPartition]) -> tuple[Any, int, dict[Any, str]]:
+    def _patience(self, node_id: int, partitions: list[TopicPartition]) -> int:
+        """How long this fetch may wait for data, ms: not long while other partitions of the node are left out only
+        because enough of them waits here, since they would have to wait for it."""
+        patience: int = self._options["fetch.max.wait.ms"]
+        for partition, reading in self._readings.items():
+            if partition not in partitions and not reading.paused and reading.position is not None:
+                leader = self._cluster.leader(partition)
+                if leader is not None and leader.node_id == node_id:
+                    return min(patience, _HURRY_MS)
+        return patience
+
+    def _request(
+        self, peer: Peer, partitions: list[TopicPartition], patience: int
+    ) -> tuple[Any, int, dict[Any, str]]:
         Message = messages.FetchRequest
         options = self._options
         ids = {p.topic: self._cluster.topics[p.topic].topic_id for p in partitions}
@@ -363,7 +377,7 @@ class Fetcher:
             )
         message = Message(
             replica_id=-1,
-            max_wait_ms=options["fetch.max.wait.ms"],
+            max_wait_ms=patience,
             min_bytes=options["fetch.min.bytes"],
             max_bytes=options["fetch.max.bytes"],
             isolation_level=int(self._committed),

@@ -16,7 +16,7 @@ from hapax.client.errors import HapaxError, NotHapaxError, RetriableError
 from hapax.core.client_producer import ClientProducer
 from hapax.core.client_producer_partition import Identity
 from hapax.core.client_producer_state import Trouble
-from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.client_producer_verdicts import Verdict, coordinator_verdict
 from hapax.core.errors import ErrorCode
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
@@ -95,6 +95,10 @@ async def end_with_token(
             if answer.error == 0:
                 following = Identity(ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
                 return Told(TokenOutcome(answer.outcome), following, answer.committed_records)
+            if coordinator_verdict(answer.error) is Verdict.FATAL:
+                # Nothing is decided: the token was refused (another number of records, an unknown history).
+                machine.fail(Trouble(Verdict.ABORT, answer.error, answer.reason))
+                return None
             if machine.coordinator_refused(answer.error, answer.reason) is not Verdict.RETRY:
                 return None
             cluster.forget_coordinator("transaction", transactional_id)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import AddOffsetsToTxnResponse
+from hapax.kafka.reasons import with_reason
 from hapax.kafka.table import ApiTable, RequestContext
 
 
@@ -25,7 +26,7 @@ def register(table: ApiTable, service: Service) -> None:
                 ctx, request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
             )
         except Refusal as refusal:
-            return refused(request, ctx.api_version, refusal.code)
+            return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=0)
 
     table.on(ApiKey.ADD_OFFSETS_TO_TXN, handle)

@@ -9,6 +9,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_requests import ProducerIdentity
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import EndTxnResponse
+from hapax.kafka.reasons import with_reason
 from hapax.kafka.table import ApiTable, RequestContext
 
 
@@ -27,7 +28,7 @@ def register(table: ApiTable, service: Service) -> None:
                 ctx, request.transactional_id, request.producer_id, request.producer_epoch, request.committed
             )
         except Refusal as refusal:
-            return refused(request, ctx.api_version, refusal.code)
+            return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return EndTxnResponse(
             throttle_time_ms=0, error_code=0, producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,

@@ -8,6 +8,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_requests import ProducerIdentity
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import InitProducerIdResponse
+from hapax.kafka.reasons import with_reason
 from hapax.kafka.table import ApiTable, RequestContext
 
 
@@ -31,7 +32,7 @@ def register(table: ApiTable, service: Service) -> None:
                 request.producer_id if recovers else -1, request.producer_epoch if recovers else -1,
             )
         except Refusal as refusal:
-            return refused(request, ctx.api_version, refusal.code)
+            return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return InitProducerIdResponse(
             throttle_time_ms=0, error_code=0, producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,

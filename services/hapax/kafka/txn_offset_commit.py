@@ -13,6 +13,7 @@ from hapax.core.group import CommitRequest
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import TxnOffsetCommitResponse
+from hapax.kafka.reasons import with_reason
 from hapax.kafka.table import ApiTable, RequestContext
 
 Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
@@ -50,7 +51,7 @@ def register(table: ApiTable, service: Service) -> None:
         try:
             codes = await service.txn_offset_commit(ctx, commit)
         except Refusal as refusal:
-            codes = [refusal.code] * len(offsets)
+            return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return _response(offsets, codes)
 
     table.on(ApiKey.TXN_OFFSET_COMMIT, handle)
