@@ -153,6 +153,8 @@ class MetadataModel:
     def open_watch(self, prefix: str, from_revision: int) -> _Watcher:
         if from_revision < self.compacted:
             raise MetadataCompacted(f"revision {from_revision} is compacted at {self.compacted}")
+        if from_revision > self.revision + 1:
+            raise MetadataUnavailable(f"revision {from_revision} is in the future: the store is at {self.revision}")
         watcher = _Watcher(prefix)
         for events in self._history:
             self._offer(watcher, [event for event in events if event.revision >= from_revision])

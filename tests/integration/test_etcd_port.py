@@ -207,6 +207,18 @@ async def test_a_watch_of_a_compacted_revision_says_so(tested: UnderTest) -> Non
     await events.aclose()
 
 
+async def test_a_watch_of_the_future_is_refused(tested: UnderTest) -> None:
+    store = tested.store
+    revision = await put(store, "a")
+    with pytest.raises(MetadataUnavailable):
+        await anext(store.watch(PREFIX, revision + 2))
+    events = store.watch(PREFIX, revision + 1)
+    following = asyncio.ensure_future(anext(events))
+    await put(store, "a")
+    assert [e.revision for e in await following] == [revision + 1]
+    await events.aclose()
+
+
 async def test_a_lease_that_is_not_renewed_takes_its_keys_with_it(tested: UnderTest) -> None:
     store = tested.store
     lease = await store.grant_lease(1.2)

@@ -7,7 +7,8 @@ old metadata for ever). Differences from the wire that callers rely on:
 * a write is sent once. Where its outcome is unknown, `MetadataUnavailable` says so and the caller reads first;
   reads, and writes that certainly never left, are tried again on the next endpoint until the time-out;
 * a watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
-  instead of keeping silent, and pings find a peer that is frozen or gone.
+  instead of keeping silent, and pings find a peer that is frozen or gone. A watch of a revision that lies in the
+  store's future ends at once: etcd would wait for it, and a store that was restored would hide its events till then.
 """
 
 from __future__ import annotations
@@ -168,6 +169,9 @@ class EtcdStore:
             async with asyncio.timeout(self._timeout_s):
                 await call.write(create)
                 response = await call.read()
+            if response is not _EOF and not response.canceled and from_revision > response.header.revision + 1:
+                raise MetadataUnavailable(
+                    f"watch of {prefix} from revision {from_revision}: the store is at {response.header.revision}")
             while response is not _EOF:
                 if response.compact_revision:
                     raise MetadataCompacted(

@@ -343,7 +343,8 @@ class MetadataStore(Protocol):
     async def revoke_lease(self, lease: int) -> None: ...
     def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         """Batches of events with revision >= from_revision, in order, one batch per revision or more; ends only by
-        MetadataUnavailable or MetadataCompacted, never silently."""
+        MetadataUnavailable or MetadataCompacted, never silently. A revision beyond the store's next one is
+        MetadataUnavailable."""
         ...
 
     async def close(self) -> None: ...

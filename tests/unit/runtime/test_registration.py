@@ -1,0 +1,180 @@
+"""Registration under a lease, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from hapax.codec.metadata import NodeRecord
+from hapax.core.types import NodeId
+from hapax.runtime.ports import Delete, Put
+from hapax.runtime.registration import NodeIdTaken, Registration, register
+from hapax_sim.loop import SimProcess
+from hapax_sim.metadata import MemoryMetadata
+from unit.control_world import KEYS, ControlWorld, run
+
+RECORD = NodeRecord(NodeId(100), "coordinator", "127.0.0.1", 9192, "127.0.0.1:7100", identity="folder-a")
+
+
+class Nodes:
+    def __init__(self, world: ControlWorld) -> None:
+        self.world = world
+
+    async def join(self, name: str, record: NodeRecord = RECORD, ttl_s: float = 3.0) -> tuple[SimProcess, Registration]:
+        process = self.world.process(name)
+        ports = self.world.ports(process)
+        registration = await self.world.inside(process, register(
+            ports.metadata, KEYS, record, random=ports.random, ttl_s=ttl_s, on_lost=self.world._on_lost(process)))
+        return process, registration
+
+    def registered(self) -> NodeRecord | None:
+        kv = self.world.model.get(KEYS.node(NodeId(100)))
+        return None if kv is None else NodeRecord.decode(kv.value)
+
+
+def test_it_registers_stays_and_goes_at_once() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        process, registration = await nodes.join("a")
+        kv = world.model.get(KEYS.node(NodeId(100)))
+        assert kv is not None and kv.create_revision == registration.epoch and len(registration.record.session) == 16
+        await asyncio.sleep(60)
+        assert nodes.registered() == registration.record and registration.confirmed and not world.ended
+        await world.inside(process, registration.close())
+        assert nodes.registered() is None and not world.ended
+
+    run(scenario)
+
+
+def test_a_restart_on_the_same_folder_replaces_the_dead_process_at_once() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        dead, first = await nodes.join("a")
+        world.kill(dead)
+        at = world.loop.time()
+        _, second = await nodes.join("b")
+        assert world.loop.time() - at < 0.1
+        assert second.epoch > first.epoch and second.record.session != first.record.session
+        await asyncio.sleep(10)  # the end of the dead one's lease takes nothing with it
+        assert nodes.registered() == second.record
+
+    run(scenario)
+
+
+def test_the_replaced_process_ends_if_it_lives_after_all() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        frozen, _ = await nodes.join("a")
+        world.loop.freeze(frozen)
+        await nodes.join("b")
+        world.loop.thaw(frozen)
+        assert "another process registered as node 100" in await world.has_ended("a")
+
+    run(scenario)
+
+
+def test_a_process_on_another_folder_waits_for_the_lease_of_a_dead_one() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        dead, _ = await nodes.join("a")
+        world.kill(dead)
+        at = world.loop.time()
+        _, second = await nodes.join("b", replace(RECORD, identity="folder-b"))
+        assert 1.5 < world.loop.time() - at < 3.5
+        assert nodes.registered() == second.record
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("identity", ["folder-b", ""])
+def test_a_process_on_another_folder_gives_up_before_a_live_one(identity: str) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        _, first = await nodes.join("a", replace(RECORD, identity="folder-a" if identity else ""))
+        with pytest.raises(NodeIdTaken, match=r"node id 100 is in use by a live coordinator at 127\.0\.0\.1:9192"):
+            await nodes.join("b", replace(RECORD, identity=identity))
+        assert nodes.registered() == first.record and not world.ended
+
+    run(scenario)
+
+
+def test_a_lost_registration_ends_the_service() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        process, _ = await nodes.join("a")
+        world.model.txn([], [Delete(KEYS.node(NodeId(100)))])
+        assert "has ended with its lease" in await world.has_ended("a")
+        assert process.alive
+
+    run(scenario)
+
+
+def test_a_freeze_longer_than_the_lease_ends_the_service() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        process, registration = await nodes.join("a")
+        world.loop.freeze(process)
+        await asyncio.sleep(10)
+        assert nodes.registered() is None
+        assert not registration.confirmed
+        world.loop.thaw(process)
+        await world.has_ended("a")
+
+    run(scenario)
+
+
+def test_an_outage_of_the_store_ends_nobody() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        _, registration = await nodes.join("a")
+        world.model.stop()
+        await asyncio.sleep(30)
+        assert not registration.confirmed
+        world.model.start()
+        await asyncio.sleep(30)
+        assert registration.confirmed and nodes.registered() == registration.record and not world.ended
+
+    run(scenario)
+
+
+def test_an_answer_that_was_lost_is_recognised_as_its_own() -> None:
+    class LosesAnswers:
+        """Each second call takes effect, but its answer is lost."""
+
+        calls = 0
+
+        async def request(self) -> None:
+            return
+
+        async def response(self) -> None:
+            from hapax.runtime.ports import MetadataUnavailable
+
+            self.calls += 1
+            if self.calls % 3 == 0:
+                raise MetadataUnavailable("lost")
+
+    async def scenario(world: ControlWorld) -> None:
+        process = world.process("a")
+        store = MemoryMetadata(world.model, LosesAnswers())
+        registration = await world.inside(process, register(
+            store, KEYS, RECORD, random=world.random, on_lost=world._on_lost(process)))
+        kv = world.model.get(KEYS.node(NodeId(100)))
+        assert kv is not None and (kv.create_revision, kv.lease) == (registration.epoch, registration.lease)
+        await asyncio.sleep(60)
+        assert Nodes(world).registered() == registration.record and not world.ended
+
+    run(scenario)
+
+
+def test_the_fence_of_a_registration_refuses_its_writes_once_it_is_replaced() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        _, first = await nodes.join("a")
+        assert world.model.txn([first.fence()], [Put("k", b"1")]).succeeded
+        _, second = await nodes.join("b")
+        assert not world.model.txn([first.fence()], [Put("k", b"2")]).succeeded
+        assert world.model.txn([second.fence()], [Put("k", b"3")]).succeeded
+
+    run(scenario)
