@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+
 from clients.native_suite import Cluster, NativeSuite, on, unique, values  # noqa: F401 - `on` is a fixture
 from conftest import end_cluster, start_cluster
-
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client import (
     AbortableError,
