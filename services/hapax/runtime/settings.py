@@ -19,10 +19,11 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 ENVIRONMENT_PREFIX: Final = "HAPAX_"
 
@@ -62,23 +63,38 @@ class Address(tuple[str, int]):
         return cls((host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)))
 
 
-Bytes = Annotated[int, Field(ge=1)]
-Millis = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Unlimited = Annotated[int, Field(ge=-1)]
+class Between(NamedTuple):
+    """Bounds of a number, inclusive."""
+
+    least: int
+    most: int = 2**63 - 1
+
+
+class Like(NamedTuple):
+    """What a whole text must look like."""
+
+    pattern: str
+
+
+Bytes = Annotated[int, Between(1)]
+Millis = Annotated[int, Between(1)]
+Count = Annotated[int, Between(1, 1_000_000)]
+Unlimited = Annotated[int, Between(-1)]
 """-1: no limit."""
-MaybeMillis = Annotated[int, Field(ge=-1)] | None
+MaybeMillis = Annotated[int, Between(-1)] | None
 
 
-class Settings(BaseModel):
-    """All settings of all services; each service reads those that concern it. Immutable."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings of all services; each service reads those that concern it. Immutable.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    `load` checks what it reads; values given to the constructor are taken as they are.
+    """
 
     # --- identity and addresses ---
-    node_id: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    node_id: Annotated[int, Between(0, 2**31 - 1)] = 0
     """Brokers count from 0, coordinators from 100, PID allocators from 200, controllers from 300."""
-    cluster_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "hapax"
+    cluster_id: Annotated[str, Like(r"[A-Za-z0-9_-]{1,64}")] = "hapax"
     """All metadata lives in etcd below `/hapax/<cluster.id>`; a data folder of another cluster is refused."""
     broker_rack: str | None = None
     """Rack of this node, for placement."""
@@ -98,9 +114,9 @@ class Settings(BaseModel):
     """A call to etcd that takes longer counts as failed."""
     log_dir: str = "data"
     """Data folder of this process: segments of a broker; identity and highest seen revision of every node."""
-    broker_session_timeout_ms: Annotated[int, Field(ge=500)] = 9_000
+    broker_session_timeout_ms: Annotated[int, Between(500)] = 9_000
     """Time to live of a node's registration in etcd; its partitions and shards move after that."""
-    drain_timeout_ms: Annotated[int, Field(ge=0)] = 10_000
+    drain_timeout_ms: Annotated[int, Between(0)] = 10_000
     """After SIGTERM, requests in flight may finish for so long."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level of the lines written to stderr."""
@@ -108,31 +124,31 @@ class Settings(BaseModel):
     # --- durability and the segment log ---
     durability: Literal["fsync", "page-cache"] = "fsync"
     """fsync: a write is acknowledged once it is on disk (group-committed). page-cache: as Kafka's default."""
-    log_segment_bytes: Annotated[int, Field(ge=14, le=2**31 - 1)] = 1 << 30
+    log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 1 << 30
     """A segment is rolled before it grows past this."""
-    log_roll_hours: Annotated[int, Field(ge=1)] = 168
+    log_roll_hours: Annotated[int, Between(1)] = 168
     """A segment is rolled at this age; log.roll.ms wins where set."""
-    log_roll_ms: Annotated[int, Field(ge=1)] | None = None
+    log_roll_ms: Annotated[int, Between(1)] | None = None
     """A segment is rolled at this age."""
-    log_index_interval_bytes: Annotated[int, Field(ge=0)] = 4096
+    log_index_interval_bytes: Annotated[int, Between(0)] = 4096
     """Distance in the log between two entries of the offset index."""
-    log_index_size_max_bytes: Annotated[int, Field(ge=4)] = 10 << 20
+    log_index_size_max_bytes: Annotated[int, Between(4)] = 10 << 20
     """A segment is rolled when its index is that large."""
     log_retention_bytes: Unlimited = -1
     """Oldest segments are deleted while the partition is larger."""
-    log_retention_hours: Annotated[int, Field(ge=-1)] = 168
+    log_retention_hours: Annotated[int, Between(-1)] = 168
     """Segments whose newest record is older are deleted; minutes and ms win where set."""
-    log_retention_minutes: Annotated[int, Field(ge=-1)] | None = None
+    log_retention_minutes: Annotated[int, Between(-1)] | None = None
     """As log.retention.hours."""
     log_retention_ms: MaybeMillis = None
     """As log.retention.hours; -1: kept for ever."""
     log_retention_check_interval_ms: Millis = 300_000
     """How often retention is applied."""
-    log_segment_delete_delay_ms: Annotated[int, Field(ge=0)] = 60_000
+    log_segment_delete_delay_ms: Annotated[int, Between(0)] = 60_000
     """A deleted segment's files are removed so much later."""
     log_cleanup_policy: Literal["delete", "compact", "compact,delete"] = "delete"
     """Default of a topic's cleanup.policy."""
-    log_cleaner_delete_retention_ms: Annotated[int, Field(ge=0)] = 86_400_000
+    log_cleaner_delete_retention_ms: Annotated[int, Between(0)] = 86_400_000
     """How long a compacted topic keeps tombstones."""
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     """Whose clock a record's timestamp is."""
@@ -146,9 +162,9 @@ class Settings(BaseModel):
     # --- topics ---
     num_partitions: Count = 1
     """Partitions of a topic that is created without a number."""
-    default_replication_factor: Annotated[int, Field(ge=1, le=32767)] = 1
+    default_replication_factor: Annotated[int, Between(1, 32767)] = 1
     """Replicas of a topic that is created without a number."""
-    min_insync_replicas: Annotated[int, Field(ge=1)] = 1
+    min_insync_replicas: Annotated[int, Between(1)] = 1
     """A write with acks=all needs so many replicas in sync."""
     auto_create_topics_enable: bool = True
     """Metadata for an unknown topic creates it where the client allows it."""
@@ -162,7 +178,7 @@ class Settings(BaseModel):
     """How often that is looked for."""
     transaction_partition_verification_enable: bool = True
     """Each first write of a transaction to a partition is verified with its coordinator."""
-    pid_block_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    pid_block_size: Annotated[int, Between(1, 1_000_000)] = 1_000
     """Producer ids that a node takes from the allocator at once."""
     pid_lease_max_ms: Millis = 7 * 86_400_000
     """Longest lease of a single producer id."""
@@ -170,19 +186,19 @@ class Settings(BaseModel):
     # --- connections ---
     socket_request_max_bytes: Bytes = 100 << 20
     """A larger frame closes its connection."""
-    socket_listen_backlog_size: Annotated[int, Field(ge=1)] = 1_024
+    socket_listen_backlog_size: Annotated[int, Between(1)] = 1_024
     """Connections that wait to be accepted."""
-    connections_max_idle_ms: Annotated[int, Field(ge=-1)] = 600_000
+    connections_max_idle_ms: Annotated[int, Between(-1)] = 600_000
     """A connection without a request for so long is closed."""
     connections_frame_timeout_ms: Millis = 30_000
     """Half a frame and silence for so long closes the connection."""
-    max_connections: Annotated[int, Field(ge=1)] = 10_000
+    max_connections: Annotated[int, Between(1)] = 10_000
     """Further connections are closed at once."""
-    queued_max_requests: Annotated[int, Field(ge=1)] = 500
+    queued_max_requests: Annotated[int, Between(1)] = 500
     """Requests in flight of one connection; further ones are not read."""
-    queued_max_request_bytes: Annotated[int, Field(ge=1)] = 256 << 20
+    queued_max_request_bytes: Annotated[int, Between(1)] = 256 << 20
     """Memory for requests in flight of a node; above it no connection is read."""
-    fetch_max_bytes: Annotated[int, Field(ge=1024)] = 57_671_680
+    fetch_max_bytes: Annotated[int, Between(1024)] = 57_671_680
     """Most bytes that one Fetch returns."""
     request_timeout_ms: Millis = 30_000
     """Time-out of calls between services."""
@@ -190,9 +206,9 @@ class Settings(BaseModel):
     # --- coordinator ---
     transaction_state_log_num_partitions: Count = 50
     """Shards of the transaction coordinator; fixed when the cluster is made."""
-    transaction_state_log_segment_bytes: Annotated[int, Field(ge=14, le=2**31 - 1)] = 100 << 20
+    transaction_state_log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 100 << 20
     """Segment size of the transaction log."""
-    transaction_state_log_replication_factor: Annotated[int, Field(ge=1)] = 1
+    transaction_state_log_replication_factor: Annotated[int, Between(1)] = 1
     """Replicas of the transaction log."""
     transaction_max_timeout_ms: Millis = 900_000
     """A client that asks for a longer transaction time-out is refused."""
@@ -202,33 +218,24 @@ class Settings(BaseModel):
     """As transactional.id.expiration.ms, for an id that holds a commit token."""
     transaction_remove_expired_transaction_cleanup_interval_ms: Millis = 3_600_000
     """How often expired ids are looked for."""
-    transaction_completion_wait_ms: Annotated[int, Field(ge=0)] = 1_000
+    transaction_completion_wait_ms: Annotated[int, Between(0)] = 1_000
     """A new transaction's first call is held so long for the last one's markers before the client is sent away."""
     transaction_late_after_ms: Millis = 300_000
     """A transaction open on a partition for transaction.max.timeout.ms and this longer is healed."""
     offsets_topic_num_partitions: Count = 50
     """Shards of the group coordinator; fixed when the cluster is made."""
-    offsets_topic_segment_bytes: Annotated[int, Field(ge=14, le=2**31 - 1)] = 100 << 20
+    offsets_topic_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 100 << 20
     """Segment size of the offsets topic."""
-    offsets_topic_replication_factor: Annotated[int, Field(ge=1)] = 1
+    offsets_topic_replication_factor: Annotated[int, Between(1)] = 1
     """Replicas of the offsets topic."""
-    offsets_retention_minutes: Annotated[int, Field(ge=1)] = 10_080
+    offsets_retention_minutes: Annotated[int, Between(1)] = 10_080
     """Committed offsets of an idle group are forgotten after so long."""
     offsets_retention_check_interval_ms: Millis = 600_000
     """How often that is looked for."""
     offsets_commit_timeout_ms: Millis = 5_000
     """Longest wait for an offset commit to be stored."""
-    offset_metadata_max_bytes: Annotated[int, Field(ge=0)] = 4_096
+    offset_metadata_max_bytes: Annotated[int, Between(0)] = 4_096
     """Longest metadata string of a committed offset."""
-
-    @model_validator(mode="after")
-    def _addresses_parse(self) -> Self:
-        for text in (self.listeners, self.advertised_listeners, self.rpc_listen, self.rpc_advertised, self.http_listen):
-            if text is not None:
-                Address.parse(text)
-        for endpoint in self.etcd_endpoints.split(","):
-            Address.parse(endpoint.removeprefix("http://"))
-        return self
 
     # --- views ---
 
@@ -298,7 +305,7 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
 }
 """A topic's configuration name -> the setting whose value it overrides."""
 
-SETTING_NAMES: Final[tuple[str, ...]] = tuple(field.replace("_", ".") for field in Settings.model_fields)
+SETTING_NAMES: Final[tuple[str, ...]] = tuple(field.name.replace("_", ".") for field in fields(Settings))
 
 
 def load(
@@ -360,11 +367,11 @@ def settings_page() -> str:
         "|---|---|---|---|",
     ]
     topic_names = {setting: name for name, setting in TOPIC_CONFIGS.items()}
-    for field, info in Settings.model_fields.items():
-        name = field.replace("_", ".")
-        default = "" if info.default is None else f"`{_as_text(info.default)}`"
+    for field in fields(Settings):
+        name = field.name.replace("_", ".")
+        default = "" if field.default is None else f"`{_as_text(field.default)}`"
         topic = f"`{topic_names[name]}`" if name in topic_names else ""
-        lines.append(f"| `{name}` | {default} | {topic} | {documentation[field]} |")
+        lines.append(f"| `{name}` | {default} | {topic} | {documentation[field.name]} |")
     return "\n".join(lines) + "\n"
 
 
@@ -406,29 +413,72 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]]) -> Settings:
-    values: dict[str, str] = {}
-    origin: dict[str, str] = {}
-    faults: list[str] = []
+    values: dict[str, Any] = {}
+    faults: dict[str, str] = {}
     for source, assigned in sources:
-        for name, value in assigned.items():
-            if name not in SETTING_NAMES:
-                faults.append(_unknown(name, SETTING_NAMES, source))
-            else:
-                field = name.replace(".", "_")
-                values[field], origin[field] = value, source
-    explicit = {field: getattr(base, field) for field in base.model_fields_set}
-    try:
-        settings = Settings.model_validate(explicit | values)
-    except ValidationError as error:
-        for fault in error.errors():
-            field = str(fault["loc"][0]) if fault["loc"] else ""
-            where = f"{field.replace('_', '.')}={values.get(field)} ({origin.get(field)}): " if field else ""
-            text = where + fault["msg"].removeprefix("Value error, ")
-            if text not in faults:
-                faults.append(text)
+        for name, text in assigned.items():
+            field = name.replace(".", "_")
+            try:
+                if name not in SETTING_NAMES:
+                    raise SettingsError(_unknown(name, SETTING_NAMES, source))
+                values[field] = _read_value(_types()[field], text)
+                _ADDRESSES.get(field, str)(text)
+                faults.pop(name, None)
+            except SettingsError as error:
+                faults[name] = str(error)
+            except ValueError as error:
+                faults[name] = f"{name}={text} ({source}): {error}"
     if faults:
-        raise SettingsError("\n".join(faults))
-    return settings
+        raise SettingsError("\n".join(faults.values()))
+    return replace(base, **values)
+
+
+@lru_cache(maxsize=1)
+def _types() -> dict[str, Any]:
+    return get_type_hints(Settings, include_extras=True)
+
+
+def _read_value(kind: Any, text: str) -> Any:
+    """A setting's value from its text, by the type of its field. Raises ValueError."""
+    if get_origin(kind) in (Union, UnionType):
+        if text == "":
+            return None
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+    bounds = None
+    if get_origin(kind) is Annotated:
+        kind, bounds = get_args(kind)
+    if get_origin(kind) is Literal:
+        if text not in get_args(kind):
+            raise ValueError("must be " + " or ".join(repr(each) for each in get_args(kind)))
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError("must be true or false")
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("must be an integer") from None
+        if isinstance(bounds, Between) and not bounds.least <= number <= bounds.most:
+            most = f" and at most {bounds.most}" if bounds.most < 2**63 - 1 else ""
+            raise ValueError(f"must be at least {bounds.least}{most}")
+        return number
+    if isinstance(bounds, Like) and not re.fullmatch(bounds.pattern, text):
+        raise ValueError(f"must match {bounds.pattern}")
+    return text
+
+
+def _endpoints(text: str) -> None:
+    for endpoint in text.split(","):
+        Address.parse(endpoint.removeprefix("http://"))
+
+
+_ADDRESSES: Final = {
+    "listeners": Address.parse, "advertised_listeners": Address.parse, "rpc_listen": Address.parse,
+    "rpc_advertised": Address.parse, "http_listen": Address.parse, "etcd_endpoints": _endpoints,
+}  # fmt: skip
+"""Settings whose text must be an address."""
 
 
 def _unknown(name: str, known: Iterable[str], source: str) -> str:
