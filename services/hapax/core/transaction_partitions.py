@@ -52,8 +52,7 @@ def verify_partitions(
         return _add(transaction, request, context, client_version=2)
     if TABLE[transaction.state, Event.VERIFY] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
-    registered = transaction.partitions if transaction.is_open else ()
-    return Decision(None, _verified(transaction, request, registered), confirm=True)
+    return Decision(None, _verified(transaction, request, transaction.partitions), confirm=True)
 
 
 def _add(

@@ -57,6 +57,7 @@ def test_a_transaction_is_aborted_at_its_limit_under_a_raised_epoch() -> None:
     effects = driver.persist(decision)
     sent = SendMarkers(ID, 1, 2, (Marker(1000, 1, False, (partition(),)),))  # type: ignore[arg-type]
     assert effects == [ReportFencing(ID), StopTimer(ID), sent]
+    assert driver.txn().elapsed_ms == 5000, "for whoever asks how long it was open"
     driver.mark()
     refusal = refused(driver.run_end, me)
     assert isinstance(refusal, Fenced) and refusal.fencing is not None
