@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from clients.kafka_from_maven import KafkaFromMaven
 from clients.native_suite import Cluster, NativeSuite, on  # noqa: F401 - a fixture
 from hapax.client import CommitToken, Leases, NotHapaxError
+from hapax.kafka.peer import Peer
+from hapax.runtime.network import TcpNetwork
 
 
 class Kafka(KafkaFromMaven):
@@ -37,3 +40,42 @@ class TestAgainstKafka(NativeSuite):
             with pytest.raises(Exception, match="is not Hapax"):
                 await producer.commit(CommitToken("s", 1))
             await producer.abort()
+
+
+async def set_transaction_version(bootstrap: str, level: int) -> None:
+    """What `kafka-features.sh` does: the cluster's finalized transaction.version, up or down."""
+    from kafka.protocol.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+    host, _, port = bootstrap.rpartition(":")
+    peer = await Peer.connect(TcpNetwork(), host, int(port))
+    update = UpdateFeaturesRequest.FeatureUpdateKey(
+        feature="transaction.version", max_version_level=level, upgrade_type=1 if level == 2 else 2
+    )
+    request = UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=[update], validate_only=False)
+    version = peer.capabilities.pick(UpdateFeaturesRequest)
+    response = await peer.submit_raw(
+        UpdateFeaturesRequest,
+        version,
+        [request.encode(version=version)],
+        decode=lambda body: UpdateFeaturesResponse.decode(body, version=version),
+    )
+    peer.close()
+    assert response.error_code == 0, response
+
+
+@pytest.fixture(scope="module")
+def version_1(target: Kafka) -> Iterator[None]:
+    asyncio.run(set_transaction_version(target.bootstrap, 1))
+    yield
+    asyncio.run(set_transaction_version(target.bootstrap, 2))
+
+
+@pytest.mark.usefixtures("version_1")
+class TestAgainstKafkaOfVersion1:
+    epoch_per_transaction = False
+    """Transactions version 1: partitions are added by calls of their own, epochs and sequences go on."""
+
+    test_transactions = NativeSuite.test_committed_and_aborted_transactions
+    test_offsets = NativeSuite.test_offsets_are_committed_and_aborted_with_the_transaction
+    test_zombie = NativeSuite.test_a_zombie_is_fenced_and_told_so
+    test_crash = NativeSuite.test_a_crash_among_transactions_loses_and_doubles_nothing
