@@ -170,7 +170,7 @@ class PartitionSet:
             replica = self.replicas.get(TopicIdPartition(topic.topic_id, PartitionIndex(index)))
             if replica is not None:
                 replica.set_settings(settings)
-                replica.log.config = LogConfig.from_settings(settings)
+                replica.log.config = LogConfig.from_settings(settings, internal=topic.internal)
 
     def _settings_of(self, topic: Topic) -> Settings:
         try:
@@ -290,7 +290,9 @@ class PartitionSet:
                     await disk.sync_folder("")
                     del self._folders[other]
             disk.remove_tree(folder)
-        segment_log = SegmentLog(disk, folder, LogConfig.from_settings(replica.settings))
+        segment_log = SegmentLog(
+            disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal)
+        )
         segment_log.create([(PARTITION_METADATA, encode_partition_metadata(topic.topic_id))])
         replica.restore(None, 0, 0, (), ())
         replica.opened(segment_log)
@@ -300,7 +302,7 @@ class PartitionSet:
         replica = self.replicas.pop(partition, None)
         if replica is not None:
             self._withdraw(replica)
-            await replica.close(remove=True)
+            await replica.close(checkpoint=False)
         folder = self._folders.pop(partition, None)
         if folder is not None:
             disk = self.shared.disk

@@ -44,6 +44,7 @@ from hapax.core.types import TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs, Verification
 from hapax.kafka.produce import PartitionResult
 from hapax.runtime import telemetry
+from hapax.runtime.log.compaction import Compacted, Rules, compact
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.recovery import Recovery, open_log
@@ -148,6 +149,8 @@ class Replica:
         self.internal = internal
         self.storage_error = ""
         self.commit_queued = False
+        self.compacted_to = 0
+        """Below this offset every key is there once, if the log is a compacted one."""
         self.machine: Partition
         self.log: SegmentLog
         self.verification: Verification[ParkedWrite] = Verification(shared.shard_epochs)
@@ -157,6 +160,7 @@ class Replica:
         self._waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
         self._readers: dict[Waits, None] = {}
         self._checkpoint: asyncio.Task[None] | None = None
+        self._compaction: asyncio.Task[Compacted | None] | None = None
         self._checkpoint_due = False
         self._closed = False
 
@@ -223,16 +227,20 @@ class Replica:
             call.settle(number, result)
         self._wake_readers()
 
-    async def close(self, *, remove: bool = False) -> None:
-        """Without `remove`: a clean stop, after which nothing has to be scanned. Raises SyncFailed, OSError."""
+    async def close(self, *, checkpoint: bool = True) -> None:
+        """With `checkpoint`, a clean stop after which nothing has to be scanned. Without, the folder may be removed
+        afterwards: nothing is at work in it any more. Raises SyncFailed, OSError."""
         self.resign()
         self._closed = True
-        if self._checkpoint is not None:
-            await asyncio.gather(self._checkpoint, return_exceptions=True)
-        if not remove:
+        if self._compaction is not None:
+            self._compaction.cancel()
+        await asyncio.gather(
+            *(task for task in (self._compaction, self._checkpoint) if task is not None), return_exceptions=True
+        )
+        if checkpoint:
             self.log.active.close_for_writing()
             await self._write_checkpoint(self.machine.snapshot())
-        self.log.close(remove=remove)
+        self.log.close()
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -541,6 +549,31 @@ class Replica:
         if self._durable:
             self.advance(self.log.synced_offset)
 
+    async def compact(self) -> Compacted | None:
+        """One run of compaction, where it is worth it. Raises OSError, SyncFailed."""
+        machine, segment_log = self.machine, self.log
+        if not segment_log.config.compact or not segment_log.snapshot_offsets:
+            return None
+        limit = min(machine.last_stable_offset, segment_log.snapshot_offsets[-1])
+        self._compaction = asyncio.get_running_loop().create_task(compact(segment_log, self.compacted_to, Rules(
+            limit=limit,
+            aborted=machine.aborted_transactions(machine.log_start_offset, limit),
+            is_last_of_producer=self._is_last_of_producer,
+            tombstones_before_ms=self.shared.clock.now_ms() - segment_log.config.delete_retention_ms,
+            forget=machine.aborted.forget,
+        )))
+        try:
+            done = await self._compaction
+        finally:
+            self._compaction = None
+        if done is not None:
+            self.compacted_to = done.up_to
+        return done
+
+    def _is_last_of_producer(self, producer_id: int, offset: int) -> bool:
+        view = self.machine.describe_producer(producer_id)
+        return view is not None and view.last_offset <= offset
+
     def retire(self) -> int:
         """Applies retention; returns the number of segments that went."""
         dropped = self.log.retire(self.shared.clock.now_ms(), self.machine.last_stable_offset)
@@ -556,7 +589,8 @@ class Replica:
 async def open_replica(replica: Replica, folder: str, *, clean: bool) -> Recovery:
     """Opens the log of a folder that exists and replays what has to be."""
     segment_log, recovery = await open_log(
-        replica.shared.disk, folder, LogConfig.from_settings(replica.settings), replica, clean=clean
+        replica.shared.disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal), replica,
+        clean=clean,
     )
     replica.opened(segment_log)
     return recovery

@@ -1,4 +1,4 @@
-"""What a broker does by the clock: retention, expiry of idle producers, and the search for hanging transactions."""
+"""What a broker does by the clock: retention, expiry of producers, compaction, the search for hanging transactions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hapax.core.types import TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.ports import Clock, Network, Randomness, RpcError, Task
 from hapax.runtime.settings import Settings
 
@@ -22,12 +23,13 @@ log = telemetry.logger("upkeep")
 
 ABORT_HANGING: Final = "/hapax.internal.v1.TxnCoordinator/AbortHanging"
 _EXPIRY_EVERY_S: Final = 10.0
+_COMPACTION_EVERY_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 5.0
 _ASK_AGAIN_MS: Final = 30_000
 
 
 class Upkeep:
-    """Three clocks, each with a task of its own. `start`, `close`."""
+    """Four clocks, each with a task of its own. `start`, `close`."""
 
     def __init__(
         self, partitions: PartitionSet, settings: Settings, clock: Clock, random: Randomness, hanging: HangingWatch
@@ -43,6 +45,7 @@ class Upkeep:
         for work, interval in (
             (self.retire, self._settings.log_retention_check_interval_ms / 1000),
             (self.expire, _EXPIRY_EVERY_S),
+            (self.compact, _COMPACTION_EVERY_S),
             (self._hanging.look, self._hanging.interval_s),
         ):
             self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(work, interval)))
@@ -77,6 +80,26 @@ class Upkeep:
                     except Refusal as refusal:
                         log.warning("producers were not expired", partition=replica.name, reason=refusal)
             await asyncio.sleep(0)
+
+    async def compact(self) -> None:
+        """Compacted topics, one after the other."""
+        for replica in list(self._partitions.replicas.values()):
+            if not replica.log.config.compact or replica.storage_error:
+                continue
+            try:
+                done = await replica.compact()
+            except SyncFailed as error:
+                self._partitions.shared.committer.failed(error)
+                return
+            except OSError as error:
+                log.warning("compaction failed; trying again later", partition=replica.name, error=error)
+                continue
+            if done is not None:
+                log.info(
+                    "compacted", partition=replica.name, up_to=done.up_to, bytes_before=done.bytes_before,
+                    bytes_after=done.bytes_after, segments_before=done.segments_before,
+                    segments_after=done.segments_after,
+                )
 
     def _serving(self) -> list[Replica]:
         return [replica for replica in self._partitions.replicas.values() if replica.serving]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 
@@ -64,6 +64,14 @@ class AbortedIndex:
     def advance_start(self, offset: int) -> None:
         """Forgets the entries that lie wholly below the log's start."""
         self._keep(bisect_left(self._last, offset), len(self._last))
+
+    def forget(self, markers: Collection[int]) -> None:
+        """Compaction removed these markers, and the records of their transactions before: without the marker an entry
+        would make a reader take the producer's later records for aborted ones."""
+        kept = [entry for entry in self if entry.last_offset not in markers]
+        self._keep(0, 0)
+        for entry in kept:
+            self.add(entry)
 
     def _keep(self, start: int, end: int) -> None:
         for column in (self._producer, self._first, self._last, self._stable):

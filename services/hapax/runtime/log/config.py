@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from hapax.runtime.settings import Settings
 
 UNLIMITED: Final = -1
+INTERNAL_SEGMENT_BYTES: Final = 4 << 20
+"""A compacted internal topic's segments are rolled early: what is not compacted yet is what a coordinator must read
+record by record when it takes a shard over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,8 @@ class LogConfig:
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 86_400_000
+    compacted_segment_bytes: int = 1 << 30
+    """How large a segment may become when compaction merges several."""
     index_interval_bytes: int = 4096
     index_bytes: int = 10 << 20
     retention_bytes: int = UNLIMITED
@@ -32,17 +37,22 @@ class LogConfig:
     """A snapshot of the producers after so many appended bytes: what recovery scans at most."""
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> LogConfig:
+    def from_settings(cls, settings: Settings, *, internal: bool = False) -> LogConfig:
         """`settings` are the topic's (`Settings.for_topic`)."""
+        compact = "compact" in settings.log_cleanup_policy
+        segment_bytes = settings.log_segment_bytes
+        if internal and compact:
+            segment_bytes = min(segment_bytes, INTERNAL_SEGMENT_BYTES)
         return cls(
-            segment_bytes=settings.log_segment_bytes,
+            segment_bytes=segment_bytes,
+            compacted_segment_bytes=settings.log_segment_bytes,
             segment_ms=settings.roll_ms,
             index_interval_bytes=settings.log_index_interval_bytes,
             index_bytes=settings.log_index_size_max_bytes,
             retention_bytes=settings.log_retention_bytes,
             retention_ms=settings.retention_ms,
             delete="delete" in settings.log_cleanup_policy,
-            compact="compact" in settings.log_cleanup_policy,
+            compact=compact,
             delete_retention_ms=settings.log_cleaner_delete_retention_ms,
             checkpoint_bytes=settings.log_snapshot_interval_bytes,
         )

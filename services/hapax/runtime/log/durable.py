@@ -33,8 +33,10 @@ async def sync_files(disk: Disk, files: Sequence[File]) -> None:
 
 
 async def sync_folder(disk: Disk, path: str) -> None:
-    """Raises SyncFailed."""
+    """A folder that is gone (its topic was deleted meanwhile) needs no sync. Raises SyncFailed."""
     try:
         await disk.sync_folder(path)
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise SyncFailed(path or ".", error) from error

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, LENGTH_END, crc_matches, read_header
 from hapax.core.batch import BatchHeader
 from hapax.core.partition import AbortedTransaction
+from hapax.runtime.log.compaction import finish_swaps
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import (
     INDEX,
@@ -74,6 +75,7 @@ async def open_log(
 ) -> tuple[SegmentLog, Recovery]:
     """Opens the log of a folder that exists. `clean`: the last stop said that nothing needs a scan."""
     log = SegmentLog(disk, folder, config)
+    finish_swaps(disk, folder)
     names = _swept(disk, folder)
     parsed = [p for p in map(parse_offset_name, names) if p is not None]
     bases = sorted(offset for offset, suffix in parsed if suffix == LOG)

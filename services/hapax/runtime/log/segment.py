@@ -39,13 +39,17 @@ class Segment:
     only when it is dropped and nobody holds it."""
 
     __slots__ = (
-        "_dropped", "_holders", "_since_index", "base_offset", "disk", "file", "first_timestamp", "folder", "index",
-        "interval", "max_timestamp", "max_timestamp_offset", "time_index",
+        "_dropped", "_ending", "_holders", "_since_index", "base_offset", "disk", "file", "first_timestamp", "folder",
+        "index", "interval", "max_timestamp", "max_timestamp_offset", "time_index",
     )
 
-    def __init__(self, disk: Disk, folder: str, base_offset: int, interval: int, *, create: bool) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, interval: int, *, create: bool, ending: str = ""
+    ) -> None:
+        """`ending`: of the files' names while the segment is not part of the log yet."""
         self.disk = disk
         self.folder = folder
+        self._ending = ending
         self.base_offset = base_offset
         self.interval = interval
         self.file: File = disk.open(self.path(LOG), create=create)
@@ -60,7 +64,12 @@ class Segment:
         self._dropped: Callable[[], None] | None = None
 
     def path(self, suffix: str) -> str:
-        return f"{self.folder}/{offset_name(self.base_offset, suffix)}"
+        return f"{self.folder}/{offset_name(self.base_offset, suffix)}{self._ending}"
+
+    def set_ending(self, ending: str) -> None:
+        """The files have been renamed."""
+        self._ending = ending
+        self.index.path, self.time_index.path = self.path(INDEX), self.path(TIME_INDEX)
 
     @property
     def size(self) -> int:

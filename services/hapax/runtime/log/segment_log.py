@@ -82,6 +82,8 @@ class SegmentLog:
         self.snapshot_offsets: list[int] = []
         self.on_roll: Callable[[int], None] | None = None
         """Called with the new segment's base offset, before anything is appended to it."""
+        self.pinned = False
+        """Closed segments must stay for now: compaction is reading them."""
         self._active: Segment
         self._unsynced: list[Segment] = []
         self._unsynced_files: dict[str, int] = {}
@@ -251,6 +253,8 @@ class SegmentLog:
         """Makes new files' names and small files durable. Raises SyncFailed."""
         files, folders = dict(self._unsynced_files), dict(self._unsynced_folders)
         for path in files:
+            if not self.disk.exists(path):
+                continue  # the topic was deleted meanwhile
             file = self.disk.open(path)
             try:
                 await sync_file(file)
@@ -407,6 +411,11 @@ class SegmentLog:
             other.index.unload()
             other.time_index.unload()
 
+    def base_after(self, segment: Segment) -> int:
+        """Where the next segment begins; for the active one, where the log ends."""
+        at = bisect_right(self._bases, segment.base_offset)
+        return self._bases[at] if at < len(self._bases) else self.end_offset
+
     def segment_of(self, offset: int) -> Segment:
         return self.segments[bisect_right(self._bases, offset) - 1]
 
@@ -438,7 +447,7 @@ class SegmentLog:
 
         The caller persists nothing: the first segment's name is the log's start. Returns what was dropped.
         """
-        if not self.config.delete:
+        if not self.config.delete or self.pinned:
             return []
         if self._expired(self._active, now_ms) and self._active.size and self.end_offset <= limit:
             self.roll()
@@ -500,6 +509,7 @@ class SegmentLog:
 
     # --- end ------------------------------------------------------------------------------------------------------
 
-    def close(self, *, remove: bool = False) -> None:
+    def close(self) -> None:
+        """Closes the files, each as soon as its readers are done."""
         for segment in self.segments:
-            segment.drop(remove=remove)
+            segment.drop(remove=False)

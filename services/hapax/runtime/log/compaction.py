@@ -1,0 +1,417 @@
+"""Compaction: of each key only the last record stays; offsets never change.
+
+What is compacted lies below the last stable offset, so every transaction in it is decided: records of aborted ones go,
+and a marker goes once nothing of its transaction is left that needs it. Of the shard fences the last one stays.
+
+It works in slices, so that the loop is never held up, and its result takes the place of the old segments at once: the
+new files are complete and durable first, then a small swap file says what they replace, then names change. A crash at
+any point leaves either the old segments or what the swap file completes.
+
+Compressed batches are kept or dropped as a whole; Hapax's own internal topics are not compressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from hapax.codec.batch import HEADER_SIZE, assemble_batch, iterate_batches, read_header
+from hapax.codec.control import decode_control
+from hapax.core.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from hapax.core.control import Marker, ShardFence
+from hapax.core.errors import Refusal
+from hapax.core.partition import AbortedTransaction
+from hapax.runtime.log.durable import sync_file, sync_folder
+from hapax.runtime.log.layout import LOG, SEGMENT_SUFFIXES, TXN_INDEX, offset_name
+from hapax.runtime.log.segment import Segment
+from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.txn_index import append_aborted
+from hapax.runtime.ports import Disk
+
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+
+_SLICE_BYTES: Final = 64 << 10
+_MAX_DIRTY_BYTES: Final = 64 << 20
+"""Of one run: bounds the memory for keys."""
+_LEAST_DIRTY_RATIO: Final = 0.2
+"""Dirty bytes, in relation to clean ones, below which a run is not worth its writes."""
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What a run did."""
+
+    up_to: int
+    """Offset below which every key is there once."""
+    bytes_before: int = 0
+    bytes_after: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+
+
+class Rules(NamedTuple):
+    """What the partition knows and the log does not say by itself."""
+
+    limit: int
+    """Compact below this offset: the last stable offset, at most the newest snapshot's."""
+    aborted: Sequence[AbortedTransaction]
+    """Those that overlap the compacted range."""
+    is_last_of_producer: Callable[[int, int], bool]
+    """(producer id, offset): whether a marker is the last thing that the log holds of its producer."""
+    tombstones_before_ms: int
+    """Tombstones of batches that are older go."""
+    forget: Callable[[frozenset[int]], None]
+    """Called at the moment when abort markers (their offsets) are gone, with all records of their transactions: their
+    entries of the aborted-transaction index must go at the same moment."""
+
+
+def dirty_segments(log: SegmentLog, compacted_to: int, limit: int) -> list[Segment]:
+    """The closed segments that a run would add to what is compacted; [] where it is not worth it yet."""
+    dirty: list[Segment] = []
+    dirty_bytes = clean_bytes = 0
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        if following.base_offset <= compacted_to:
+            clean_bytes += segment.size
+        elif following.base_offset <= limit and dirty_bytes < _MAX_DIRTY_BYTES:
+            dirty.append(segment)
+            dirty_bytes += segment.size
+        else:
+            break
+    return dirty if dirty_bytes > clean_bytes * _LEAST_DIRTY_RATIO else []
+
+
+async def compact(log: SegmentLog, compacted_to: int, rules: Rules) -> Compacted | None:
+    """One run; None where there is nothing to do. Raises OSError (a full disk: nothing has changed), SyncFailed."""
+    dirty = dirty_segments(log, compacted_to, rules.limit)
+    if not dirty:
+        return None
+    return await _Run(log, rules, dirty).run()
+
+
+class _Run:
+    def __init__(self, log: SegmentLog, rules: Rules, dirty: Sequence[Segment]) -> None:
+        self.log = log
+        self.rules = rules
+        self.dirty = dirty
+        last = log.segments.index(dirty[-1])
+        self.sources = log.segments[: last + 1]
+        self.up_to = log.segments[last + 1].base_offset
+        self.latest: dict[bytes, int] = {}
+        self.last_fence = -1
+        self.aborted: dict[int, list[AbortedTransaction]] = {}
+        for transaction in rules.aborted:
+            self.aborted.setdefault(transaction.producer_id, []).append(transaction)
+        self.kept_transactions: set[int] = set()
+        """Producers of which data was kept since their last marker."""
+        self.crc = 0
+        self.forgotten: set[int] = set()
+        """Abort markers that the segment being written leaves out."""
+
+    async def run(self) -> Compacted:
+        result = Compacted(self.up_to, segments_before=len(self.sources))
+        for segment in self.sources:
+            segment.hold()
+        self.log.pinned = True
+        try:
+            for segment in self.dirty:
+                async for batch, header in _batches(segment):
+                    self._note_latest(batch, header)
+            for group in self._groups():
+                result.bytes_before += sum(segment.size for segment in group)
+                result.bytes_after += await self._replace(group)
+                result.segments_after += 1
+        finally:
+            self.log.pinned = False
+            for segment in self.sources:
+                segment.release()
+        return result
+
+    def _groups(self) -> list[list[Segment]]:
+        """Neighbours that fit into one segment together, going by their size before."""
+        groups: list[list[Segment]] = []
+        size = 0
+        for segment in self.sources:
+            if not groups or size + segment.size > self.log.config.compacted_segment_bytes:
+                groups.append([])
+                size = 0
+            groups[-1].append(segment)
+            size += segment.size
+        return groups
+
+    # --- first pass: which record of a key is the last ------------------------------------------------------------
+
+    def _note_latest(self, batch: memoryview, header: BatchHeader) -> None:
+        if header.attributes & CONTROL:
+            if isinstance(_control(batch, header), ShardFence):
+                self.last_fence = header.base_offset
+            return
+        if self._is_aborted(header):
+            return
+        latest = self.latest
+        for record in _records(batch, header):
+            if record.key is not None:
+                latest[record.key] = header.base_offset + record.delta
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        if not header.attributes & TRANSACTIONAL:
+            return False
+        return any(
+            t.first_offset <= header.base_offset <= t.last_offset for t in self.aborted.get(header.producer_id, ())
+        )
+
+    # --- second pass: write what stays ----------------------------------------------------------------------------
+
+    async def _replace(self, group: Sequence[Segment]) -> int:
+        """Writes what stays of some segments and puts it in their place; returns its size."""
+        log = self.log
+        cleaned = Segment(
+            log.disk, log.folder, group[0].base_offset, log.config.index_interval_bytes, create=True, ending=CLEANED
+        )
+        try:
+            await self._rewrite(group, cleaned)
+            await self._make_durable(group, cleaned)
+            await self._announce(group, cleaned)
+        except (OSError, asyncio.CancelledError):
+            cleaned.drop(remove=True)
+            raise
+        await self._swap(group, cleaned)
+        return cleaned.size
+
+    async def _rewrite(self, group: Sequence[Segment], cleaned: Segment) -> None:
+        cleaned.file.truncate(0)
+        self.forgotten.clear()
+        self.crc = 0
+        for segment in group:
+            async for batch, header in _batches(segment):
+                kept = self._kept(batch, header)
+                if kept is not None:
+                    position = cleaned.file.append([kept])
+                    self.crc = crc32c(kept, self.crc)
+                    cleaned.note(position, len(kept), header.last_offset, header.max_timestamp)
+        cleaned.close_for_writing()
+
+    def _kept(self, batch: memoryview, header: BatchHeader) -> bytes | memoryview | None:
+        """The batch as it stays; None: it goes."""
+        if header.attributes & CONTROL:
+            return batch if self._keeps_control(batch, header) else None
+        if self._is_aborted(header):
+            return None
+        kept = _without(batch, header, self._superseded)
+        if kept is not None and header.attributes & TRANSACTIONAL:
+            self.kept_transactions.add(header.producer_id)
+        return kept
+
+    def _superseded(self, record: _Record, header: BatchHeader) -> bool:
+        if record.key is None:
+            return False
+        offset = header.base_offset + record.delta
+        if self.latest.get(record.key, offset) > offset:
+            return True
+        return record.is_tombstone and header.max_timestamp < self.rules.tombstones_before_ms
+
+    def _keeps_control(self, batch: memoryview, header: BatchHeader) -> bool:
+        control = _control(batch, header)
+        if isinstance(control, ShardFence):
+            return self.last_fence < 0 or header.base_offset == self.last_fence
+        if not isinstance(control, Marker):
+            return True
+        needed = header.producer_id in self.kept_transactions
+        self.kept_transactions.discard(header.producer_id)
+        if needed or self.rules.is_last_of_producer(header.producer_id, header.base_offset):
+            return True
+        if not control.commit:
+            self.forgotten.add(header.base_offset)
+        return False
+
+    # --- swap -----------------------------------------------------------------------------------------------------
+
+    async def _make_durable(self, group: Sequence[Segment], cleaned: Segment) -> None:
+        await sync_file(cleaned.file)
+        await cleaned.flush_indexes()
+        await self._write_txn_index(cleaned, group)
+        await sync_folder(self.log.disk, self.log.folder)
+
+    async def _announce(self, group: Sequence[Segment], cleaned: Segment) -> None:
+        """From here on a crash ends with the new segment."""
+        content = {
+            "v": 1, "replaces": [segment.base_offset for segment in group], "size": cleaned.size, "crc32c": self.crc,
+        }
+        await self.log.disk.write_atomically(self._swap_path(cleaned), json.dumps(content).encode())
+
+    def _swap_path(self, cleaned: Segment) -> str:
+        return f"{self.log.folder}/{offset_name(cleaned.base_offset, SWAP)}"
+
+    async def _swap(self, group: Sequence[Segment], cleaned: Segment) -> None:
+        log, disk = self.log, self.log.disk
+        _rename(disk, log.folder, cleaned.base_offset, [segment.base_offset for segment in group])
+        cleaned.set_ending("")
+        log.replace(group, cleaned)
+        self.rules.forget(frozenset(self.forgotten))
+        await sync_folder(disk, log.folder)
+        disk.remove(self._swap_path(cleaned))
+
+    async def _write_txn_index(self, cleaned: Segment, group: Sequence[Segment]) -> None:
+        first, following = group[0].base_offset, self.log.base_after(group[-1])
+        entries = [
+            transaction for transaction in self.rules.aborted
+            if first <= transaction.last_offset < following and transaction.last_offset not in self.forgotten
+        ]
+        cleaned.disk.remove(cleaned.path(TXN_INDEX))
+        if entries:
+            await append_aborted(cleaned.disk, cleaned.path(TXN_INDEX), entries)
+
+
+def finish_swaps(disk: Disk, folder: str) -> None:
+    """At the start: completes what a crash interrupted, removes what it left half done."""
+    for name in disk.list(folder):
+        if name.endswith(SWAP):
+            base = int(name.removesuffix(SWAP))
+            swap = json.loads(_content(disk, f"{folder}/{name}"))
+            if _is_complete(disk, folder, base, swap):
+                _rename(disk, folder, base, swap["replaces"])
+            disk.remove(f"{folder}/{name}")
+    for name in disk.list(folder):
+        if name.endswith(CLEANED):
+            disk.remove(f"{folder}/{name}")
+
+
+def _is_complete(disk: Disk, folder: str, base: int, swap: dict[str, Any]) -> bool:
+    """Whether the new log is there, under its old name or its new one. It is not, where a run was called off just as
+    its swap file was being written."""
+    path = f"{folder}/{offset_name(base, LOG)}"
+    for candidate in (path + CLEANED, path):
+        if disk.exists(candidate):
+            data = _content(disk, candidate)
+            if len(data) == swap["size"] and crc32c(data) == swap["crc32c"]:
+                return True
+    return False
+
+
+def _content(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def _rename(disk: Disk, folder: str, base: int, replaced: Sequence[int]) -> None:
+    """Gives the cleaned files their names and removes what they replace. Repeating it does no harm."""
+    log_done = not disk.exists(f"{folder}/{offset_name(base, LOG)}{CLEANED}")
+    for suffix in reversed(SEGMENT_SUFFIXES):  # the log last: until then the old one says what is missing
+        path = f"{folder}/{offset_name(base, suffix)}"
+        if disk.exists(path + CLEANED):
+            disk.rename(path + CLEANED, path)
+        elif not log_done and suffix != LOG:
+            disk.remove(path)
+    for other in replaced:
+        if other != base:
+            for suffix in SEGMENT_SUFFIXES:
+                disk.remove(f"{folder}/{offset_name(other, suffix)}")
+
+
+# --- batches and records ------------------------------------------------------------------------------------------
+
+
+class _Record(NamedTuple):
+    start: int
+    end: int
+    delta: int
+    key: bytes | None
+    is_tombstone: bool
+
+
+async def _batches(segment: Segment) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
+    """The batches of a segment; the loop turns after each slice."""
+    position, want = 0, _SLICE_BYTES
+    while position < segment.size:
+        await segment.file.read_ahead(position, want)
+        data = memoryview(segment.file.read(position, want))
+        done = 0
+        for at, header in iterate_batches(data):
+            done = at + header.size
+            yield data[at:done], header
+        position += done
+        want = _SLICE_BYTES if done else read_header(data).size  # a batch larger than a slice
+        await asyncio.sleep(0)
+
+
+def _control(batch: memoryview, header: BatchHeader) -> object:
+    try:
+        return decode_control(batch, header)
+    except Refusal:
+        return None
+
+
+def _records(batch: memoryview, header: BatchHeader) -> Iterator[_Record]:
+    if header.attributes & 7:
+        yield from _compressed(batch, header)
+        return
+    data = bytes(batch)
+    position = HEADER_SIZE
+    for _ in range(header.record_count):
+        start = position
+        length, position = _varint(data, position)
+        end = position + length
+        position += 1
+        while data[position] & 0x80:  # timestamp delta
+            position += 1
+        delta, position = _varint(data, position + 1)
+        key_length, position = _varint(data, position)
+        key = None
+        if key_length >= 0:
+            key = data[position : position + key_length]
+            position += key_length
+        value_length, _ = _varint(data, position)
+        yield _Record(start, end, delta, key, value_length < 0)
+        position = end
+
+
+def _compressed(batch: memoryview, header: BatchHeader) -> Iterator[_Record]:
+    from hapax.codec.records import decode_batch  # only where a client's topic is compacted and compressed
+
+    for record in decode_batch(batch, 0, len(batch)):
+        yield _Record(-1, -1, record.offset - header.base_offset, record.key, record.value is None)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + 1
+        shift += 7
+
+
+def _without(
+    batch: memoryview, header: BatchHeader, goes: Callable[[_Record, BatchHeader], bool]
+) -> bytes | memoryview | None:
+    """The batch without the records that go; its offsets, its last offset and its sequences stay as they were."""
+    records = list(_records(batch, header))
+    kept = [record for record in records if not goes(record, header)]
+    if len(kept) == len(records):
+        return batch
+    if not kept:
+        return None
+    if header.attributes & 7:
+        return batch
+    return bytes(assemble_batch(
+        b"".join([bytes(batch[record.start : record.end]) for record in kept]),
+        record_count=len(kept), attributes=header.attributes, base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp, producer_id=header.producer_id, producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence, base_offset=header.base_offset, leader_epoch=header.leader_epoch,
+        last_offset_delta=header.last_offset_delta,
+    ))
+

@@ -1,0 +1,294 @@
+"""Compaction of a partition as a coordinator would read it: what stays, what goes, and crashes in between."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hapax.codec.batch import iterate_batches
+from hapax.codec.control import decode_control, encode_control
+from hapax.codec.records import decode_batch, encode_records
+from hapax.core.control import Marker, ShardFence
+from hapax.runtime.disk import RealDisk
+from hapax.runtime.log import compaction
+from hapax.runtime.settings import Settings
+from unit.broker.broker_fixtures import FOLDER, Harness
+
+NOW = 1_700_000_000_000
+SETTINGS = Settings(log_cleanup_policy="compact", log_segment_bytes=2000, log_snapshot_interval_bytes=1000)
+
+
+def records(keys: dict[str, str | None], **producer: Any) -> bytearray:
+    return encode_records(
+        [(NOW, key.encode(), None if value is None else value.encode(), ()) for key, value in keys.items()], **producer
+    )
+
+
+async def write(harness: Harness, batches: bytearray, shard_epoch: int = -1) -> None:
+    result = await harness.calls.result(harness.produce_internal(batches, shard_epoch))
+    assert result.error == 0, result
+    if harness.replica._checkpoint is not None:
+        await harness.replica._checkpoint
+
+
+async def begin(folder: RealDisk, settings: Settings = SETTINGS) -> Harness:
+    harness = Harness(folder, settings)
+    replica = await harness.open(internal=True)
+    replica.log.config = replace(replica.log.config, compacted_segment_bytes=100_000)
+    return harness
+
+
+def image(harness: Harness) -> dict[str, str]:
+    """The log as a reader of committed data sees it: the last value of each key."""
+    aborted = {
+        (t.producer_id, offset)
+        for t in harness.replica.machine.aborted for offset in range(t.first_offset, t.last_offset + 1)
+    }
+    data = harness.log_bytes()
+    found: dict[str, str] = {}
+    for position, header in iterate_batches(data):
+        if header.is_control or (header.producer_id, header.base_offset) in aborted:
+            continue
+        for record in decode_batch(data, position, header.size):
+            assert record.key is not None
+            found.pop(record.key.decode(), None)
+            if record.value is not None:
+                found[record.key.decode()] = record.value.decode()
+    return found
+
+
+def offsets(harness: Harness) -> Iterator[tuple[int, bytes]]:
+    """(offset, key) of every data record in the log."""
+    data = harness.log_bytes()
+    for position, header in iterate_batches(data):
+        if not header.is_control:
+            for record in decode_batch(data, position, header.size):
+                yield record.offset, record.key or b""
+
+
+def controls(harness: Harness) -> list[Any]:
+    data = harness.log_bytes()
+    return [decode_control(data, h, p) for p, h in iterate_batches(data) if h.is_control]
+
+
+async def test_only_the_last_record_of_each_key_stays_and_offsets_do_not_change(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    rng = random.Random(1)
+    for n in range(200):
+        await write(harness, records({f"k{key}": f"v{n}" for key in rng.sample(range(10), 2)}))
+    before, by_offset = image(harness), dict(offsets(harness))
+    segments = len(harness.replica.log.segments)
+    done = await harness.replica.compact()
+    assert done is not None
+    assert done.bytes_after < done.bytes_before / 5
+    assert len(harness.replica.log.segments) < segments
+    assert image(harness) == before
+    kept = dict(offsets(harness))
+    assert set(kept.items()) <= set(by_offset.items())
+    in_clean = [key for offset, key in kept.items() if offset < done.up_to]
+    assert len(in_clean) == len(set(in_clean)) == 10
+    assert await harness.replica.compact() is None
+
+
+async def test_readers_walk_over_the_gaps(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    for n in range(200):
+        await write(harness, records({f"k{n % 7}": str(n)}))
+    await harness.replica.compact()
+    expected = [offset for offset, _ in offsets(harness)]
+    for start in range(0, 200):
+        seen, offset = [], start
+        while offset < 200:
+            read = harness.replica.read(offset, 150, committed=True, at_least_one=True)
+            assert read.next_offset > offset
+            if read.range is not None:
+                seen += [h.base_offset for _, h in iterate_batches(read.range.read())]
+                read.range.release()
+            offset = read.next_offset
+        assert seen == [o for o in expected if o >= start]
+
+
+async def test_runs_follow_on_one_another(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    for round_ in range(5):
+        for n in range(100):
+            await write(harness, records({f"k{n % 5}": f"{round_}-{n}"}))
+        done = await harness.replica.compact()
+        assert done is not None
+    assert len([o for o, _ in offsets(harness) if o < harness.replica.compacted_to]) == 5
+    assert image(harness) == {f"k{n}": f"4-{95 + n}" for n in range(5)}
+
+
+async def test_tombstones_stay_for_their_time_and_then_go(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    await write(harness, records({"gone": "x", "stays": "y"}))
+    await write(harness, records({"gone": None}))
+    for n in range(100):
+        await write(harness, records({"filler": str(n)}))
+    harness.clock.now = NOW + 3_600_000
+    await harness.replica.compact()
+    assert b"gone" in dict(offsets(harness)).values()
+    for n in range(100):
+        await write(harness, records({"filler": str(n)}))
+    harness.clock.now = NOW + 86_400_001
+    await harness.replica.compact()
+    assert b"gone" not in dict(offsets(harness)).values()
+    assert set(image(harness)) == {"stays", "filler"}
+
+
+async def test_of_the_fences_the_last_one_stays(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    for epoch in range(1, 6):
+        await write(harness, encode_control(ShardFence(epoch, 100), NOW), epoch)
+        for n in range(40):
+            await write(harness, records({"k": str(n)}), epoch)
+    await harness.replica.compact()
+    assert [c.shard_epoch for c in controls(harness)] == [5]
+    disk = harness.disk
+    harness.crash()
+    for name in disk.list(FOLDER):
+        if name.endswith(".snapshot"):
+            disk.remove(f"{FOLDER}/{name}")
+    await harness.open(internal=True)
+    assert harness.replica.machine.shard_epoch == 5
+
+
+def offsets_write(producer_id: int, epoch: int, key: str, value: str) -> bytearray:
+    return records({key: value}, producer_id=producer_id, producer_epoch=epoch, base_sequence=-1, transactional=True)
+
+
+async def transaction(harness: Harness, producer_id: int, serial: int, key: str, *, commit: bool) -> None:
+    await write(harness, offsets_write(producer_id, serial, key, f"{producer_id}-{serial}"))
+    await write(harness, encode_control(Marker(producer_id, serial, commit, 0, serial, 0), NOW))
+
+
+async def test_transactions(folder: RealDisk) -> None:
+    """Committed records stay with their marker, aborted ones go with theirs, and what is open is not touched."""
+    harness = await begin(folder)
+    for serial in range(60):
+        await transaction(harness, 1, serial, f"a{serial % 3}", commit=serial % 4 != 0)
+        await transaction(harness, 2, serial, "b", commit=False)
+    before = image(harness)
+    open_at = harness.replica.log.end_offset
+    await write(harness, offsets_write(3, 0, "open", "x"))
+    for n in range(100):
+        await write(harness, records({"filler": str(n)}))
+    before |= {"open": "x", "filler": "99"}
+    done = await harness.replica.compact()
+    assert done is not None
+    assert done.up_to <= open_at
+    assert image(harness) == before
+    machine = harness.replica.machine
+    assert machine.last_stable_offset == open_at
+    marked = {h.base_offset for h in harness.log_headers() if h.is_control}
+    assert {t.last_offset for t in machine.aborted} <= marked, "an entry without its marker misleads readers"
+    assert len([c for c in controls(harness) if c.producer_id == 2]) < 25
+    state = list(machine.describe_producers())
+    await check_full_replay(harness, before, open_at)
+    assert [p.serial for p in harness.replica.machine.describe_producers()] == [p.serial for p in state]
+
+
+async def check_full_replay(harness: Harness, before: dict[str, str], stable: int) -> None:
+    """Without any snapshot, the compacted log alone says the same."""
+    harness.crash()
+    for name in harness.disk.list(FOLDER):
+        if name.endswith(".snapshot"):
+            harness.disk.remove(f"{FOLDER}/{name}")
+    await harness.open(internal=True)
+    assert harness.recovery.truncated_bytes == 0
+    assert image(harness) == before
+    assert harness.replica.machine.last_stable_offset == stable
+
+
+async def test_compressed_batches_go_as_a_whole_or_stay(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    for n in range(60):
+        await write(harness, records({f"a{n % 2}": str(n), f"b{n % 3}": str(n)}, compression=1))
+    before = image(harness)
+    done = await harness.replica.compact()
+    assert done is not None
+    assert done.bytes_after < done.bytes_before / 3
+    assert image(harness) == before
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+STEPS = ["sync_file", "sync_folder", "_rename", "disk.rename:0", "disk.rename:1", "disk.rename:2", "disk.remove:0"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_crash_at_any_step_leaves_the_old_or_the_new(
+    folder: RealDisk, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    harness = await begin(folder)
+    for n in range(150):
+        await write(harness, records({f"k{n % 4}": str(n)}))
+    before = image(harness)
+    end = harness.replica.log.end_offset
+    name, _, count = step.removeprefix("disk.").partition(":")
+    calls = [0]
+
+    def dies(real: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            if (harness.replica.log.pinned and "cleaned" in str(arguments)) or name == "remove":
+                calls[0] += 1
+                if calls[0] > int(count):
+                    raise Crash
+            return real(*arguments)
+
+        return call
+
+    def at_once(*arguments: Any) -> Any:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        if step.startswith("disk."):
+            patch.setattr(RealDisk, name, dies(getattr(RealDisk, name)))
+        else:
+            patch.setattr(compaction, name, at_once)
+        with pytest.raises(Crash):
+            rules = compaction.Rules(end, (), lambda *_: True, 0, lambda _: None)
+            await compaction.compact(harness.replica.log, 0, rules)
+    harness.crash()
+    await harness.open(internal=True)
+    assert image(harness) == before
+    assert harness.replica.log.end_offset == end
+    assert not [n for n in harness.disk.list(FOLDER) if n.endswith((".cleaned", ".swap"))]
+    for n in range(40):
+        await write(harness, records({"new": str(n)}))
+    assert image(harness) == before | {"new": "39"}
+
+
+async def test_a_swap_file_without_its_segment_removes_nothing(folder: RealDisk) -> None:
+    """A run that was called off while its swap file was on the way to the disk."""
+    harness = await begin(folder)
+    for n in range(150):
+        await write(harness, records({f"k{n % 4}": str(n)}))
+    before = harness.log_bytes()
+    harness.crash()
+    bases = [s.base_offset for s in harness.replica.log.segments]
+    swap = {"v": 1, "replaces": bases[:3], "size": 5, "crc32c": 5}
+    await harness.disk.write_atomically(f"{FOLDER}/{0:020d}.swap", json.dumps(swap).encode())
+    await harness.open(internal=True)
+    assert harness.log_bytes() == before
+
+
+async def test_a_full_disk_changes_nothing(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    for n in range(150):
+        await write(harness, records({f"k{n % 4}": str(n)}))
+    before = harness.log_bytes()
+    harness.disk.full = True
+    with pytest.raises(OSError, match="No space"):
+        await harness.replica.compact()
+    harness.disk.full = False
+    assert harness.log_bytes() == before
+    assert not [n for n in harness.disk.list(FOLDER) if n.endswith(".cleaned")]
+    assert await harness.replica.compact() is not None
