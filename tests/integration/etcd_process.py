@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -22,9 +22,16 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def die_with_parent() -> None:
-    """Run in the child before exec: a killed test run leaves no process behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def dies_with_parent(command: list[str]) -> list[str]:
+    """The same command, killed when this process ends: a killed test run leaves nothing behind.
+
+    Not by `preexec_fn`: that runs between fork and exec in a process whose gRPC threads may hold locks.
+    """
+    program = (
+        "import ctypes, os, signal, sys; "
+        f"ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return [sys.executable, "-I", "-S", "-c", program, *command]
 
 
 class EtcdProcess:
@@ -42,15 +49,15 @@ class EtcdProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "etcd.log", "ab") as log:
             self.process = subprocess.Popen(
-                [
+                dies_with_parent([
                     self.binary, "--name", "test", "--data-dir", str(self.folder / "data"),
                     "--listen-client-urls", client, "--advertise-client-urls", client,
                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                     "--initial-cluster", f"test={peer}", "--log-level", "warn",
                     # SIGKILL of the process keeps the page cache; only the machine's death would lose it.
                     "--unsafe-no-fsync",
-                ],
-                stdout=log, stderr=log, preexec_fn=die_with_parent,
+                ]),
+                stdout=log, stderr=log,
             )
 
     def kill(self) -> None:

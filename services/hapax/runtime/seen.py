@@ -12,7 +12,7 @@ from hapax.runtime.ports import Disk
 log = telemetry.logger("metadata")
 
 FILE: Final = "metadata-seen.json"
-_WRITE_EVERY_S: Final = 5.0
+_WRITE_EVERY_S: Final = 1.0
 
 
 class StoreRefused(Exception):
@@ -22,7 +22,7 @@ class StoreRefused(Exception):
 class HighestSeen:
     """The cluster id and the highest revision and producer id seen; kept in the data folder where there is one.
 
-    Written at most every few seconds: it is a lower bound, so a stale one only detects less. Without a disk it
+    Written at most every second: it is a lower bound, so a stale one only detects less. Without a disk it
     still holds for the life of the process.
     """
 
