@@ -1,0 +1,62 @@
+"""Counting: what went in, what came out, what is missing, what is there twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+from hapax.client import Consumer
+from hapax_spark.demo.flights_csv import WindowTotal
+
+
+@dataclass(frozen=True)
+class Count:
+    """Of one topic against its input: numbers of records."""
+
+    input: int
+    output: int
+    lost: int
+    duplicated: int
+
+
+async def _read(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Every committed (key, value) of a topic, partition by partition in order."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+    }
+    found: list[tuple[bytes | None, bytes | None]] = []
+    async with Consumer(settings) as consumer:
+        partitions = await consumer.partitions(topic)
+        ends = await consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        while True:
+            records = await consumer.poll(timeout_ms=200, max_records=20_000)
+            found += [(record.key, record.value) for record in records]
+            if not records and all([await consumer.position(p) >= end for p, end in ends.items()]):
+                return found
+
+
+def count_lines(bootstrap: str, topic: str, inputs: int) -> Count:
+    """Records of the topic bear the line number of their input as key; the inputs are the lines 1 to `inputs`."""
+    keys = Counter(int(key) for key, _ in asyncio.run(_read(bootstrap, topic)) if key is not None)
+    lost = sum(1 for number in range(1, inputs + 1) if number not in keys)
+    return Count(inputs, keys.total(), lost, keys.total() - len(keys))
+
+
+def differing_windows(bootstrap: str, topic: str, expected: dict[str, WindowTotal]) -> dict[str, str]:
+    """Windows whose last total is not the expected one: key -> what was found."""
+    last: dict[str, WindowTotal] = {}
+    for key, value in asyncio.run(_read(bootstrap, topic)):
+        assert key is not None and value is not None
+        total = json.loads(value)
+        last[key.decode()] = WindowTotal(total["flights"], total["departed"], total["delay_minutes"])
+    return {
+        key: f"expected {expected.get(key)}, found {last.get(key)}"
+        for key in expected.keys() | last.keys()
+        if expected.get(key) != last.get(key)
+    }
