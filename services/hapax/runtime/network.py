@@ -28,6 +28,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
 from hapax.runtime import telemetry
+from hapax.runtime.grpc_gateway import PREFACE
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
     Chunk,
@@ -56,6 +57,10 @@ _TURN_S: Final = 0.002
 """A connection's frames are handled for so long at a time, then the others' are."""
 _RESERVED_DESCRIPTORS: Final = 256
 _BACKLOG: Final = 4096
+_DOOR_S: Final = 30.0
+"""A connection that may be a foreign one and sends nothing is kept so long."""
+_DEAD_PEER_MS: Final = 10_000
+"""What was sent on a connection of our own making and is not acknowledged for so long breaks it (TCP_USER_TIMEOUT)."""
 _CLOSE_SECONDS: Final = 1.0
 """A listener that closes waits so long for its connections to take what is queued."""
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
@@ -178,6 +183,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._fd = sock.fileno()  # valid until the transport closes, after which nothing is sent
         with contextlib.suppress(OSError):  # a socket that the peer has reset already refuses options
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self._accepted and hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER_MS)
         self.serial = self._network.next_serial()
         self._handler = self._opened(cast(FrameConnection, self))
 
@@ -446,6 +453,52 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
+class _Door(asyncio.BufferedProtocol):
+    """Looks at a connection's first four bytes, then hands it to whom it concerns."""
+
+    def __init__(
+        self,
+        network: TcpNetwork,
+        connection: Callable[[], _Connection],
+        foreign: Callable[[asyncio.Transport, bytes], None],
+    ) -> None:
+        self._network = network
+        self._connection = connection
+        self._foreign = foreign
+        self._begin = b""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._timer = self._network.loop.call_later(_DOOR_S, self._transport.abort)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._network.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._begin += self._network.scratch[:nbytes]
+        if len(self._begin) < 4 or self._transport is None:
+            return
+        self._cancel()
+        if self._begin.startswith(PREFACE):
+            self._foreign(self._transport, self._begin)
+            return
+        connection = self._connection()
+        self._transport.set_protocol(connection)
+        connection.connection_made(self._transport)
+        self._network.scratch[: len(self._begin)] = self._begin
+        connection.buffer_updated(len(self._begin))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class _Remainder:
     """What is left of a file range while it is being sent."""
 
@@ -543,12 +596,24 @@ class TcpNetwork:
         return next(self._serials)
 
     async def listen(
-        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[FrameConnection], FrameHandler],
+        limits: FrameLimits,
+        foreign: Callable[[asyncio.Transport, bytes], None] | None = None,
     ) -> _Listener:
-        """Listens on `host`:`port`, 0 for a free port. Raises OSError where the address is taken."""
+        """Listens on `host`:`port`, 0 for a free port. Raises OSError where the address is taken.
+
+        `foreign` takes over a connection that begins with HTTP/2's preface, with the bytes read so far.
+        """
         accepted = _Accepted(min(limits.max_connections, raise_descriptor_limit() - _RESERVED_DESCRIPTORS))
+
+        def connection() -> _Connection:
+            return _Connection(self, accept, limits, accepted)
+
         server = await self.loop.create_server(
-            lambda: _Connection(self, accept, limits, accepted), host, port, backlog=_BACKLOG
+            connection if foreign is None else lambda: _Door(self, connection, foreign), host, port, backlog=_BACKLOG
         )
         return _Listener(server, accepted, limits)
 
@@ -569,9 +634,9 @@ class TcpNetwork:
 
     def _rpc_network(self) -> RpcNetwork:
         if self._rpc is None:
-            from hapax.runtime.rpc import RpcNetwork  # gRPC costs 15 MB and 100 ms: only where it is used
+            from hapax.runtime.rpc import RpcNetwork
 
-            self._rpc = RpcNetwork()
+            self._rpc = RpcNetwork(self)
         return self._rpc
 
 

@@ -1,309 +1,232 @@
-"""Calls between services over gRPC: the real implementation of `ports.RpcChannel` and `ports.RpcServer`.
+"""Calls between services: the real implementation of `ports.RpcChannel` and `ports.RpcServer`.
 
-A server answers every method as an ordinary unary call, so that foreign gRPC clients can use the public services.
-Hapax's own channels send their calls through one bidirectional stream per peer instead, `STREAM_METHOD`, which
-costs about a third: a unary call sets up an HTTP/2 stream, headers and a completion for each request.
+The contracts are gRPC's (`proto/hapax/...`), and every server answers gRPC clients as well (`grpc_gateway`). But a
+gRPC call costs 250 us of CPU on either side, most of it to wake one thread from another, and a transaction makes
+several. So Hapax's own calls carry the same encoded messages as frames over one connection per peer, 15 us each:
 
-On that stream a gRPC message is a run of frames; whatever was queued while the last write was under way leaves in
-one message. Integers are big-endian.
+    request:   u64 call id, u16 length of the method's name, the name, the message
+    response:  u64 call id, u8 status (index into `_STATUSES`), the message or, with an error, its detail in UTF-8
 
-    request frame:   u32 length of what follows, u64 call id, u16 length of the method's name, name, payload
-    response frame:  u32 length of what follows, u64 call id, u8 status (index into `_STATUSES`), payload or detail
-
-What a failure means: UNAVAILABLE (the stream broke or could not be opened) and DEADLINE_EXCEEDED say nothing about
-whether the call took effect; every other status was answered by the handler. Handlers are never cancelled: a caller
-that went away does not leave a half-done decision behind.
+Calls are answered in whatever order they finish. What a failure means: UNAVAILABLE (no connection, or it broke) and
+DEADLINE_EXCEEDED say nothing about whether the call took effect; every other status was answered by the handler.
+Handlers are never cancelled: a caller that went away does not leave a half-done decision behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
 import struct
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, cast
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are not ours; errors are raised anyway
-
-import grpc
-import grpc.aio
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hapax.runtime import telemetry
-from hapax.runtime.ports import RpcChannel, RpcError, RpcHandler, RpcServer
+from hapax.runtime.grpc_gateway import GrpcGateway
+from hapax.runtime.ports import (
+    FrameConnection,
+    FrameHandler,
+    FrameLimits,
+    FrameListener,
+    RpcChannel,
+    RpcError,
+    RpcHandler,
+)
+
+if TYPE_CHECKING:
+    from hapax.runtime.network import TcpNetwork
 
 log = telemetry.logger("rpc")
-
-_aio: Final[Any] = grpc.aio
-"""Untyped on purpose: the published stubs lack `EOF` and name the wrong arguments as required."""
-_END: Final = _aio.EOF
-_GenericRpcHandler: Any = grpc.GenericRpcHandler
-
-STREAM_METHOD: Final = "/hapax.internal.v1.Calls/Stream"
 
 _STATUSES: Final = (
     "OK", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INVALID_ARGUMENT", "FAILED_PRECONDITION",
     "NOT_FOUND", "ABORTED", "INTERNAL",
 )
 _STATUS_INDEX: Final = {name: index for index, name in enumerate(_STATUSES)}
-_REQUEST: Final = struct.Struct(">IQH")
-_RESPONSE: Final = struct.Struct(">IQB")
-_LENGTH: Final = struct.Struct(">I")
-_MESSAGE_BYTES: Final = 32 * 1024 * 1024
-_JOIN_BYTES: Final = 1024 * 1024
-"""Frames are joined into one message up to about this size."""
+_REQUEST: Final = struct.Struct(">QH")
+_RESPONSE: Final = struct.Struct(">QB")
+_FOREVER_MS: Final = 2**62
+_LIMITS: Final = FrameLimits(max_frame_bytes=32 * 1024 * 1024, idle_ms=_FOREVER_MS)
 _MAX_RUNNING: Final = 1000
-"""Handlers that run at once for one stream; further calls are not read."""
+"""Handlers that run at once for one connection; it is not read while there are so many."""
+_CONNECT_S: Final = 5.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MESSAGE_BYTES),
-    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the old one's back-off
-    ("grpc.enable_retries", 0),
-    ("grpc.keepalive_time_ms", 10_000),     # finds a peer that froze or was cut off
-    ("grpc.keepalive_timeout_ms", 5_000),
-)
-_SERVER_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MESSAGE_BYTES),
-    ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.max_ping_strikes", 0),
-)
 
 
 class RpcNetwork:
     """Makes servers and channels; channels are shared per address."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: TcpNetwork) -> None:
+        self._network = network
         self._channels: dict[str, _Channel] = {}
 
-    async def serve(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
+    async def serve(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> _Server:
         """Raises OSError where the address is taken."""
         server = _Server(handlers)
-        await server.start(host, port)
+        await server.start(self._network, host, port)
         return server
 
     def channel(self, address: str) -> RpcChannel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = _Channel(address, lambda: self._channels.pop(address, None))
+            channel = self._channels[address] = _Channel(
+                self._network, address, lambda: self._channels.pop(address, None))
         return channel
-
-
-class _Outbox:
-    """Frames waiting for the one write that gRPC allows at a time."""
-
-    __slots__ = ("_broken", "_frames", "_write", "_writing")
-
-    def __init__(self, write: Callable[[bytes], Coroutine[Any, Any, None]], broken: Callable[[str], None]) -> None:
-        self._write = write
-        self._broken = broken
-        self._frames: list[bytes] = []
-        self._writing: asyncio.Task[None] | None = None
-
-    def put(self, header: bytes, payload: bytes) -> None:
-        self._frames += (header, payload)
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._drain())
-
-    async def _drain(self) -> None:
-        try:
-            while self._frames:
-                size = count = 0
-                for frame in self._frames:
-                    size += len(frame)
-                    count += 1
-                    if size >= _JOIN_BYTES and count % 2 == 0:
-                        break
-                message = b"".join(self._frames[:count])
-                del self._frames[:count]
-                await self._write(message)
-        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-            self._frames.clear()
-            self._broken(_describe(error))
-        finally:
-            self._writing = None
 
 
 # --- the calling side ---------------------------------------------------------------------------------------------
 
 
-class _Stream:
-    """One open stream and the calls that wait for an answer on it."""
+class _Link:
+    """One open connection and the calls that wait for an answer on it."""
 
-    def __init__(self, channel: Any, call: Any) -> None:
+    def __init__(self, connection: FrameConnection) -> None:
         self.broken = ""
-        self._channel = channel
-        self._call = call
+        self._connection = connection
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[bytes]] = {}
-        self._outbox = _Outbox(call.write, self.fail)
-        self._reader = asyncio.get_running_loop().create_task(self._read())
 
-    async def call(self, method: bytes, request: bytes) -> bytes:
+    async def call(self, method: bytes, request: bytes, deadline: float) -> bytes:
+        """Raises TimeoutError, RpcError."""
+        loop = asyncio.get_running_loop()
         call_id = next(self._ids)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes] = loop.create_future()
         self._pending[call_id] = answer
-        self._outbox.put(_REQUEST.pack(10 + len(method) + len(request), call_id, len(method)) + method, request)
+        self._connection.send((_REQUEST.pack(call_id, len(method)), method, request))
+        timer = loop.call_at(deadline, _expire, answer)
         try:
             return await answer
         finally:
+            timer.cancel()
             self._pending.pop(call_id, None)
 
-    async def _read(self) -> None:
-        reason = "the peer closed the stream"
-        try:
-            while (message := await self._call.read()) is not _END:
-                self._answers(message)
-        except (grpc.RpcError, grpc.aio.UsageError, struct.error) as error:
-            reason = _describe(error)
-        self.fail(reason)
+    def on_frame(self, frame: memoryview) -> None:
+        call_id, status = _RESPONSE.unpack_from(frame)
+        answer = self._pending.get(call_id)
+        if answer is None or answer.done():
+            return  # its caller's deadline has passed
+        body = bytes(frame[_RESPONSE.size :])
+        if status == 0:
+            answer.set_result(body)
+        else:
+            answer.set_exception(RpcError(cast(Any, _STATUSES[status]), body.decode("utf-8", "replace")))
 
-    def _answers(self, message: bytes) -> None:
-        position = 0
-        while position < len(message):
-            length, call_id, status = _RESPONSE.unpack_from(message, position)
-            body = message[position + _RESPONSE.size : position + 4 + length]
-            position += 4 + length
-            answer = self._pending.get(call_id)
-            if answer is None or answer.done():
-                continue  # its caller's deadline has passed
-            if status == 0:
-                answer.set_result(body)
-            else:
-                answer.set_exception(RpcError(cast(Any, _STATUSES[status]), body.decode("utf-8", "replace")))
+    def on_drained(self) -> None:
+        """Nothing to do: callers wait for their answers anyway."""
 
-    def fail(self, reason: str) -> None:
-        """All pending calls end with UNAVAILABLE; the next call opens a new stream."""
-        if self.broken:
-            return
-        self.broken = reason
+    def on_closed(self, reason: str) -> None:
+        self.broken = self.broken or reason
         for answer in self._pending.values():
             if not answer.done():
-                answer.set_exception(RpcError("UNAVAILABLE", reason))
-        self._call.cancel()
-        _in_background(self._channel.close())
+                answer.set_exception(RpcError("UNAVAILABLE", self.broken))
 
-    async def close(self) -> None:
-        self.fail("the channel was closed")
-        self._reader.cancel()
-        await self._channel.close()
+    def close(self, reason: str) -> None:
+        self.broken = reason
+        self._connection.drop()
+
+
+def _expire(answer: asyncio.Future[bytes]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 class _Channel:
     """`ports.RpcChannel`: connects at the first call, and again after a failure, not before its back-off is over."""
 
-    def __init__(self, address: str, forget: Callable[[], object]) -> None:
+    def __init__(self, network: TcpNetwork, address: str, forget: Callable[[], object]) -> None:
+        self._network = network
         self._address = address
         self._forget = forget
-        self._stream: _Stream | None = None
-        self._opening: asyncio.Task[_Stream] | None = None
+        self._link: _Link | None = None
+        self._opening: asyncio.Task[_Link] | None = None
         self._backoff_s = 0.0
         self._not_before = 0.0
         self._methods: dict[str, bytes] = {}
 
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        deadline = asyncio.get_running_loop().time() + timeout
         name = self._methods.get(method)
         if name is None:
             name = self._methods[method] = method.encode()
         try:
-            async with asyncio.timeout(timeout):
-                stream = self._stream
-                if stream is None or stream.broken:
-                    stream = await self._open()
-                return await stream.call(name, request)
+            link = self._link
+            if link is None or link.broken:
+                async with asyncio.timeout_at(deadline):
+                    link = await self._open()
+            return await link.call(name, request, deadline)
         except TimeoutError:
             raise RpcError("DEADLINE_EXCEEDED", f"{method} at {self._address} in {timeout} s") from None
 
-    async def _open(self) -> _Stream:
+    async def _open(self) -> _Link:
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._connect())
             self._opening.add_done_callback(self._opened)
         return await asyncio.shield(self._opening)
 
-    def _opened(self, task: asyncio.Task[_Stream]) -> None:
+    def _opened(self, task: asyncio.Task[_Link]) -> None:
         self._opening = None
         if not task.cancelled() and task.exception() is None:
-            self._stream = task.result()
+            self._link = task.result()
 
-    async def _connect(self) -> _Stream:
+    async def _connect(self) -> _Link:
         """Calls made during the back-off wait for its end, so a caller that retries at once does not spin."""
         loop = asyncio.get_running_loop()
         if (wait := self._not_before - loop.time()) > 0:
             await asyncio.sleep(wait)
         self._backoff_s = min(max(2 * self._backoff_s, _FIRST_BACKOFF_S), _MAX_BACKOFF_S)
-        channel = _aio.insecure_channel(self._address, options=_CHANNEL_OPTIONS)
-        call = channel.stream_stream(STREAM_METHOD)()
+        self._not_before = loop.time() + self._backoff_s * random.uniform(0.5, 1.0)
+        host, _, port = self._address.rpartition(":")
+        links: list[_Link] = []
+
+        def opened(connection: FrameConnection) -> FrameHandler:
+            links.append(_Link(connection))
+            return links[0]
+
         try:
-            await call.wait_for_connection()
-        except (grpc.RpcError, asyncio.CancelledError) as error:
-            self._not_before = loop.time() + self._backoff_s * random.uniform(0.5, 1.0)
-            call.cancel()
-            _in_background(channel.close())
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            raise RpcError("UNAVAILABLE", f"{self._address}: {_describe(error)}") from None
-        # A peer that accepts streams and drops them at once must not be asked in a tight loop either.
+            async with asyncio.timeout(_CONNECT_S):
+                await self._network.connect(host.strip("[]"), int(port), opened, _LIMITS)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
+        # A peer that accepts connections and drops them at once must not be asked in a tight loop either.
         self._not_before = loop.time() + _FIRST_BACKOFF_S * random.uniform(0.5, 1.0)
         self._backoff_s = 0.0
-        return _Stream(channel, call)
+        return links[0]
 
     async def close(self) -> None:
         self._forget()
         if self._opening is not None:
             self._opening.cancel()
-        if self._stream is not None:
-            await self._stream.close()
+        if self._link is not None:
+            self._link.close("the channel was closed")
 
 
 # --- the answering side -------------------------------------------------------------------------------------------
 
 
-class _Server(_GenericRpcHandler):  # type: ignore[misc]
+class _Server:
     """`ports.RpcServer`."""
 
     def __init__(self, handlers: dict[str, RpcHandler]) -> None:
         self.address = ""
-        self._by_bytes = {name.encode(): handler for name, handler in handlers.items()}
-        self._methods = {name: grpc.unary_unary_rpc_method_handler(_unary(self, name, handler))
-                         for name, handler in handlers.items()}
-        self._methods[STREAM_METHOD] = grpc.stream_stream_rpc_method_handler(self._serve_stream)
-        self._server: Any = None
+        # The caller may add handlers until the first call of each: the dictionary is not copied.
+        self.handlers = handlers
+        self._gateway = GrpcGateway(handlers, lambda name, handler, request: self.spawn(_run(name, handler, request)))
+        self._listener: FrameListener | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def start(self, host: str, port: int) -> None:
-        server = _aio.server(options=_SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((self,))
-        try:
-            bound = server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {host}:{port}: {error}") from None
-        await server.start()
-        self._server = server
-        self.address = f"{host}:{bound}"
-
-    def service(self, handler_call_details: Any) -> Any:
-        return self._methods.get(handler_call_details.method)
+    async def start(self, network: TcpNetwork, host: str, port: int) -> None:
+        self._listener = await network.listen(
+            host, port, lambda connection: _Caller(self, connection), _LIMITS, foreign=self._gateway.take)
+        self.address = f"{host}:{self._listener.port}"
 
     async def close(self, grace: float = 0.0) -> None:
         """Lets the handlers that run finish, at most `grace` seconds."""
         if grace > 0 and self._running:
             await asyncio.wait(set(self._running), timeout=grace)
-        if self._server is not None:
-            await self._server.stop(0)
-
-    async def run(self, method: str, handler: RpcHandler, request: bytes) -> tuple[str, bytes]:
-        """(status, payload or detail)."""
-        try:
-            return "OK", await handler(request)
-        except RpcError as error:
-            return error.status, error.detail.encode()
-        except Exception as error:
-            log.error("a call failed", exc_info=error, method=method)
-            return "INTERNAL", b"the handler failed; see the server's log"
+        if self._listener is not None:
+            await self._listener.close()
+        await self._gateway.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -311,57 +234,56 @@ class _Server(_GenericRpcHandler):  # type: ignore[misc]
         task.add_done_callback(self._running.discard)
         return task
 
-    async def _serve_stream(self, _requests: Any, context: Any) -> None:
-        await context.send_initial_metadata(())
-        outbox = _Outbox(context.write, lambda reason: None)
-        room = asyncio.Semaphore(_MAX_RUNNING)
-        while (message := await context.read()) is not _END:
-            position = 0
-            while position < len(message):
-                try:
-                    length, call_id, method_size = _REQUEST.unpack_from(message, position)
-                except struct.error:
-                    log.warning("ending a stream of calls: a frame that cannot be read", peer=context.peer())
-                    return
-                name_at = position + _REQUEST.size
-                method = message[name_at : name_at + method_size]
-                request = message[name_at + method_size : position + 4 + length]
-                position += 4 + length
-                await room.acquire()
-                self.spawn(self._answer(outbox, room, call_id, method, request))
 
-    async def _answer(
-        self, outbox: _Outbox, room: asyncio.Semaphore, call_id: int, method: bytes, request: bytes
-    ) -> None:
-        handler = self._by_bytes.get(method)
+async def _run(method: str, handler: RpcHandler, request: bytes) -> tuple[str, bytes]:
+    """(status, message or detail)."""
+    try:
+        return "OK", await handler(request)
+    except RpcError as error:
+        return error.status, error.detail.encode()
+    except Exception as error:
+        log.error("a call failed", exc_info=error, method=method)
+        return "INTERNAL", b"the handler failed; see the server's log"
+
+
+class _Caller:
+    """One connection on which calls arrive."""
+
+    def __init__(self, server: _Server, connection: FrameConnection) -> None:
+        self._server = server
+        self._connection = connection
+        self._running = 0
+        self._paused = False
+
+    def on_frame(self, frame: memoryview) -> None:
+        try:
+            call_id, name_size = _REQUEST.unpack_from(frame)
+            name_end = _REQUEST.size + name_size
+            method = str(frame[_REQUEST.size : name_end], "utf-8")
+        except (struct.error, UnicodeDecodeError):
+            log.warning("closing a connection: not a call", peer=self._connection.peer)
+            self._connection.drop()
+            return
+        self._running += 1
+        if self._running >= _MAX_RUNNING and not self._paused:
+            self._paused = True
+            self._connection.pause_reading()
+        self._server.spawn(self._answer(call_id, method, bytes(frame[name_end:])))
+
+    async def _answer(self, call_id: int, method: str, request: bytes) -> None:
+        handler = self._server.handlers.get(method)
         if handler is None:
-            status, payload = "UNIMPLEMENTED", method
+            status, payload = "UNIMPLEMENTED", method.encode()
         else:
-            status, payload = await self.run(method.decode(), handler, request)
-        room.release()
-        outbox.put(_RESPONSE.pack(9 + len(payload), call_id, _STATUS_INDEX[status]), payload)
+            status, payload = await _run(method, handler, request)
+        self._connection.send((_RESPONSE.pack(call_id, _STATUS_INDEX[status]), payload))
+        self._running -= 1
+        if self._paused and self._running <= _MAX_RUNNING // 2:
+            self._paused = False
+            self._connection.resume_reading()
 
+    def on_drained(self) -> None:
+        """Nothing to do: the network itself stops reading from a peer that does not read."""
 
-def _unary(server: _Server, name: str, handler: RpcHandler) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
-    async def serve(request: bytes, context: Any) -> bytes:
-        work: asyncio.Task[tuple[str, bytes]] = server.spawn(server.run(name, handler, request))
-        status, payload = await asyncio.shield(work)
-        if status != "OK":
-            await context.abort(getattr(grpc.StatusCode, status), payload.decode("utf-8", "replace"))
-        return payload
-
-    return serve
-
-
-_closing: set[asyncio.Task[Any]] = set()
-
-
-def _in_background(work: Coroutine[Any, Any, Any]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
-
-
-def _describe(error: BaseException) -> str:
-    details = getattr(error, "details", None)
-    return str(details() if callable(details) else error) or type(error).__name__
+    def on_closed(self, reason: str) -> None:
+        """Handlers run on; their answers are dropped."""

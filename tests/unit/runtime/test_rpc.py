@@ -1,9 +1,11 @@
-"""Calls between services: what a caller is told in each case, on the stream and as ordinary gRPC."""
+"""Calls between services: what a caller is told in each case, in frames and as ordinary gRPC."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 
 import grpc
 import grpc.aio
@@ -149,19 +151,66 @@ async def test_foreign_grpc_clients_make_ordinary_unary_calls() -> None:
     await server.close()
 
 
-async def test_bytes_that_are_no_grpc_harm_nobody() -> None:
+async def test_many_calls_at_once_are_bounded_and_all_answered() -> None:
+    network, service = TcpNetwork(), Service()
+    running = most = 0
+
+    async def counted(request: bytes) -> bytes:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return request
+
+    server = await network.serve_rpc("127.0.0.1", 0, service.handlers | {"/t.Service/Count": counted})
+    channel = network.rpc_channel(server.address)
+    requests = [b"%d" % n for n in range(5000)]
+    assert await asyncio.gather(*(channel.call("/t.Service/Count", r, 20) for r in requests)) == requests
+    assert most <= 1000
+    await channel.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("junk", [
+    b"\x00" * 64, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64, b"PR", b"\xff" * 9,
+    b"\x00\x00\x00\x0a" + b"\x00" * 8 + b"\xff\xff", b"\x00\x00\x00\x0c" + b"\x00" * 9 + b"\x02\xff\xfe",
+])
+async def test_bytes_that_are_no_call_harm_nobody(junk: bytes) -> None:
     _, _, server, channel = await start()
     host, _, port = server.address.rpartition(":")
-    for junk in (b"\x00" * 64, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64):
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(junk)
-        writer.close()
-    async with grpc.aio.insecure_channel(server.address) as foreign:
-        stream = foreign.stream_stream("/hapax.internal.v1.Calls/Stream")()
-        for junk in (b"", b"\x00", b"\xff" * 40, b"\x00\x00\x00\x0a" + b"\x00" * 8 + b"\xff\xff"):
-            await stream.write(junk)
-        await stream.done_writing()
-        await stream.code()
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(junk)
+    writer.write_eof()
+    await reader.read()  # whatever it is told, it is told the end
+    writer.close()
     assert await channel.call(ECHO, b"still here", 5) == b"still here"
     await channel.close()
     await server.close()
+
+
+async def test_a_foreign_client_that_streams_large_messages_is_passed_on_whole() -> None:
+    _, _, server, _ = await start()
+    async with grpc.aio.insecure_channel(server.address, options=[
+        ("grpc.max_receive_message_length", 32 << 20), ("grpc.max_send_message_length", 32 << 20)
+    ]) as foreign:
+        payloads = [bytes([n]) * 3_000_000 for n in range(6)]
+        call = foreign.unary_unary(ECHO)
+        assert await asyncio.gather(*(call(payload) for payload in payloads)) == payloads
+    await server.close()
+
+
+def test_the_grpc_library_is_loaded_only_for_a_foreign_client() -> None:
+    check = """
+import asyncio, sys
+from hapax.runtime.network import TcpNetwork
+async def main():
+    async def echo(request): return request
+    network = TcpNetwork()
+    server = await network.serve_rpc("127.0.0.1", 0, {"/t/E": echo})
+    assert await network.rpc_channel(server.address).call("/t/E", b"x", 5) == b"x"
+    await server.close()
+asyncio.run(main())
+assert "grpc" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", check], check=True)
