@@ -88,6 +88,8 @@ class World:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.said: list[str] = []
         self.losing = False
+        self.postponing = False
+        """Completions wait for the id's next record."""
         self.held: list[Call] = []
         self.timers: dict[str, int] = {}
         self.outgoing: dict[str, SendMarkers] = {}
@@ -183,9 +185,12 @@ class World:
             self.effect(effect)
         if call is not None:
             self.say(f"{call.who}: {call.then(reply)}")
+        self._ask_held(record.transactional_id)
+
+    def _ask_held(self, transactional_id: str) -> None:
         waiting, self.held = self.held, []
         for each in waiting:
-            if each.request.transactional_id == record.transactional_id:
+            if each.request.transactional_id == transactional_id:
                 self.call(each)
             else:
                 self.held.append(each)
@@ -262,7 +267,19 @@ class World:
         progress = self.shard.markers_answered(transactional_id, sent.serial, results, self.now)
         if progress.decision is not None and progress.decision.record is not None:
             self.outgoing.pop(transactional_id)
-            self.store(progress.decision.record)
+            completion = progress.decision.record
+            if self.postponing and isinstance(completion, Transaction):
+                self.shard.postpone(completion)
+                self.say(f"postponed {show(completion)}")
+                self._ask_held(transactional_id)
+            else:
+                self.store(completion)
+
+    def complete(self, transactional_id: str) -> None:
+        """Nothing came for a while: a postponed completion is stored after all."""
+        decision = self.shard.completion(transactional_id)
+        if decision is not None and decision.record is not None:
+            self.store(decision.record)
 
     def write_marker(
         self, sent: SendMarkers, marker: Marker, at: TransactionPartition

@@ -51,6 +51,9 @@ against an older owner's answer: it refuses one below the shard epoch of the las
 that took over decides no transaction without marking its partitions. The bound keeps a process that was frozen for
 longer from answering at all before it has asked. Answers without such a guard (commit tokens) are confirmed anew."""
 
+POSTPONED_FOR_S = 0.5
+"""A completed transaction's record waits at most so long for the id's next one to make it unnecessary."""
+
 _EXPIRE_AT_ONCE = 1000
 
 
@@ -109,6 +112,8 @@ class TxnShard(Shard):
         self._held: dict[str, list[asyncio.Future[None]]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, int] = {}
+        self._postponed: dict[str, None] = {}
+        self._completer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -273,9 +278,11 @@ class TxnShard(Shard):
         if not self.serving or epoch != self.epoch:
             return
         progress = self.machine.markers_answered(sent.transactional_id, sent.serial, results, self.now())
-        if progress.decision is not None and progress.decision.record is not None:
+        if progress.decision is not None:
+            completion = progress.decision.record
+            assert isinstance(completion, Transaction)
             self._retries.pop(sent.transactional_id, None)
-            self.persist(progress.decision.record)
+            self._postpone(completion)
         if progress.retry is not None:
             attempt = self._retries.get(sent.transactional_id, 0)
             self._retries[sent.transactional_id] = attempt + 1
@@ -286,11 +293,33 @@ class TxnShard(Shard):
                 retry_after(attempt, self.node.random), self._send_again, progress.retry, epoch
             )
 
+    def _postpone(self, completion: Transaction) -> None:
+        """The id's next record says it too; where none comes soon, the completion is appended after all."""
+        self.machine.postpone(completion)
+        self._postponed[completion.transactional_id] = None
+        self._wake(completion.transactional_id)
+        if self._completer is None:
+            self._completer = asyncio.get_running_loop().call_later(POSTPONED_FOR_S, self._complete)
+
+    def _complete(self) -> None:
+        self._completer = None
+        postponed, self._postponed = self._postponed, {}
+        for transactional_id in postponed:
+            decision = self.machine.completion(transactional_id)
+            if decision is not None and decision.record is not None:
+                self.persist(decision.record)
+
     def _send_again(self, markers: SendMarkers, epoch: ShardEpoch) -> None:
         if self.serving and epoch == self.epoch:
             self._markers.send(self, markers)
 
     # --- life -----------------------------------------------------------------------------------------------------
+
+    async def drained(self) -> None:
+        """Postponed completions are stored first, so that the next owner has nothing to mark again."""
+        if self.serving:
+            self._complete()
+        await super().drained()
 
     def _begin_load(self) -> None:
         self.machine = TransactionShard(self._limits, self._ids, self.node.newest_connection())
@@ -313,6 +342,10 @@ class TxnShard(Shard):
         self._timers.clear()
         self._held.clear()
         self._retries.clear()
+        self._postponed.clear()
+        if self._completer is not None:
+            self._completer.cancel()
+            self._completer = None
         if self._expiry is not None:
             self._expiry.cancel()
 

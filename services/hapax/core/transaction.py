@@ -83,6 +83,7 @@ class TransactionShard:
         self._timers: dict[str, Millis] = {}       # when each timer that was started fires
         self._overdue: set[str] = set()            # timed out while a record was pending: nothing else goes first
         self._unmarked: dict[str, Unmarked] = {}
+        self._completed: dict[str, Transaction] = {}   # postponed completions: every marker stored, no record yet
 
     # --- log ------------------------------------------------------------------------------------------------------
 
@@ -102,8 +103,9 @@ class TransactionShard:
         """Applies a decision's record once it is durable. The id is no longer pending: ask its held calls again."""
         transactional_id = record.transactional_id
         pending = self._pending.pop(transactional_id, None)
-        before = self.transactions.get(transactional_id)
+        before = self._current(transactional_id)
         _check_transition(before, record, pending)
+        self._completed.pop(transactional_id, None)
         if isinstance(record, Tombstone):
             del self.transactions[transactional_id]
             self._connections.forget(transactional_id)
@@ -123,8 +125,30 @@ class TransactionShard:
         transactional_id = record.transactional_id
         self._pending.pop(transactional_id, None)
         self._timers.pop(transactional_id, None)
-        transaction = self.transactions.get(transactional_id)
+        transaction = self._current(transactional_id)
         return [] if transaction is None else list(self._work(transaction, now))
+
+    def postpone(self, completion: Transaction) -> None:
+        """Instead of persisting the COMPLETE record that `markers_answered` decided, the service may wait for the
+        id's next record, which then says the same: a transaction can only begin after the last one's markers. The
+        id goes on as if completed; a coordinator that takes over meanwhile finds PREPARE_*, and sends markers again
+        that every partition has. Ask `completion` after a while without calls."""
+        transactional_id = completion.transactional_id
+        del self._pending[transactional_id]
+        del self._unmarked[transactional_id]
+        self._completed[transactional_id] = completion
+
+    def completion(self, transactional_id: str) -> Decision | None:
+        """The postponed COMPLETE record, to be persisted now; None where a later record has said it."""
+        completed = self._completed.get(transactional_id)
+        if completed is None or transactional_id in self._pending:
+            return None
+        self._pending[transactional_id] = completed.state
+        return Decision(completed, reply=None)
+
+    def _current(self, transactional_id: str) -> Transaction | None:
+        """The id's state: its last record, and what is certain since."""
+        return self._completed.get(transactional_id) or self.transactions.get(transactional_id)
 
     def _work(self, transaction: Transaction, now: Now) -> Iterator[Effect]:
         """What a transaction in this state needs to have done: the same after a replay and after a load."""
@@ -216,7 +240,7 @@ class TransactionShard:
         self, transactional_id: str, serial: Serial, results: Iterable[MarkerResult], now: Now
     ) -> MarkersProgress:
         """Answers may come late, twice, or for a transaction long completed."""
-        transaction = self.transactions.get(transactional_id)
+        transaction = self._current(transactional_id)
         if transaction is None or transaction.serial != serial or not transaction.is_decided:
             return MarkersProgress(None, None)
         unmarked = self._unmarked[transactional_id]
@@ -232,7 +256,7 @@ class TransactionShard:
 
     def time_out(self, transactional_id: str, now: Now) -> Decision | None:
         """The id's timer fired. None: nothing to do now; should that change, a new timer is started."""
-        transaction = self.transactions.get(transactional_id)
+        transaction = self._current(transactional_id)
         if transaction is None:
             return None
         decision = time_out(transaction, self._context(transactional_id, now))
@@ -269,7 +293,7 @@ class TransactionShard:
         """For DescribeTransactions. Refuses an unknown id (TRANSACTIONAL_ID_NOT_FOUND)."""
         if not transactional_id:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        transaction = self.transactions.get(transactional_id)
+        transaction = self._current(transactional_id)
         if transaction is None or self._pending.get(transactional_id) is State.DEAD:
             raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {transactional_id}")
         return transaction
@@ -281,7 +305,7 @@ class TransactionShard:
         wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
         return [
             transaction
-            for transactional_id, transaction in self.transactions.items()
+            for transactional_id, transaction in {**self.transactions, **self._completed}.items()
             if (not wanted_states or transaction.state.kafka_name in wanted_states)
             and (not wanted_ids or not wanted_ids.isdisjoint(_producer_ids(transaction)))
             and (duration_ms < 0 or _is_older(transaction, duration_ms, now))
@@ -307,7 +331,7 @@ class TransactionShard:
         context = self._context(transactional_id, now)
         if transactional_id in self._pending or transactional_id in self._overdue:
             return context.hold(request.caller, "a record of this transactional id is being written")
-        return decide(self.transactions.get(transactional_id), request, context)
+        return decide(self._current(transactional_id), request, context)
 
     def _pend(self, answer: _Outcome) -> _Outcome:
         """From here until its replay the record is under way, and nothing else is decided for its id."""

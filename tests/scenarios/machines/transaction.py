@@ -17,6 +17,7 @@
     delay NAME COMMAND…                  the call is made, but stays in the network until `deliver NAME`
     deliver NAME                         as often as wanted
     markers [PARTITION…] [id=app]        the outstanding markers, or some, are written and answered
+    postpone / complete                  from now on completions wait for the id's next record; now it is stored
     lost COMMAND…                        the coordinator decides, then dies before the record is stored
     take-over [connection=N]             another coordinator loads the log; N: this node's newest connection
     former COMMAND…                      done by the coordinator that was taken over from, which does not know it
@@ -287,6 +288,12 @@ class Interpreter:
 
     def do_wait(self, command: Command) -> None:
         self.world.advance(int(command.positional[0].replace("_", "")))
+
+    def do_postpone(self, command: Command) -> None:
+        self.world.postponing = True
+
+    def do_complete(self, command: Command) -> None:
+        self.world.complete(command.text("id", "app"))
 
     def do_expire(self, command: Command) -> None:
         for transactional_id in self.world.shard.expired(self.world.now):

@@ -217,6 +217,14 @@ class Transactions(RuleBasedStateMachine):
     def take_over(self) -> None:
         self.world.take_over()
 
+    @rule(postponing=st.booleans())
+    def postpone_completions(self, postponing: bool) -> None:
+        self.world.postponing = postponing
+
+    @rule()
+    def complete(self) -> None:
+        self._do(lambda: self.world.complete(APP))
+
     @precondition(lambda self: self.world.outgoing)
     @rule(where=st.sampled_from([*PARTITIONS, ""]))
     def send_markers(self, where: str) -> None:
@@ -297,6 +305,7 @@ class Transactions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Everything comes to rest: each committed value is seen once, nothing stays undecided."""
+        self.world.postponing = False
         self.the_log_gives_the_live_state_back()
         self.world.take_over()
         for _ in range(3):
