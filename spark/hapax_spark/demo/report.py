@@ -37,6 +37,7 @@ class Part:
     title: str
     samples: list[tuple[float, int]] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 def page(verdict: dict[str, Any], parts: Sequence[Part]) -> str:

@@ -1,0 +1,166 @@
+"""What the parts of the demo share: the cluster, programs that can be killed, watching and waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.client import HapaxError, TopicPartition
+from hapax.client.blocking import Admin, Consumer
+from hapax_spark.demo.report import Kill, Part
+
+POLL_S = 0.05
+SAMPLE_S = 0.5
+
+
+class DemoFailure(RuntimeError):
+    """The demo could not be carried out; the sentence says where and which log to read."""
+
+
+class Program:
+    """One program of the demo in a process group of its own, so that SIGKILL takes all of it."""
+
+    def __init__(self, module: str, arguments: list[str], log: Path) -> None:
+        self.name = module.rpartition(".")[2]
+        self.log = log
+        self._output: IO[bytes] = log.open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group: Spark's driver is a JVM and several Pythons."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._output.close()
+
+    def finish(self, timeout: float) -> None:
+        """Waits for its end. Raises DemoFailure for an exit code other than 0."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise DemoFailure(f"{self.name} did not end within {timeout:.0f} s; see {self.log}") from None
+        self.kill()
+        if code != 0:
+            raise DemoFailure(f"{self.name} ended with code {code}; see {self.log}")
+
+
+class Stage:
+    """The running cluster and the part of the demo that is on."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path, show: Callable[[str, int, int], None]) -> None:
+        """`show(label, done, total)` draws progress."""
+        self.cluster = cluster
+        self.folder = folder
+        self.bootstrap = cluster.bootstrap
+        self.programs: list[Program] = []
+        self._show = show
+        self._part: Part | None = None
+        self._began = 0.0
+
+    def run(self, module: str, *arguments: str, log: str) -> Program:
+        program = Program(f"hapax_spark.demo.{module}", ["--bootstrap", self.bootstrap, *arguments], self.folder / log)
+        self.programs.append(program)
+        return program
+
+    def end(self) -> None:
+        """No program outlives the demo."""
+        for program in self.programs:
+            program.kill()
+
+    @contextlib.contextmanager
+    def part(self, title: str, topic: str, total: int) -> Iterator[Part]:
+        """Measures one part: a thread samples how many records the topic holds."""
+        part = Part(title)
+        self._part, self._began = part, time.monotonic()
+        stop = threading.Event()
+        sampler = threading.Thread(target=self._sample, args=(part, topic, total, stop), daemon=True)
+        sampler.start()
+        try:
+            yield part
+        finally:
+            stop.set()
+            sampler.join(10)
+            part.seconds = time.monotonic() - self._began
+
+    def _sample(self, part: Part, topic: str, total: int, stop: threading.Event) -> None:
+        began = self._began
+        while not stop.is_set():
+            try:
+                with Consumer(self._settings(auto__offset__reset="earliest")) as consumer:
+                    partitions = consumer.partitions(topic)
+                    while not stop.wait(SAMPLE_S):
+                        held = sum(consumer.end_offsets(partitions).values())
+                        part.samples.append((time.monotonic() - began, held))
+                        self._show(part.title, min(held, total), total)
+            except HapaxError:
+                stop.wait(SAMPLE_S)  # a node is down, or the topic is not there yet: look again
+
+    def kill(self, program: Program) -> None:
+        if not program.running():
+            raise DemoFailure(f"{program.name} ended before it could be killed; see {program.log}")
+        program.kill()
+        self._note("spark driver" if program.name == "pipeline" else program.name)
+
+    def kill_node(self, name: str) -> None:
+        """SIGKILL, then a new process under the same name."""
+        self.cluster.kill(name)
+        self._note(name)
+        self.cluster.start(name)
+
+    def _note(self, target: str) -> None:
+        assert self._part is not None
+        self._part.kills.append(Kill(time.monotonic() - self._began, target))
+
+    def wait(self, condition: Callable[[], bool], what: str, program: Program, timeout: float = 120) -> None:
+        """Until the condition holds. Raises DemoFailure where the program ends first or time is up."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if not program.running():
+                raise DemoFailure(f"{program.name} ended while the demo waited for {what}; see {program.log}")
+            if time.monotonic() > deadline:
+                raise DemoFailure(f"no {what} within {timeout:.0f} s; see {program.log}")
+            time.sleep(POLL_S)
+
+    def held(self, topic: str) -> int:
+        """Records in a topic (markers included), 0 while it cannot be asked."""
+        try:
+            with Admin(self._settings()) as admin:
+                found = [t for t in admin.list_topics() if t.name == topic]
+            if not found:
+                return 0
+            with Consumer(self._settings(auto__offset__reset="earliest")) as consumer:
+                return sum(consumer.end_offsets([TopicPartition(topic, p.partition) for p in found[0].partitions]).values())
+        except HapaxError:
+            return 0
+
+    def writing(self) -> bool:
+        """Whether a Spark transaction is open and holds data now."""
+        try:
+            with Admin(self._settings()) as admin:
+                names = [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])]
+                return any(t.partitions for t in admin.describe_transactions(names))
+        except HapaxError:
+            return False
+
+    def _settings(self, **more: str) -> dict[str, str]:
+        quick = {"bootstrap.servers": self.bootstrap, "default.api.timeout.ms": "3000", "request.timeout.ms": "2000"}
+        return quick | {name.replace("__", "."): value for name, value in more.items()}
