@@ -186,3 +186,18 @@ def producer_options(given: Settings) -> Options:
         else:
             values["delivery.timeout.ms"] = values["linger.ms"] + values["request.timeout.ms"]
     return options
+
+
+def settings_table() -> str:
+    """The table of docs/client.md."""
+    rows = ["| setting | of | default | meaning |", "|---|---|---|---|"]
+    for setting in SETTINGS.values():
+        default = setting.default
+        if default is None:
+            default = "–"
+        elif isinstance(default, bool):
+            default = str(default).lower()
+        elif setting.name == "acks":
+            default = "all"
+        rows.append(f"| `{setting.name}` | {setting.users.upper()} | {default} | {setting.meaning} |")
+    return "\n".join(rows) + "\n"

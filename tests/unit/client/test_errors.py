@@ -1,0 +1,70 @@
+"""The tree of errors: which refusal becomes which, and what a fenced client is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from hapax.client.errors import (
+    AbortableError,
+    FatalError,
+    FencedError,
+    HapaxError,
+    RetriableError,
+    from_code,
+    from_trouble,
+)
+from hapax.core.client_producer_state import Trouble
+from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.errors import ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind"),
+    [
+        (Verdict.RETRY, RetriableError),
+        (Verdict.ABORT, AbortableError),
+        (Verdict.FENCED, FencedError),
+        (Verdict.FATAL, FatalError),
+        (Verdict.REFUSED, FatalError),
+    ],
+)
+def test_each_verdict_has_its_error(verdict: Verdict, kind: type[HapaxError]) -> None:
+    error = from_trouble(Trouble(verdict, ErrorCode.MESSAGE_TOO_LARGE, "why"))
+    assert type(error) is kind
+    assert error.code == 10 and "MESSAGE_TOO_LARGE: why" in str(error)
+
+
+def test_a_lost_record_is_retriable_outside_a_transaction_and_abortable_inside() -> None:
+    trouble = Trouble(Verdict.REFUSED, ErrorCode.REQUEST_TIMED_OUT, "")
+    outside = from_trouble(trouble, maybe_written=True)
+    assert isinstance(outside, RetriableError) and outside.maybe_written and "progress" in str(outside)
+    assert isinstance(from_trouble(trouble, transactional=True), AbortableError)
+
+
+def test_codes_of_other_calls() -> None:
+    assert isinstance(from_code(ErrorCode.NOT_COORDINATOR, "x"), RetriableError)
+    assert isinstance(from_code(ErrorCode.INVALID_PRODUCER_EPOCH, "x"), FencedError)
+    assert isinstance(from_code(ErrorCode.INVALID_TOPIC_EXCEPTION, "x", "no"), FatalError)
+    assert "error 999" in str(from_code(999, "x"))
+
+
+@pytest.mark.parametrize(
+    ("message", "by", "when", "where"),
+    [
+        (
+            "epoch 3 of producer 7 is not current: x was initialised anew at 2026-01-02T03:04:05.678+00:00"
+            " by app-2 from 10.0.0.7:50412",
+            "app-2",
+            1767323045678,
+            "10.0.0.7:50412",
+        ),
+        ("lease 'x' was taken over by 'host 1' at 1767323045678 (ms since the epoch)", "host 1", 1767323045678, None),
+        ("producer 7: epoch 0 was fenced by epoch 1 at offset 6", None, None, None),
+        ("x timed out and was aborted at 2026-01-02T03:04:05.678+00:00", None, 1767323045678, None),
+        ("", None, None, None),
+    ],
+)
+def test_a_fenced_client_is_told_by_whom(message: str, by: str | None, when: int | None, where: str | None) -> None:
+    error = FencedError(message)
+    assert (error.by, error.when_ms, error.where) == (by, when, where)
+    assert "Stop this instance" in str(error)
