@@ -41,6 +41,8 @@ SERVICE: Final = "/hapax.internal.v1.Controller/"
 
 _SETTLE_S: Final = 0.15
 """What is placed for good waits until no node has come for so long: those of a new cluster come together."""
+_LEAVE_S: Final = 0.05
+"""A node that went away may be back at once: a restarted process replaces its key in two steps."""
 _RETRY_S: Final = 0.1
 _SEE_TIMEOUT_S: Final = 1.0
 _BALANCE_EVERY_S: Final = 1.0
@@ -62,6 +64,7 @@ class ControllerService:
         """Create revision of the controller key while this process acts, else 0."""
         self._dirty = asyncio.Event()
         self._last_join_s: dict[Role, float] = {}
+        self._last_leave_s = float("-inf")
         self._balanced_at_s = float("-inf")
         self._wake: asyncio.TimerHandle | None = None
         self._candidate: Task | None = None
@@ -187,6 +190,10 @@ class ControllerService:
             log.info("no longer acting as controller", term=term)
 
     async def _reconcile(self) -> None:
+        wait = self._last_leave_s + _LEAVE_S - asyncio.get_running_loop().time()
+        if wait > 0:
+            self._plan_again_in(wait)
+            return
         made = plan(
             self.view, self._settings, self._ports.random, self._ports.clock.now_ms(), settled=self._settled())
         changes = made.changes or self._balance(made)
@@ -224,7 +231,9 @@ class ControllerService:
         now = asyncio.get_running_loop().time()
         for node_id in changes.nodes:
             node = self.view.node(node_id)
-            if node is not None:
+            if node is None:
+                self._last_leave_s = now
+            else:
                 self._last_join_s[node.role] = now
         self._dirty.set()
 

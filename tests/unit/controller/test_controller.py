@@ -83,7 +83,7 @@ def test_a_restarted_broker_leads_under_a_new_leader_epoch() -> None:
             for p in v.partitions()))
         assert world.loop.time() - at < 1.0
         for partition in view.partitions():
-            assert partition.record.leader_epoch > before[partition.id].leader_epoch
+            assert partition.record.leader_epoch == before[partition.id].leader_epoch + 1
 
     run(scenario)
 
