@@ -322,7 +322,7 @@ class Partition:
         while len(marks) > 1 and marks[1][0] <= now_ms - self.expiry_ms:
             marks.popleft()
         due_below = marks[0][1] if marks[0][0] <= now_ms - self.expiry_ms else 0
-        if self.producers.sweep(16 + self.producers.pages // 256, due_below, now_ms):
+        if self.producers.sweep(16 + self.producers.pages // 1024, due_below, now_ms):
             return ProducerExpiry(due_below, now_ms)
         return None
 

@@ -219,3 +219,27 @@ def test_a_stable_offset_is_never_below_the_start_of_the_log() -> None:
     log.sync()
     log.partition.advance_log_start(3)
     assert log.partition.last_stable_offset == 3
+
+
+def test_readers_wait_for_each_marker_to_be_committed() -> None:
+    """Markers that become committed one by one: the second transaction stays hidden when the first one shows."""
+    log = LoggedPartition()
+    log.append(data_header(1, 0, 0, 1, transactional=True))
+    log.append(data_header(2, 0, 0, 1, transactional=True))
+    log.append_control(Marker(1, 0, True, 0, serial=1))
+    log.append_control(Marker(2, 0, True, 0, serial=1))
+    stable = []
+    for high_watermark in (2, 3, 4):
+        log.partition.advance_high_watermark(high_watermark)
+        stable.append(log.partition.last_stable_offset)
+    assert stable == [0, 1, 4]
+
+
+def test_a_replaced_coordinator_is_known_by_the_producers_last_marker_too() -> None:
+    """Markers of tools, and Kafka's own, name no shard."""
+    log = LoggedPartition()
+    log.append_control(Marker(1, 0, True, 5))
+    with pytest.raises(Refusal) as refused:
+        log.partition.decide_marker(Marker(1, 0, True, 4))
+    assert refused.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert log.partition.decide_marker(Marker(1, 0, True, 5)) is APPEND
