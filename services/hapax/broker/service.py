@@ -80,7 +80,7 @@ class BrokerService:
         self.fetches = FetchService(
             self.partitions.find, self._leader_of, settings.fetch_max_bytes, self._incidents
         )
-        self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings))
+        self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings), metrics)
 
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
         settings, partitions = self.settings, self.partitions

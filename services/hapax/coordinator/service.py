@@ -70,7 +70,7 @@ class CoordinatorService:
         )
         KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
         register_other_roles(table)
-        self.server = KafkaServer(ports.network, table, server_limits(settings))
+        self.server = KafkaServer(ports.network, table, server_limits(settings), metrics)
         metrics.observe(
             "coordinator_shards", "Shards that this node owns.", lambda: [((), self.shards.owned())]
         )

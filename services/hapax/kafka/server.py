@@ -39,7 +39,10 @@ class ServerLimits:
 class KafkaServer:
     """Listens, and hands each request to the table. `start` once, `close` once."""
 
-    def __init__(self, network: Network, table: ApiTable, limits: ServerLimits | None = None) -> None:
+    def __init__(
+        self, network: Network, table: ApiTable, limits: ServerLimits | None = None,
+        metrics: telemetry.Metrics | None = None,
+    ) -> None:
         self.table = table
         self.limits = limits or ServerLimits()
         self.bytes_in_flight = 0
@@ -48,6 +51,9 @@ class KafkaServer:
         self._network = network
         self._listener: FrameListener | None = None
         self.complain = Incidents(log, asyncio.get_running_loop().time)
+        self.refused = 0
+        if metrics is not None:
+            self._observe(metrics)
 
     async def start(self, host: str, port: int) -> FrameListener:
         """Port 0 picks a free one. Raises OSError where the address is taken."""
@@ -58,6 +64,16 @@ class KafkaServer:
         """Accepts no more requests; queued answers leave first."""
         if self._listener is not None:
             await self._listener.close()
+
+    def _observe(self, metrics: telemetry.Metrics) -> None:
+        metrics.observe(
+            "requests", "Kafka requests, by API.", lambda: [((a.name,), a.requests) for a in self.table.advertised()],
+            ("api",), "counter")
+        metrics.observe(
+            "requests_refused", "Requests that ended their connection.", lambda: [((), self.refused)], kind="counter")
+        metrics.observe("connections", "Open client connections.", lambda: [((), len(self.sessions))])
+        metrics.observe(
+            "request_bytes_in_flight", "Bytes of requests without an answer.", lambda: [((), self.bytes_in_flight)])
 
     def _accept(self, connection: FrameConnection) -> Session:
         session = Session(self, connection)
@@ -121,6 +137,7 @@ class Session:
         if not 0 < body <= size:
             self._refuse("header", "a request header that does not fit its frame")
             return
+        api.requests += 1
         ctx = RequestContext(self, api, version, correlation_id, client_id)
         self._order.append(ctx)
         try:
@@ -265,6 +282,7 @@ class Session:
 
     def _end(self, reason: str) -> None:
         """Closes after the answers that are queued; what is still being worked on gets none."""
+        self._server.refused += 1
         self._abandon()
         self.connection.close(reason)
 

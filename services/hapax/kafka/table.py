@@ -96,6 +96,8 @@ class Api:
     cancel_on_close: bool = False
     """Cancel the awaitable when the connection is gone (long polls)."""
 
+    requests: int = 0
+    """Counted for the metrics."""
     _request: Any = None
 
     def decode(self, body: memoryview, version: int) -> Any:

@@ -16,6 +16,7 @@ from hapax.kafka.messages import ApiVersionsRequest, ApiVersionsResponse, ListOf
 from hapax.kafka.server import KafkaServer, ServerLimits, Session
 from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
 from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, FrameListener
+from hapax.runtime.telemetry import Metrics
 
 
 class Recorder:
@@ -62,10 +63,10 @@ class Listening:
 
 
 class Node:
-    def __init__(self, limits: ServerLimits | None = None) -> None:
+    def __init__(self, limits: ServerLimits | None = None, metrics: Metrics | None = None) -> None:
         self.table = ApiTable(all_apis())
         api_versions.register(self.table)
-        self.server = KafkaServer(Listening(), self.table, limits)  # type: ignore[arg-type]
+        self.server = KafkaServer(Listening(), self.table, limits, metrics)  # type: ignore[arg-type]
         self._serial = 0
 
     def connect(self) -> tuple[Session, Recorder]:
@@ -363,6 +364,20 @@ async def test_a_node_short_of_memory_reads_nobody_who_adds_to_it_until_half_is_
     calls.open[0].respond([b"x"])
     assert b.reading
     assert node.server.bytes_in_flight == 0
+
+
+async def test_what_the_listener_counts() -> None:
+    metrics = Metrics()
+    node = Node(metrics=metrics)
+    session, _ = node.connect()
+    node.connect()
+    session.on_frame(frame(ApiKey.API_VERSIONS, 0, 1))
+    session.on_frame(frame(ApiKey.API_VERSIONS, 0, 2))
+    session.on_frame(frame(99, 0, 3))
+    page = metrics.render().decode()
+    assert 'hapax_requests_total{api="ApiVersions"} 2.0' in page
+    assert "hapax_requests_refused_total 1.0" in page
+    assert "hapax_connections 2.0" in page
 
 
 # --- a connection that goes away ----------------------------------------------------------------------------------
