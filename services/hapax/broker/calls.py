@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hapax.broker.partitions import PartitionSet
-from hapax.broker.replica import Replica, Write
+from hapax.broker.replica import Replica
 from hapax.codec.batch import HEADER_SIZE, read_header
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Marker
@@ -79,7 +79,7 @@ class ProduceService:
                 batch = body[start:end]
                 if transactional_id and ctx.api_version < FIRST_VERSION_THAT_ADDS:
                     self._fence_older_connections(replica, ctx, transactional_id, batch)
-                replica.produce(batch, Write(call, number, transactional_id, ctx.api_version))
+                replica.produce(batch, call, number, transactional_id, ctx.api_version)
 
     def _shard_epoch(self, proof: bytes) -> int | None:
         """Of an internal write; None: the proof is not that of a live registration, so it is a client's write."""
@@ -96,9 +96,7 @@ class ProduceService:
             except Refusal as refusal:
                 call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
                 continue
-            replica.produce_internal(
-                body[part.start : part.end], Write(call, number, "", call.ctx.api_version), shard_epoch
-            )
+            replica.produce_internal(body[part.start : part.end], call, number, shard_epoch)
 
     def _internal_replica(self, part: PartitionRecords) -> Replica:
         replica = self._partitions.find(part.topic, part.partition)

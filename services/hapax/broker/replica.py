@@ -12,9 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from crc32c import crc32c
+
 from hapax.broker.commit import Committer
 from hapax.broker.storage import StorageGuard
 from hapax.codec.batch import (
+    CRC_START,
+    CURRENT_MAGIC,
+    HEADER_SIZE,
+    LENGTH_END,
     check_batch,
     check_client_batch,
     iterate_batches,
@@ -24,7 +30,7 @@ from hapax.codec.batch import (
 )
 from hapax.codec.control import decode_control, encode_control
 from hapax.codec.snapshot import SnapshotEncoder, decode_snapshot
-from hapax.core.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from hapax.core.batch import COMPRESSION_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Control, Marker
 from hapax.core.errors import ErrorCode, Refusal
@@ -36,6 +42,7 @@ from hapax.core.partition import (
     AbortedTransaction,
     Append,
     AppendContext,
+    AppendDecision,
     Duplicate,
     Partition,
     PartitionSnapshot,
@@ -54,8 +61,8 @@ from hapax.runtime.settings import Settings
 
 log = telemetry.logger("partition")
 
-_MAX_BATCHES_BETWEEN_CHECKPOINTS: Final = 200_000
-"""Tiny batches cost recovery more per byte."""
+_PLAIN: Final = COMPRESSION_MASK & 3 | LOG_APPEND_TIME | TRANSACTIONAL
+"""Attributes that need no closer look (zstd has a bit of its own, and gets one)."""
 _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
 
@@ -79,22 +86,12 @@ class Settled:
             self.future.set_result(result)
 
 
-class Write(NamedTuple):
-    """A client's batch on its way, as far as its answer needs it."""
-
-    call: Settles
-    number: int
-    """The partition's place in the call."""
-    transactional_id: str
-    """Empty where there is none."""
-    produce_version: int
-
-
 class ParkedWrite(NamedTuple):
     """A batch that waits for its transaction's verification."""
 
     batch: bytearray
-    write: Write
+    call: Settles
+    number: int
 
 
 class Waits(Protocol):
@@ -155,7 +152,7 @@ class Replica:
         self.log: SegmentLog
         self.verification: Verification[ParkedWrite] = Verification(shared.shard_epochs)
         self.set_settings(settings)
-        self._noted_epoch = -1
+        self._epoch_begins = False
         self._recovered_aborted: list[AbortedTransaction] = []
         self._waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
         self._readers: dict[Waits, None] = {}
@@ -170,6 +167,7 @@ class Replica:
         self._max_batch = settings.message_max_bytes
         self._log_append_time = settings.log_message_timestamp_type == "LogAppendTime"
         self._durable = settings.durability == "fsync"
+        self._checkpoint_cost = settings.log_snapshot_interval_bytes
         self._client_context = CLIENT if settings.transaction_partition_verification_enable else VERIFIED
 
     # --- open and close -------------------------------------------------------------------------------------------
@@ -181,7 +179,6 @@ class Replica:
             segment_log.note_aborted(aborted)
         self._recovered_aborted.clear()
         segment_log.on_roll = self._rolled
-        self._noted_epoch = self.machine.leader_epochs.latest
         self.machine.advance_high_watermark(segment_log.end_offset)
 
     def restore(
@@ -213,6 +210,7 @@ class Replica:
         self.newest_connection = newest_connection
         self.fencing = None
         self.serving = True
+        self._epoch_begins = self.machine.leader_epochs.latest < leader_epoch
 
     def resign(self) -> None:
         """Serves no more: whoever waits is sent to look for the new leader."""
@@ -221,7 +219,7 @@ class Replica:
         self.serving = False
         result = PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for parked in self.verification.abandon():
-            parked.write.call.settle(parked.write.number, result)
+            parked.call.settle(parked.number, result)
         waiters, self._waiters = self._waiters, deque()
         for _, call, number, _ in waiters:
             call.settle(number, result)
@@ -244,49 +242,76 @@ class Replica:
 
     # --- write ----------------------------------------------------------------------------------------------------
 
-    def produce(self, batch: memoryview, write: Write) -> None:
-        """A client's batch. `batch` is writable and valid during the call only. Settles the write, now or later."""
+    def produce(
+        self, batch: memoryview, call: Settles, number: int, transactional_id: str = "", produce_version: int = 0
+    ) -> None:
+        """A client's batch; `number` is the partition's place in the call. `batch` is writable and valid during the
+        call only. Settles the write, now or later."""
         try:
             header = self._checked(batch)
             if header.producer_id >= 0 and self.verification.holds(header.producer_id):
-                self._park(batch, header, write)
+                self._park(batch, header, call, number, transactional_id, produce_version)
                 return
-            self._decide(batch, header, write, self._client_context)
+            decision = self.machine.decide_append(header, self.shared.clock.now_ms(), self._client_context)
+            if decision is NEED_VERIFICATION:
+                self._park(batch, header, call, number, transactional_id, produce_version)
+            else:
+                self._carry_out(decision, batch, header, call, number)
         except Refusal as refusal:
-            write.call.settle(write.number, self._refused(batch, refusal))
+            call.settle(number, self._refused(batch, refusal))
 
     def _checked(self, batch: memoryview) -> BatchHeader:
+        """The header of a client's batch that is whole and allowed. Raises Refusal.
+
+        The hot path: what almost every batch passes is looked at in one go; what is wrong with another is for the
+        codec's checks to say.
+        """
         header = read_header(batch)
-        check_batch(batch, header)
-        size = len(batch)
-        if header.batch_length + 12 != size:
-            raise Refusal(ErrorCode.INVALID_RECORD, "a partition takes one batch in a request")
-        check_client_batch(header)
-        if size > self._max_batch:
-            raise Refusal(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes is {self._max_batch}"
-            )
-        if header.record_count * _LEAST_RECORD_BYTES > size - 61 and not header.attributes & 7:
-            raise Refusal(ErrorCode.INVALID_RECORD, f"{header.record_count} records do not fit into {size} bytes")
+        base_offset, length, _, magic, crc, attributes, delta, _, _, producer_id, epoch, sequence, count = header
+        size = length + LENGTH_END
+        if not (
+            magic == CURRENT_MAGIC
+            and size == len(batch) <= self._max_batch
+            and base_offset == 0
+            and 0 < count == delta + 1
+            and ((producer_id >= 0 and epoch >= 0 and sequence >= 0) or producer_id == -1)
+            and attributes & ~_PLAIN == 0
+            and crc32c(batch[CRC_START:]) == crc
+        ):
+            self._check_closely(batch, header)
+        if count * _LEAST_RECORD_BYTES > size - HEADER_SIZE and not attributes & COMPRESSION_MASK:
+            raise Refusal(ErrorCode.INVALID_RECORD, f"{count} records do not fit into {size} bytes")
         if self.storage_error:
             self.machine.note_refused(header)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
         return header
 
-    def _decide(self, batch: memoryview, header: BatchHeader, write: Write, context: AppendContext) -> None:
-        decision = self.machine.decide_append(header, self.shared.clock.now_ms(), context)
+    def _check_closely(self, batch: memoryview, header: BatchHeader) -> None:
+        check_batch(batch, header)
+        if header.size != len(batch):
+            raise Refusal(ErrorCode.INVALID_RECORD, "a partition takes one batch in a request")
+        check_client_batch(header)
+        if len(batch) > self._max_batch:
+            raise Refusal(
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; max.message.bytes is {self._max_batch}"
+            )
+
+    def _carry_out(
+        self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int
+    ) -> None:
         if decision is APPEND:
             base_offset, append_time = self._append(batch, header)
-            last_offset = base_offset + header.last_offset_delta
-        elif isinstance(decision, Duplicate):
-            base_offset, append_time = decision.base_offset, -1
-            last_offset = decision.wait_for
+            end_offset = base_offset + header.last_offset_delta + 1
         else:
-            assert decision is NEED_VERIFICATION
-            self._park(batch, header, write)
-            return
-        result = PartitionResult(0, base_offset, append_time, self.machine.log_start_offset)
-        self.when_committed(last_offset + 1, write.call, write.number, result)
+            assert isinstance(decision, Duplicate)
+            base_offset, append_time = decision.base_offset, -1
+            end_offset = decision.wait_for + 1
+        machine = self.machine
+        result = PartitionResult(0, base_offset, append_time, machine.log_start_offset)
+        if end_offset <= machine.high_watermark:
+            call.settle(number, result)
+        else:
+            self._waiters.append((end_offset, call, number, result))
 
     def _append(self, batch: memoryview, header: BatchHeader) -> tuple[int, int]:
         """Appends and replays one data batch; returns (base offset, log-append time or -1)."""
@@ -307,31 +332,26 @@ class Replica:
     def _persist(self, batch: memoryview | bytearray, header: BatchHeader) -> None:
         base_offset = header.base_offset
         try:
-            self.log.append(
-                (batch,), len(batch), base_offset, base_offset + header.last_offset_delta, header.max_timestamp
-            )
+            self.log.append(batch, base_offset, base_offset + header.last_offset_delta, header.max_timestamp)
         except OSError as error:
             self.shared.storage.failed(self, error)
             self.machine.note_refused(header)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error) from error
 
     def _written(self) -> None:
-        segment_log = self.log
-        if (
-            segment_log.bytes_since_checkpoint >= segment_log.config.checkpoint_bytes
-            or segment_log.batches_since_checkpoint >= _MAX_BATCHES_BETWEEN_CHECKPOINTS
-        ):
+        """After each append and its replay."""
+        if self.log.scan_cost >= self._checkpoint_cost:
             self.begin_checkpoint()
-        if self.machine.leader_epochs.latest != self._noted_epoch:
-            self._note_leader_epochs()
-        if self._durable:
+        if self._epoch_begins:
+            self._note_leader_epoch()
+        if not self._durable:
+            self.advance(self.log.end_offset)
+        elif not self.commit_queued:
             self.shared.committer.request(self)
-        else:
-            self.advance(segment_log.end_offset)
 
-    def _note_leader_epochs(self) -> None:
+    def _note_leader_epoch(self) -> None:
         """The first write under an epoch: the checkpoint file says so from the next sync on."""
-        self._noted_epoch = self.machine.leader_epochs.latest
+        self._epoch_begins = False
         try:
             self.log.write_leader_epochs(self.machine.leader_epochs.entries())
         except OSError as error:  # the log itself says it too, and the next checkpoint writes the file
@@ -344,13 +364,16 @@ class Replica:
 
     # --- write, verified ------------------------------------------------------------------------------------------
 
-    def _park(self, batch: memoryview, header: BatchHeader, write: Write) -> None:
-        if header.attributes & TRANSACTIONAL and not write.transactional_id:
+    def _park(
+        self, batch: memoryview, header: BatchHeader, call: Settles, number: int, transactional_id: str,
+        produce_version: int,
+    ) -> None:
+        if header.attributes & TRANSACTIONAL and not transactional_id:
             raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
-        if write.transactional_id:
-            self.transactional_ids[header.producer_id] = write.transactional_id
-        parked = ParkedWrite(bytearray(batch), write)
-        question = self.verification.park(header, write.transactional_id, write.produce_version, parked)
+        if transactional_id:
+            self.transactional_ids[header.producer_id] = transactional_id
+        parked = ParkedWrite(bytearray(batch), call, number)
+        question = self.verification.park(header, transactional_id, produce_version, parked)
         if question is not None:
             self.shared.ask(self, question)
 
@@ -359,20 +382,21 @@ class Replica:
         outcome = self.verification.answer(answer)
         for parked, refusal in outcome.refused:
             self.machine.note_refused(read_header(parked.batch))
-            parked.write.call.settle(parked.write.number, self._refused(parked.batch, refusal))
+            parked.call.settle(parked.number, self._refused(parked.batch, refusal))
         for parked in outcome.verified:
             batch = memoryview(parked.batch)
             try:
                 header = self._checked(batch)
-                self._decide(batch, header, parked.write, VERIFIED)
+                decision = self.machine.decide_append(header, self.shared.clock.now_ms(), VERIFIED)
+                self._carry_out(decision, batch, header, parked.call, parked.number)
             except Refusal as refusal:
-                parked.write.call.settle(parked.write.number, self._refused(batch, refusal))
+                parked.call.settle(parked.number, self._refused(batch, refusal))
         if outcome.question is not None:
             self.shared.ask(self, outcome.question)
 
     # --- write, internal ------------------------------------------------------------------------------------------
 
-    def produce_internal(self, batches: memoryview, write: Write, shard_epoch: int) -> None:
+    def produce_internal(self, batches: memoryview, call: Settles, number: int, shard_epoch: int) -> None:
         """One or several batches of a registered node of the cluster (rule 1). Settles the write."""
         try:
             if self.storage_error:
@@ -388,10 +412,9 @@ class Replica:
             if position != len(batches) or position == 0:
                 raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(batches) - position} bytes that are no batch")
         except Refusal as refusal:
-            write.call.settle(write.number, PartitionResult(refusal.code, reason=refusal.reason))
+            call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
             return
-        result = PartitionResult(0, first, -1, self.machine.log_start_offset)
-        self.when_committed(last + 1, write.call, write.number, result)
+        self.when_committed(last + 1, call, number, PartitionResult(0, first, -1, self.machine.log_start_offset))
 
     def _append_internal(self, batch: memoryview, header: BatchHeader, shard_epoch: int) -> tuple[int, int]:
         """(base offset, last offset) of the batch, or of the one that it repeats."""

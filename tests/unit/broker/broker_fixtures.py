@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hapax.broker.commit import Committer
-from hapax.broker.replica import Replica, Shared, Write, open_replica
+from hapax.broker.replica import Replica, Shared, open_replica
 from hapax.broker.storage import StorageGuard
 from hapax.codec.batch import iterate_batches
 from hapax.codec.records import encode_records
@@ -167,14 +167,12 @@ class Harness:
     def produce(self, batch: bytes | bytearray, *, transactional_id: str = "", version: int = 9) -> int:
         """Returns the number under which the result will be found."""
         self._number += 1
-        write = Write(self.calls, self._number, transactional_id, version)
-        self.replica.produce(memoryview(bytearray(batch)), write)
+        self.replica.produce(memoryview(bytearray(batch)), self.calls, self._number, transactional_id, version)
         return self._number
 
     def produce_internal(self, batches: bytes | bytearray, shard_epoch: int = -1) -> int:
         self._number += 1
-        write = Write(self.calls, self._number, "", 13)
-        self.replica.produce_internal(memoryview(bytearray(batches)), write, shard_epoch)
+        self.replica.produce_internal(memoryview(bytearray(batches)), self.calls, self._number, shard_epoch)
         return self._number
 
     async def produced(self, batch: bytes | bytearray, **options: Any) -> PartitionResult:

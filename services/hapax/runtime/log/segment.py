@@ -18,6 +18,7 @@ _PLACE = struct.Struct(">qi11xi")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 NO_TIMESTAMP: Final = -1
+_NEVER: Final = 2**63
 
 
 class Place(NamedTuple):
@@ -39,8 +40,9 @@ class Segment:
     only when it is dropped and nobody holds it."""
 
     __slots__ = (
-        "_dropped", "_ending", "_holders", "_since_index", "base_offset", "disk", "file", "first_timestamp", "folder",
-        "index", "interval", "max_timestamp", "max_timestamp_offset", "time_index",
+        "_dropped", "_ending", "_holders", "_roll_age", "_since_index", "base_offset", "disk", "file",
+        "first_timestamp", "folder",
+        "index", "interval", "max_timestamp", "max_timestamp_offset", "roll_after", "time_index",
     )
 
     def __init__(
@@ -59,6 +61,9 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.first_timestamp = NO_TIMESTAMP
         """Maximum timestamp of the first batch, from which the segment's age counts; -1: not known (yet)."""
+        self.roll_after = _NEVER
+        """A batch with a greater timestamp goes to a new segment."""
+        self._roll_age = _NEVER
         self._since_index = 0
         self._holders = 0
         self._dropped: Callable[[], None] | None = None
@@ -84,11 +89,18 @@ class Segment:
             self.max_timestamp_offset = last_offset
         if self.first_timestamp < 0:
             self.first_timestamp = max_timestamp
+            self.set_roll_age(self._roll_age)
         if self._since_index > self.interval:
             self.index.add(last_offset, position)
             self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
             self._since_index = 0
         self._since_index += size
+
+    def set_roll_age(self, age_ms: int) -> None:
+        """The segment ends that long after the timestamp of its first batch."""
+        self._roll_age = age_ms
+        if self.first_timestamp >= 0:
+            self.roll_after = self.first_timestamp + age_ms
 
     def load_indexes(self) -> None:
         """Reads the indexes where they are not in memory; the log itself is not read."""

@@ -34,6 +34,8 @@ _WARM_BYTES: Final = 32 << 20
 """The last bytes that this process wrote are taken to be in the page cache without asking."""
 _SNAPSHOTS_KEPT: Final = 2
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_SCAN_COST_OF_BATCH: Final = 256
+"""A batch costs recovery as much as so many bytes, however small it is."""
 _PROBE: Final = 64 << 10
 """A scan from an index entry to a batch reads less than this."""
 
@@ -77,8 +79,8 @@ class SegmentLog:
         self.end_offset = 0
         self.synced_offset = 0
         """Everything below is durable."""
-        self.bytes_since_checkpoint = 0
-        self.batches_since_checkpoint = 0
+        self.scan_cost = 0
+        """Bytes since the last checkpoint, and something for each batch: what recovery would have to scan."""
         self.snapshot_offsets: list[int] = []
         self.on_roll: Callable[[int], None] | None = None
         """Called with the new segment's base offset, before anything is appended to it."""
@@ -118,6 +120,7 @@ class SegmentLog:
     def opened(self) -> None:
         """All segments are there: appends go to the last one."""
         self._written_from = self._active.size
+        self._active.set_roll_age(self.config.segment_ms)
         self._recent_offsets.clear()
         self._recent_positions.clear()
 
@@ -150,41 +153,40 @@ class SegmentLog:
 
     # --- write ----------------------------------------------------------------------------------------------------
 
-    def append(self, chunks: Sequence[Bytes], size: int, base_offset: int, last_offset: int, timestamp: int) -> None:
+    def append(self, batch: Bytes, base_offset: int, last_offset: int, timestamp: int) -> None:
         """Writes one batch, whose offsets are final, at the end. `timestamp` is its maximum.
 
         Raises OSError where the disk is full or broken; the log then ends where it ended before.
         """
         segment = self._active
-        if segment.file.size() + size > self.config.segment_bytes or self._is_old(segment, last_offset, timestamp):
-            segment = self._roll_if_not_empty(segment)
+        size = len(batch)
         before = segment.file.size()
+        if (
+            before + size > self.config.segment_bytes
+            or timestamp > segment.roll_after
+            or last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
+        ) and before:
+            segment, before = self.roll(), 0
         try:
-            position = segment.file.append(chunks)
+            segment.file.append((batch,))
         except OSError:
             segment.file.truncate(before)
             raise
-        segment.note(position, size, last_offset, timestamp)
+        segment.note(before, size, last_offset, timestamp)
         offsets = self._recent_offsets
         offsets.append(base_offset)
-        self._recent_positions.append(position)
+        self._recent_positions.append(before)
         if len(offsets) >= 2 * _RECENT:
-            del offsets[:_RECENT], self._recent_positions[:_RECENT]
+            self._after_many_batches(segment)
         self.end_offset = last_offset + 1
-        self.bytes_since_checkpoint += size
-        self.batches_since_checkpoint += 1
+        self.scan_cost += size + _SCAN_COST_OF_BATCH
         if not self._unsynced or self._unsynced[-1] is not segment:
             self._unsynced.append(segment)
 
-    def _is_old(self, segment: Segment, last_offset: int, timestamp: int) -> bool:
-        return (
-            (timestamp - segment.first_timestamp > self.config.segment_ms and segment.first_timestamp >= 0)
-            or last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
-            or len(segment.index) * OFFSET_ENTRY >= self.config.index_bytes
-        )
-
-    def _roll_if_not_empty(self, segment: Segment) -> Segment:
-        return self.roll() if segment.size else segment
+    def _after_many_batches(self, segment: Segment) -> None:
+        del self._recent_offsets[:_RECENT], self._recent_positions[:_RECENT]
+        if len(segment.index) * OFFSET_ENTRY >= self.config.index_bytes:
+            segment.roll_after = -1
 
     def roll(self) -> Segment:
         """Begins a new segment. Raises OSError; nothing has changed then."""
@@ -299,8 +301,7 @@ class SegmentLog:
             raise
 
     def checkpoint_started(self) -> None:
-        self.bytes_since_checkpoint = 0
-        self.batches_since_checkpoint = 0
+        self.scan_cost = 0
 
     # --- read -----------------------------------------------------------------------------------------------------
 
@@ -494,7 +495,7 @@ class SegmentLog:
         self._want_folder_synced(self.folder)
         await self.sync()
         self.synced_offset = self.end_offset
-        self.bytes_since_checkpoint = sum(segment.size for segment in scanned)
+        self.scan_cost = sum(segment.size for segment in scanned)
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
         """Puts a compacted segment in the place of the closed ones that it was made of (same base offset as the

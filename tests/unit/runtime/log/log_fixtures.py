@@ -26,7 +26,7 @@ class Recorder:
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
 
     def restore(
-        self, snapshot: bytes | None, start_offset: int, aborted: Sequence[AbortedTransaction],
+        self, snapshot: bytes | None, offset: int, start_offset: int, aborted: Sequence[AbortedTransaction],
         leader_epochs: Sequence[tuple[int, int]],
     ) -> None:
         self.restored_at = None if snapshot is None else int(snapshot)
@@ -46,7 +46,7 @@ def batch(base_offset: int, records: int = 1, size: int = 100, timestamp: int = 
 def append(log: SegmentLog, records: int = 1, size: int = 100, timestamp: int = 1000) -> int:
     base = log.end_offset
     made = batch(base, records, size, timestamp)
-    log.append([made], size, base, base + records - 1, timestamp)
+    log.append(made, base, base + records - 1, timestamp)
     return base
 
 
