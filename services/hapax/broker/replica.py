@@ -299,15 +299,16 @@ class Replica:
     def _carry_out(
         self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int
     ) -> None:
+        error = 0
         if decision is APPEND:
             base_offset, append_time = self._append(batch, header)
             end_offset = base_offset + header.last_offset_delta + 1
         else:
             assert isinstance(decision, Duplicate)
-            base_offset, append_time = decision.base_offset, -1
+            base_offset, append_time, error = decision.base_offset, -1, int(decision.error)
             end_offset = decision.wait_for + 1
         machine = self.machine
-        result = PartitionResult(0, base_offset, append_time, machine.log_start_offset)
+        result = PartitionResult(error, base_offset, append_time, machine.log_start_offset)
         if end_offset <= machine.high_watermark:
             call.settle(number, result)
         else:
