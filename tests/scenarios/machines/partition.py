@@ -5,7 +5,8 @@
 By default every append is synced (and so committed) at once, and the coordinator says yes to every question; with
 `manual` the script says `sync` and `coordinator`.
 
-    produce pid=N epoch=N seq=N records=N|values=a,b [txn] [expect-end=N] [version=N] [now=MS] [dies=POINT]
+    produce pid=N epoch=N seq=N records=N|values=a,b [txn] [expect-end=N] [version=N] [now=MS] [connection=N]
+            [dies=POINT]
         POINT: before-append, after-append (not synced), before-answer (synced)
     internal shard-epoch=N [pid=N epoch=N] [txn] records=N
     marker pid=N epoch=N commit|abort [serial=N] [first=N] [coordinator=N] [shard=N] [v2] [dies=POINT]
@@ -13,6 +14,7 @@ By default every append is synced (and so committed) at once, and the coordinato
     shard-fence epoch=N node=N [writer=N]
     lease pid=N epoch=N until=MS
     tick now=MS                                    the broker's timer: expiry
+    lead newest-connection=N                       the leadership arrives, with these connections open already
     sync / crash [unsynced=N] / snapshot / truncate offset=N / delete-below offset=N
     coordinator ticket=N [ERROR] [shard=N] [epoch=N]   answers a question
     refuse pid=N epoch=N seq=N records=N           the broker refuses for a while (its disk is full)
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
+from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Marker, ProducerFence, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import (
@@ -36,6 +39,7 @@ from hapax.core.partition import (
     NeedVerification,
     Partition,
 )
+from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.core.verification import Answer, Outcome, Question, ShardEpochs, Verification
 from scenarios.partition_log import LoggedPartition, data_header, replay
 from scenarios.script import Command, ScriptError
@@ -59,6 +63,7 @@ class Interpreter:
         self.verify_by_hand = machine.text("verify", "auto") == "manual"
         self.shard_epochs = ShardEpochs()
         self.verification: Verification[Write] = Verification(self.shard_epochs)
+        self.fencing = ConnectionFencing()
         self.waiting: list[tuple[int, str]] = []
         """(offset that must be below the high watermark, answer)"""
 
@@ -87,6 +92,13 @@ class Interpreter:
             now_ms=command.number("now", 0),
         )
         version = command.number("version", 12)
+        if "connection" in command.arguments:
+            superseded = self.fencing.admit(
+                "tx", ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch), command.number("connection")
+            )
+            if superseded is not None:
+                yield f"dropped with its connection: {superseded.reason}"
+                return
         if self.verification.holds(header.producer_id):
             self.verification.park(header, "tx", version, write)
             yield "parked behind its producer's others"
@@ -139,6 +151,10 @@ class Interpreter:
             return
         self.waiting.append((wait_for, answer))
         yield f"{'appended; ' if stored else ''}the answer waits for the high watermark to pass {wait_for}"
+
+    def do_lead(self, command: Command) -> Iterator[str]:
+        self.fencing = ConnectionFencing(command.number("newest-connection"))
+        yield "leads"
 
     def do_refuse(self, command: Command) -> Iterator[str]:
         header, _ = self._batch(command)
