@@ -30,7 +30,6 @@ from hapax_spark.demo.verdict import count_lines, differing_windows
 
 FLIGHTS = 336_776
 SLICE = 20_000
-BATCH = 60_000
 LIMIT_S = 300
 
 
@@ -48,7 +47,7 @@ def load(stage: Stage, flights: int) -> Part:
 def exactly_once(stage: Stage, flights: int) -> Part:
     arguments = [
         "--input", "flights", "--output", "delays", "--windows", "delay_windows",
-        "--checkpoint", str(stage.folder / "checkpoint"), "--max-offsets-per-trigger", str(BATCH),
+        "--checkpoint", str(stage.folder / "checkpoint"), "--max-offsets-per-trigger", str(flights // 6 + 1),
     ]  # fmt: skip
     with stage.part("exactly once, under kills", "delays", flights) as part:
         paused = stage.folder / "exactly-once.paused"

@@ -29,7 +29,8 @@ async def load(bootstrap: str, topic: str, limit: int | None) -> tuple[int, int]
         seen: Counter[int] = Counter()
         written = 0
         renew_at = asyncio.get_running_loop().time() + LEASE_MS / 2000
-        async with Producer({**settings, "linger.ms": 5, "batch.size": 65536}, start_from=lease.start_from()) as producer:
+        writing = {**settings, "linger.ms": 5, "batch.size": 65536}
+        async with Producer(writing, start_from=lease.start_from()) as producer:
             for line in lines(limit):
                 seen[line.partition] += 1
                 if seen[line.partition] <= stored.get(line.partition, 0):

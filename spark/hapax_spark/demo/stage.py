@@ -148,7 +148,8 @@ class Stage:
             if not found:
                 return 0
             with Consumer(self._settings(auto__offset__reset="earliest")) as consumer:
-                return sum(consumer.end_offsets([TopicPartition(topic, p.partition) for p in found[0].partitions]).values())
+                partitions = [TopicPartition(topic, p.partition) for p in found[0].partitions]
+                return sum(consumer.end_offsets(partitions).values())
         except HapaxError:
             return 0
 
