@@ -29,6 +29,7 @@ Bootstrap = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+_FIND_MS = 5_000
 _PATIENCE_MS = 15_000
 _MISSING = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
@@ -40,7 +41,9 @@ def administer(bootstrap: str, work: Callable[[Administration], Awaitable[T]]) -
     """Runs `work` against a cluster; a failure ends the command with one line and an exit code that says which."""
 
     async def run() -> T:
-        options = Options({"bootstrap.servers": bootstrap, "client.id": "hapax-command"}, "a")
+        options = Options(
+            {"bootstrap.servers": bootstrap, "client.id": "hapax-command", "request.timeout.ms": _FIND_MS}, "a"
+        )
         cluster = Cluster(options, RealPorts())
         try:
             await cluster.start()
@@ -78,7 +81,7 @@ class Administration:
 
         async def attempt() -> Any:
             peer = await self.cluster.peer(self.cluster.controller_id, "coordinator")
-            return await peer.call(request())
+            return await peer.call(request(), timeout_ms=2 * _PATIENCE_MS)
 
         return await self._retried("administration", attempt)
 

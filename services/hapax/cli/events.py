@@ -16,6 +16,8 @@ from hapax.client.errors import HapaxError
 from hapax.client.records import Record
 from hapax.codec.metadata import EVENTS_TOPIC
 
+_SHOWN_OTHERWISE = ("offset", "at_ms", "event", "v")
+
 app = typer.Typer(help="What the cluster noted: fencing, failover, healed transactions.", no_args_is_help=True)
 
 
@@ -27,7 +29,8 @@ def group() -> None:
 @app.command()
 def tail(
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more; end with Ctrl-C.")] = False,
-    kind: Annotated[list[str] | None, typer.Option(help="Only this kind; repeatable.")] = None,
+    kind: Annotated[list[str] | None, typer.Option("--event", help="Only this kind; repeatable.")] = None,
+    maximum: Annotated[int, typer.Option("--max", help="End after so many; 0: no limit.", min=0)] = 0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -35,14 +38,18 @@ def tail(
     options = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
 
     async def run() -> None:
+        shown = 0
         async for record in read(options, EVENTS_TOPIC, (), None, until_end=not follow):
             event = _event(record)
-            if kind and event.get("kind") not in kind:
+            if kind and event["event"] not in kind:
                 continue
             if as_json:
                 output.print_json(event)
             else:
                 print(_line(event), flush=True)
+            shown += 1
+            if shown == maximum:
+                return
 
     try:
         asyncio.run(run())
@@ -59,11 +66,11 @@ def _event(record: Record) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        content = {"kind": "unknown", "text": output.text_of(record.value)}
-    return {"offset": record.offset, "at_ms": record.timestamp_ms, **content}
+        content = {"event": "unknown", "text": output.text_of(record.value)}
+    return {"offset": record.offset, "at_ms": record.timestamp_ms, "event": "unknown", **content}
 
 
 def _line(event: dict[str, Any]) -> str:
     at = datetime.fromtimestamp(event["at_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
-    words = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("offset", "at_ms", "kind", "v"))
-    return f"{at}Z {event.get('kind', 'event')} {words}"
+    words = " ".join(f"{name}={value}" for name, value in event.items() if name not in _SHOWN_OTHERWISE)
+    return f"{at}Z {event['event']} {words}"

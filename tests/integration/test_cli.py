@@ -1,0 +1,169 @@
+"""The commands against a real cluster: what they print, as tables and as JSON, and how they end.
+
+They run within this process, since a Python process for each would cost more than the command itself; that the
+installed command starts is shown by test_local_cluster.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.cli.main import application
+from hapax.client.producer import Producer
+
+Hapax = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def bootstrap(cluster: LocalCluster) -> str:
+    return cluster.bootstrap
+
+
+def invoke(*words: str, given: str = "", ok: bool = True) -> Result:
+    done = CliRunner().invoke(application([words[0]]), words, input=given)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert (done.exit_code == 0) is ok, done.stderr
+    return done
+
+
+@pytest.fixture
+def hapax(bootstrap: str) -> Hapax:
+    """Runs the command against the shared cluster; `ok=False` where it is to fail."""
+    return lambda *words, **how: invoke(*words, "--bootstrap", bootstrap, **how)
+
+
+@pytest.fixture
+def topic(hapax: Hapax, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic of the test's own with two partitions."""
+    name = request.node.name.replace("[", ".").replace("]", "")
+    hapax("topic", "create", name, "--partitions", "2", "--config", "retention.ms=60000")
+    yield name
+    hapax("topic", "delete", name)
+
+
+def as_json(done: Result) -> Any:
+    return json.loads(done.stdout)
+
+
+def as_lines(done: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_topics_life(hapax: Hapax) -> None:
+    created = as_json(hapax("topic", "create", "cli-life", "--partitions", "2", "--json"))[0]
+    assert (created["topic"], created["partitions"]) == ("cli-life", 2)
+    assert "TOPIC_ALREADY_EXISTS" in hapax("topic", "create", "cli-life", ok=False).stderr
+    listed = {each["topic"]: each for each in as_json(hapax("topic", "list", "--json"))}
+    assert listed["cli-life"]["topic_id"] == created["topic_id"]
+    assert not any(name.startswith("__") for name in listed)
+    assert "__transaction_state" in hapax("topic", "list", "--internal").stdout
+    hapax("topic", "extend", "cli-life", "--partitions", "3")
+    described = as_json(hapax("topic", "describe", "cli-life", "--json"))
+    assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
+    assert all(each["leader"] == 0 and each["high_watermark"] == 0 for each in described["partitions"])
+    hapax("topic", "delete", "cli-life")
+    assert hapax("topic", "describe", "cli-life", ok=False).exit_code == 4
+
+
+def test_bad_usage_has_its_own_exit_code(hapax: Hapax) -> None:
+    assert hapax("topic", "create", "x", "--config", "retention", ok=False).exit_code == 2
+    assert hapax("topic", "create", "x", "--config", "retention.msec=1", ok=False).exit_code == 1
+    assert hapax("txn", "abort", ok=False).exit_code == 2
+    assert hapax("txn", "describe", "nobody", ok=False).exit_code == 4
+
+
+def test_no_cluster_has_its_own_exit_code() -> None:
+    done = invoke("topic", "list", "--bootstrap", "127.0.0.1:1", ok=False)
+    assert done.exit_code == 3
+    assert "127.0.0.1:1" in done.stderr
+
+
+def test_what_is_produced_is_consumed(hapax: Hapax, topic: str) -> None:
+    lines = "".join(f"k{n % 3}={n}\n" for n in range(10))
+    reports = as_lines(hapax("produce", topic, "--key-separator", "=", "--json", given=lines))
+    assert len(reports) == 10
+    assert {report["topic"] for report in reports} == {topic}
+    read = as_lines(hapax("consume", topic, "--from-beginning", "--until-end", "--json"))
+    assert sorted(int(each["value"]) for each in read) == list(range(10))
+    assert all(each["key"] == f"k{int(each['value']) % 3}" for each in read)
+    partitions = {key: {each["partition"] for each in read if each["key"] == key} for key in ("k0", "k1", "k2")}
+    assert all(len(where) == 1 for where in partitions.values())
+    plain = hapax("consume", topic, "--from-beginning", "--max", "3", "--keys").stdout.splitlines()
+    assert len(plain) == 3
+    assert all(line.startswith("k") and "\t" in line for line in plain)
+
+
+def test_transactions_are_seen_whole_or_not_at_all(hapax: Hapax, topic: str) -> None:
+    done = hapax(
+        "produce", topic, "--transactional-id", topic, "--per-transaction", "4", "--partition", "0",
+        given="".join(f"{n}\n" for n in range(10)),
+    )  # fmt: skip
+    assert done.stdout.strip() == "10 records in 3 transactions"
+    read = hapax("consume", topic, "--from-beginning", "--until-end", "--partition", "0")
+    assert read.stdout.split() == [str(n) for n in range(10)]
+    listed = {each["transactional_id"]: each for each in as_json(hapax("txn", "list", "--json"))}
+    assert listed[topic]["state"] == "CompleteCommit"
+    described = as_json(hapax("txn", "describe", topic, "--json"))
+    assert described["producer_id"] == listed[topic]["producer_id"]
+    producers = as_json(hapax("producers", "describe", topic, "--partition", "0", "--json"))
+    assert [each["producer_id"] for each in producers] == [described["producer_id"]]
+    assert producers[0]["transaction_start"] == -1
+
+
+async def test_an_open_transaction_is_shown_aborted_and_told(hapax: Hapax, topic: str, bootstrap: str) -> None:
+    def looks_and_aborts() -> None:
+        described = as_json(hapax("txn", "describe", topic, "--json"))
+        assert (described["state"], described["partitions"]) == ("Ongoing", [f"{topic}-0"])
+        offsets = as_json(hapax("topic", "describe", topic, "--json"))["partitions"][0]
+        assert (offsets["last_stable"], offsets["high_watermark"]) == (0, 1)
+        (found,) = as_json(hapax("producers", "describe", topic, "--partition", "0", "--json"))
+        assert found["transaction_start"] == 0
+        hapax("txn", "abort", topic)
+        read = hapax("consume", topic, "--from-beginning", "--until-end", "--partition", "0")
+        assert read.stdout == ""
+        assert as_json(hapax("txn", "describe", topic, "--json"))["partitions"] == []
+        told = as_lines(hapax("events", "tail", "--follow", "--event", "producer_fenced", "--max", "1", "--json"))
+        assert told[0]["transactional_id"] == topic
+        assert topic in hapax("events", "tail").stdout
+
+    options = {"bootstrap.servers": bootstrap, "transactional.id": topic}
+    async with Producer(options) as producer:
+        producer.begin()
+        await producer.send_and_wait(topic, b"never", partition=0)
+        await asyncio.to_thread(looks_and_aborts)
+
+
+def test_leases(hapax: Hapax, topic: str) -> None:
+    taken = as_json(hapax("lease", "take", topic, "--partition", topic, "--holder", "first", "--json"))
+    assert [each["next_sequence"] for each in taken["partitions"]] == [0, 0]
+    (listed,) = as_json(hapax("lease", "list", "--prefix", topic, "--json"))
+    assert (listed["holder"], listed["generation"]) == ("first", taken["partitions"][0]["generation"])
+    again = as_json(hapax("lease", "take", topic, "--partition", topic, "--holder", "second", "--json"))
+    assert again["former_holder"] == "first"
+    assert again["partitions"][0]["generation"] > taken["partitions"][0]["generation"]
+    progress = as_json(hapax("lease", "progress", topic, "--json"))
+    assert [each["record_count"] for each in progress] == [0, 0]
+    held = again["partitions"][0]
+    hapax(
+        "lease", "release", topic, "--producer-id", str(held["producer_id"]), "--generation", str(held["generation"])
+    )
+
+
+def test_what_lies_on_disk_is_dumped(hapax: Hapax, topic: str, cluster: LocalCluster) -> None:
+    hapax("produce", topic, "--transactional-id", f"{topic}-id", "--partition", "1", given="a\nb\n")
+    folder = cluster.folder.data("broker-0")
+    entries = as_lines(invoke("dump", "--records", "--json", str(folder / f"{topic}-1")))
+    assert [each["value"] for each in entries if each.get("kind") == "record"] == ["a", "b"]
+    (marker,) = [each for each in entries if each.get("kind") == "control"]
+    assert marker["content"]["commit"] is True
+    logs = [path for path in Path(folder).glob("__transaction_state-*/*.log") if path.stat().st_size]
+    entries = as_lines(invoke("dump", "--json", *map(str, logs)))
+    assert f"{topic}-id" in {each.get("key") for each in entries}
