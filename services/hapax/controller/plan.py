@@ -38,6 +38,12 @@ class Plan:
     """To be written at once."""
     balancing: list[Change] = field(default_factory=list)
     """Moves of shards that work where they are: a few at a time."""
+    elected: int = 0
+    """Partitions that get another leader, or the same one under a new epoch, or none."""
+    leaderless: int = 0
+    """Those of them that have no live in-sync replica."""
+    reassigned: int = 0
+    """Shards whose owner is gone."""
     unsettled: bool = False
     """Something waits for `settled`: plan again when nodes have had time to come."""
 
@@ -57,7 +63,7 @@ def plan(view: ClusterView, settings: Settings, random: Randomness, now_ms: int,
         else:
             made.unsettled = bool(missing)
         made.changes += _new_partitions(view, brokers)
-    made.changes += _elections(view, brokers)
+    _elections(view, brokers, made)
     made.changes += _orphans(view)
     _shards(view, "txn", view.cluster.txn_shards, coordinators, settled, made)
     _shards(view, "group", view.cluster.group_shards, coordinators, settled, made)
@@ -134,15 +140,16 @@ def _partitions(
     return Change(tuple(compares), tuple(writes))
 
 
-def _elections(view: ClusterView, brokers: Live) -> list[Change]:
-    changes = []
+def _elections(view: ClusterView, brokers: Live, made: Plan) -> None:
     for partition in view.partitions():
         record = elect(partition.record, brokers)
-        if record is not partition.record and not view.is_deleted(partition.topic_id):
-            key = view.keys.partition(*partition.id)
-            unchanged = Compare(key, "mod_revision", partition.mod_revision)
-            changes.append(Change((unchanged,), (Put(key, record.encode()),)))
-    return changes
+        if record is partition.record or view.is_deleted(partition.topic_id):
+            continue
+        made.elected += 1
+        made.leaderless += record.leader == NO_NODE
+        key = view.keys.partition(*partition.id)
+        unchanged = Compare(key, "mod_revision", partition.mod_revision)
+        made.changes.append(Change((unchanged,), (Put(key, record.encode()),)))
 
 
 def _orphans(view: ClusterView) -> list[Change]:
@@ -169,6 +176,7 @@ def _shards(
             if shard not in assigned and not settled:
                 made.unsettled = True
                 continue
+            made.reassigned += shard in assigned
             made.changes.append(_shard(view, kind, shard, placement.assign[shard], coordinators))
         elif owner in coordinators and assigned[shard].record.owner_registration != coordinators[owner]:
             made.changes.append(_shard(view, kind, shard, owner, coordinators))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hapax.codec.metadata import ControllerRecord, NodeRecord, Role
 from hapax.controller.plan import Plan, plan
@@ -35,6 +35,9 @@ from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
 from hapax.runtime.settings import Address, Settings
 
+if TYPE_CHECKING:
+    from hapax.kafka.events import EventLog
+
 log = telemetry.logger("controller")
 
 SERVICE: Final = "/hapax.internal.v1.Controller/"
@@ -59,6 +62,7 @@ class ControllerService:
         self._ports = ports
         self._settings = settings
         self._server: RpcServer | None = None
+        self._events: EventLog | None = None
         self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
         self._term = 0
         """Create revision of the controller key while this process acts, else 0."""
@@ -113,6 +117,8 @@ class ControllerService:
         if self._candidate is not None:
             self._candidate.cancel()
             await asyncio.gather(self._candidate, return_exceptions=True)
+        if self._events is not None:
+            await self._events.close()
         if self.registration is not None:
             await self.registration.close()
         if self._server is not None:
@@ -168,7 +174,7 @@ class ControllerService:
 
     async def _act(self, term: int) -> None:
         """Until another candidate has the key, or the image shows that this one lost it."""
-        log.info("acting as controller", node=self._settings.node_id, term=term)
+        self._record("controller_elected", controller=self._settings.node_id, term=term)
         self._term = term
         self._acting.set(1)
         self._dirty.set()
@@ -204,6 +210,8 @@ class ControllerService:
         outcome = await write_changes(self._ports.metadata, self._fence(), changes)
         self._written.add(len(outcome.done))
         log.info("changed", written=len(outcome.done), stale=len(outcome.stale), revision=outcome.revision)
+        if made.elected or made.reassigned:
+            self._record("failover", partitions=made.elected, leaderless=made.leaderless, shards=made.reassigned)
         try:
             await self.view.reached(outcome.revision, _SEE_TIMEOUT_S)
         except TimeoutError:
@@ -225,7 +233,19 @@ class ControllerService:
         assert cluster is not None
         return made.balancing[: max(1, (cluster.txn_shards + cluster.group_shards) // _BALANCE_PART)]
 
-    # --- events
+    def _record(self, kind: str, **fields: object) -> None:
+        """One of the cluster's events."""
+        if self._events is None:
+            from hapax.kafka.events import EventLog  # the protocol's classes are for those that need them
+
+            registration = self.registration
+            assert registration is not None
+            self._events = EventLog(
+                self._ports.network, self._ports.clock, self.view, self._ports.random, registration.record.node_id,
+                registration.epoch, registration.record.session)
+        self._events.record(kind, **fields)
+
+    # --- what the image reports
 
     def _changed(self, changes: Changes) -> None:
         now = asyncio.get_running_loop().time()

@@ -32,12 +32,14 @@ class Leases:
     """The leases of a cluster as one allocator sees them: nothing is kept in memory between two calls.
 
     `rest_after_ms`: an expired lease is closed and counted after so long; less than the time after which partitions
-    forget a producer. `forget_after_ms`: a lease at rest is removed after so long.
+    forget a producer. `forget_after_ms`: a lease at rest is removed after so long. `taken_over` hears of each lease
+    that was taken from a holder, and of that holder.
     """
 
     def __init__(
         self, store: MetadataStore, keys: Keys, clock: Clock, blocks: BlockAllocator, partitions: LeasedPartitions,
         *, max_expire_ms: int, rest_after_ms: int, forget_after_ms: int, fence_timeout_s: float,
+        taken_over: Callable[[PidLeaseRecord, str], None],
     ) -> None:
         self._store = store
         self._keys = keys
@@ -48,6 +50,7 @@ class Leases:
         self._rest_after_ms = rest_after_ms
         self._forget_after_ms = forget_after_ms
         self._fence_timeout_s = fence_timeout_s
+        self._taken_over = taken_over
 
     # --- calls
 
@@ -59,8 +62,7 @@ class Leases:
         leases.check_request(request, self._max_expire_ms)
         lease, former = await self._grant(request)
         if former:
-            log.info("lease taken over", name=lease.name, producer_id=lease.producer_id,
-                     generation=lease.generation, holder=lease.holder, former_holder=former)
+            self._taken_over(lease, former)
         held = await self._fence(lease)
         for holding in held.values():
             if holding.error in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from hapax.codec.metadata import NodeRecord, PidLeaseRecord
 from hapax.core.errors import ErrorCode, Refusal
@@ -24,6 +24,9 @@ from hapax.runtime.ports import MetadataUnavailable, Ports, RpcError, RpcServer,
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen, StoreRefused
 from hapax.runtime.settings import Address, Settings
+
+if TYPE_CHECKING:
+    from hapax.kafka.events import EventLog
 
 log = telemetry.logger("pid")
 
@@ -46,7 +49,9 @@ class PidService:
         self.registration: Registration | None = None
         self._settings = settings
         self._random = ports.random
+        self._ports = ports
         self._server: RpcServer | None = None
+        self._events: EventLog | None = None
         self._tidier: Task | None = None
         self._blocks_allocated = metrics.counter("pid_blocks_allocated_total", "Blocks of producer ids.")
         self._leases_granted = metrics.counter("pid_leases_granted_total", "Leases granted or taken over.")
@@ -57,6 +62,7 @@ class PidService:
             rest_after_ms=settings.producer_id_expiration_ms // 2,
             forget_after_ms=_FORGET_AFTER_MS,
             fence_timeout_s=_FENCE_TIMEOUT_S,
+            taken_over=self._taken_over,
         )
 
     @property
@@ -66,8 +72,8 @@ class PidService:
     def ready(self) -> str:
         return "" if self.registration is not None else "registration"
 
-    async def serve(self, ports: Ports, identity: str, http_address: str, on_lost: Callable[[str], None]) -> None:
-        settings = self._settings
+    async def serve(self, identity: str, http_address: str, on_lost: Callable[[str], None]) -> None:
+        ports, settings = self._ports, self._settings
         listen = settings.rpc_address
         self._server = await ports.network.serve_rpc(listen.host, listen.port, {
             ALLOCATOR + "AllocateBlock": self._allocate_block,
@@ -94,6 +100,8 @@ class PidService:
         if self._tidier is not None:
             self._tidier.cancel()
             await asyncio.gather(self._tidier, return_exceptions=True)
+        if self._events is not None:
+            await self._events.close()
         if self.registration is not None:
             await self.registration.close()
         if self._server is not None:
@@ -107,6 +115,19 @@ class PidService:
                 await self.leases.tidy()
             except (MetadataUnavailable, TimeoutError) as error:
                 log.warning("leases were not tidied", error=error)
+
+    def _taken_over(self, lease: PidLeaseRecord, former_holder: str) -> None:
+        if self._events is None:
+            from hapax.kafka.events import EventLog  # the protocol's classes are for those that need them
+
+            registration = self.registration
+            assert registration is not None
+            self._events = EventLog(
+                self._ports.network, self._ports.clock, self.view, self._random, registration.record.node_id,
+                registration.epoch, registration.record.session)
+        self._events.record(
+            "lease_taken_over", name=lease.name, producer_id=lease.producer_id, generation=lease.generation,
+            by=lease.holder, former_holder=former_holder)
 
     # --- blocks
 
@@ -295,7 +316,7 @@ async def start(
         await view.start()
         with contextlib.suppress(MetadataUnavailable):  # checked again at every block
             await service.blocks.check()
-        await service.serve(ports, identity, http_address, on_lost)
+        await service.serve(identity, http_address, on_lost)
     except BaseException:
         await service.close()
         raise

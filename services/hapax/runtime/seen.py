@@ -41,13 +41,14 @@ class HighestSeen:
         file = disk.open(FILE)
         try:
             fields = json.loads(file.read(0, file.size()))
+            owner, self.revision, self.producer_id = (
+                fields["cluster_id"], int(fields["revision"]), int(fields["producer_id"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreRefused(f"{FILE} is damaged ({error!r}): what this node has seen is not known") from error
         finally:
             file.close()
-        if fields["cluster_id"] != self.cluster_id:
-            raise StoreRefused(
-                f"this data folder belongs to cluster {fields['cluster_id']!r}, not to {self.cluster_id!r}")
-        self.revision = int(fields["revision"])
-        self.producer_id = int(fields["producer_id"])
+        if owner != self.cluster_id:
+            raise StoreRefused(f"this data folder belongs to cluster {owner!r}, not to {self.cluster_id!r}")
 
     def check_revision(self, revision: int) -> None:
         """Raises StoreRefused where the store's revision is behind; remembers it otherwise."""

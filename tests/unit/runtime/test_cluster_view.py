@@ -270,3 +270,10 @@ async def test_a_restarted_node_refuses_a_store_behind_its_memory(store: Store, 
     remembered.check_producer_counter(42)
     with pytest.raises(StoreRefused, match="belongs to cluster 'c', not to 'other'"):
         HighestSeen("other", disk)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"cluster_id":"c","revision":"x","producer_id":1}'])
+async def test_a_damaged_memory_is_not_taken_for_an_empty_one(disk: RealDisk, damage: bytes) -> None:
+    await disk.write_atomically("metadata-seen.json", damage)
+    with pytest.raises(StoreRefused, match="damaged"):
+        HighestSeen("c", disk)
