@@ -39,8 +39,9 @@ def main() -> None:
     if args.windows:
         windows = argparse.Namespace(**{**vars(args), "output": args.windows})
         queries.append(windowed_delays.start(spark, windows))
-    for query in queries:
-        query.awaitTermination()
+    while any(query.isActive for query in queries):
+        spark.streams.awaitAnyTermination()  # raises what one of them failed with
+        spark.streams.resetTerminated()
     spark.stop()
 
 
