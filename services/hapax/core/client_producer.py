@@ -424,7 +424,7 @@ class ClientProducer:
         self.state = after
 
     def _illegal(self, what: str) -> NoReturn:
-        why = f": {self.trouble.reason or self.trouble.code}" if self.trouble is not None else ""
+        why = f": {self.trouble.word()}" if self.trouble is not None else ""
         raise IllegalTransition(f"cannot {what} in state {self.state.name}{why}")
 
 

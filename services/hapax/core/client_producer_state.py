@@ -81,6 +81,10 @@ class Trouble:
     code: ErrorCode | int
     reason: str
 
+    def word(self) -> str:
+        name = self.code.name if isinstance(self.code, ErrorCode) else f"error {self.code}"
+        return f"{name}: {self.reason}" if self.reason else name
+
 
 # --- effects: what the owner does next -----------------------------------------------------------------------
 
