@@ -1,0 +1,308 @@
+"""Reads of many partitions, long polls, and what a reader of committed records is told."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hapax.broker import fetch as fetch_module
+from hapax.broker.fetch import FetchService
+from hapax.broker.replica import Replica
+from hapax.codec.batch import iterate_batches
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.fetch import FetchPartition, FetchRequest
+from hapax.kafka.messages import FetchResponse
+from hapax.kafka.table import DEFERRED
+from hapax.runtime import telemetry
+from hapax.runtime.incidents import Incidents
+from hapax.runtime.log.segment import LogRange
+from unit.broker.broker_fixtures import Harness, batch
+
+VERSION = 12
+
+
+class Context:
+    """A request's context that keeps the answer."""
+
+    api_version = VERSION
+    connection = SimpleNamespace(peer="test", serial=1)
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def respond(self, chunks: Any) -> None:
+        self.answer.set_result(chunks)
+
+    def fail(self, error: BaseException) -> None:
+        self.answer.set_exception(error)
+
+
+class Reader:
+    """A client of one partition."""
+
+    def __init__(self, harness: Harness, *others: Harness) -> None:
+        self.replicas: dict[Any, Replica] = {("t", i): h.replica for i, h in enumerate((harness, *others))}
+        log = telemetry.logger("test")
+        self.service = FetchService(
+            self.find, lambda partition: (5, 9), 50 << 20, Incidents(log, asyncio.get_running_loop().time)
+        )
+
+    def find(self, topic: str | bytes, partition: int) -> Replica:
+        if (topic, partition) not in self.replicas:
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.replicas[topic, partition]
+
+    def begin(
+        self, offset: int = 0, *, committed: bool = False, wait_ms: int = 60_000, min_bytes: int = 1,
+        max_bytes: int = 1 << 20, partition_bytes: int = 1 << 20, partitions: int = 1, epoch: int = -1,
+        last_epoch: int = -1, replica_id: int = -1, session_id: int = 0, first: int = 0,
+    ) -> tuple[Context, Any]:
+        """The context and what the service returned."""
+        context = Context()
+        answer = self.service.fetch(context, FetchRequest(  # type: ignore[arg-type]
+            replica_id, wait_ms, min_bytes, max_bytes, committed, session_id, -1,
+            [FetchPartition("t", first + i, offset, partition_bytes, epoch, last_epoch) for i in range(partitions)], [],
+        ))
+        return context, answer
+
+    def now(self, offset: int = 0, **options: Any) -> Any:
+        """The decoded response to a fetch that does not wait."""
+        return decoded(self.begin(offset, wait_ms=0, **options)[1])
+
+    async def waits(self, offset: int = 0, **options: Any) -> asyncio.Task[Any]:
+        """A fetch that has begun to wait; the task's result is the decoded response."""
+        context, answer = self.begin(offset, **options)
+        assert answer is DEFERRED
+
+        async def finish() -> Any:
+            async with asyncio.timeout(10):
+                return decoded(await context.answer)
+
+        return asyncio.create_task(finish())
+
+
+def decoded(chunks: Any) -> Any:
+    body = b"".join(c.read() if isinstance(c, LogRange) else bytes(c) for c in chunks)
+    for chunk in chunks:
+        if isinstance(chunk, LogRange):
+            chunk.release()
+    return FetchResponse.decode(memoryview(body), version=VERSION)
+
+
+def one(response: Any) -> Any:
+    ((partition,),) = [topic.partitions for topic in response.responses]
+    return partition
+
+
+def bases(response: Any) -> list[int]:
+    return [header.base_offset for _, header in iterate_batches(one(response).records or b"")]
+
+
+# --- what is returned ---------------------------------------------------------------------------------------------
+
+
+async def test_a_fetch_returns_batches_and_the_ends_of_the_log(harness: Harness) -> None:
+    await harness.produced(batch(3))
+    await harness.produced(batch(2))
+    response = Reader(harness).now(1)
+    assert bases(response) == [0, 3]
+    partition = one(response)
+    assert (partition.error_code, partition.high_watermark, partition.last_stable_offset) == (0, 5, 5)
+    assert partition.aborted_transactions is None
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 100])
+async def test_offsets_outside_of_the_log(harness: Harness, offset: int) -> None:
+    await harness.produced(batch())
+    assert one(Reader(harness).now(offset)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_limits(harness: Harness) -> None:
+    size = len(batch())
+    for _ in range(10):
+        await harness.produced(batch())
+    reader = Reader(harness)
+    assert bases(reader.now(partition_bytes=3 * size)) == [0, 1, 2]
+    assert bases(reader.now(max_bytes=2 * size)) == [0, 1]
+    assert bases(reader.now(partition_bytes=1)) == [0], "a first batch is returned whatever its size"
+    assert bases(reader.now(max_bytes=0)) == [0]
+
+
+async def test_only_the_first_partition_with_data_may_exceed_the_limit(harness: Harness) -> None:
+    await harness.produced(batch())
+    reader = Reader(harness, harness)
+    first, second = reader.now(partitions=2, max_bytes=1).responses[0].partitions
+    assert first.records
+    assert not second.records
+
+
+async def test_leader_epochs(harness: Harness) -> None:
+    await harness.produced(batch())
+    reader = Reader(harness)
+    assert one(reader.now(epoch=0)).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert one(reader.now(epoch=2)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert one(reader.now(epoch=1)).error_code == 0
+    stale = one(reader.now(epoch=0))
+    assert (stale.current_leader.leader_id, stale.current_leader.leader_epoch) == (5, 9)
+
+
+async def test_a_log_that_parted_ways(harness: Harness) -> None:
+    await harness.produced(batch())
+    harness.replica.resign()
+    harness.replica.lead(3, -1)
+    await harness.produced(batch())
+    diverging = one(Reader(harness).now(2, last_epoch=2)).diverging_epoch
+    assert (diverging.epoch, diverging.end_offset) == (1, 1)
+    assert one(Reader(harness).now(1, last_epoch=1)).records
+
+
+async def test_aborted_transactions_of_exactly_the_range(harness: Harness) -> None:
+    for serial in range(4):
+        number = harness.produce(
+            batch(2, producer_id=7, epoch=serial, sequence=0, transactional=True), transactional_id="x"
+        )
+        harness.verify()
+        await harness.calls.result(number)
+        ((end, _),) = harness.replica.write_markers([Marker(7, serial + 1, False, 0, serial, 0, -1, 2)])
+        await harness.replica.committed(end)
+    reader = Reader(harness)
+    assert [a.first_offset for a in one(reader.now(committed=True)).aborted_transactions] == [0, 3, 6, 9]
+    assert [a.first_offset for a in one(reader.now(3, committed=True, partition_bytes=1)).aborted_transactions] == [3]
+    assert [a.first_offset for a in one(reader.now(5, committed=True, partition_bytes=1)).aborted_transactions] == [3]
+    assert one(reader.now(12, committed=True)).aborted_transactions == []
+
+
+async def test_forged_replicas_and_unknown_sessions(harness: Harness) -> None:
+    await harness.produced(batch())
+    reader = Reader(harness)
+    forged = reader.now(replica_id=3)
+    assert one(forged).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not one(forged).records
+    assert reader.now(session_id=77).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_partition_led_elsewhere(harness: Harness) -> None:
+    partition = one(Reader(harness).now(first=7))
+    assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.current_leader.leader_id == 5
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_poll_wakes_on_the_commit_of_an_append(harness: Harness) -> None:
+    reader = Reader(harness)
+    poll = await reader.waits()
+    harness.disk.hold_syncs()
+    harness.produce(batch())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not poll.done()
+    harness.disk.release()
+    assert bases(await poll) == [0]
+    assert reader.service.waiting == {}
+
+
+async def test_a_poll_waits_for_its_least_bytes(harness: Harness) -> None:
+    size = len(batch())
+    poll = await Reader(harness).waits(min_bytes=3 * size)
+    await harness.produced(batch())
+    await harness.produced(batch())
+    assert not poll.done()
+    await harness.produced(batch())
+    assert bases(await poll) == [0, 1, 2]
+
+
+async def test_a_poll_over_many_partitions_answers_once(harness: Harness) -> None:
+    poll = await Reader(harness, harness).waits(partitions=2)
+    await harness.produced(batch())
+    assert len((await poll).responses[0].partitions) == 2
+    assert harness.replica._readers == {}
+
+
+async def test_a_poll_ends_at_its_time(harness: Harness) -> None:
+    poll = await Reader(harness).waits(wait_ms=20)
+    assert bases(await poll) == []
+
+
+async def test_a_reader_of_committed_records_wakes_with_the_marker(harness: Harness) -> None:
+    number = harness.produce(batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x")
+    harness.verify()
+    await harness.calls.result(number)
+    reader = Reader(harness)
+    assert bases(reader.now()) == [0]
+    poll = await reader.waits(committed=True)
+    await harness.produced(batch())
+    assert not poll.done()
+    harness.replica.write_markers([Marker(7, 1, True, 0, 1, 0, -1, 2)])
+    assert bases(await poll) == [0, 1, 2]
+
+
+async def test_an_error_ends_a_poll_at_once(harness: Harness) -> None:
+    _, answer = Reader(harness).begin(5)
+    assert one(decoded(answer)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    reader = Reader(harness)
+    poll = await reader.waits()
+    del reader.replicas["t", 0]
+    harness.replica.resign()
+    assert one(await poll).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_poll_of_a_closed_connection_holds_nothing(harness: Harness) -> None:
+    reader = Reader(harness)
+    context, answer = reader.begin()
+    assert answer is DEFERRED
+    context.closed = True
+    await harness.produced(batch())
+    await asyncio.sleep(0)
+    assert not context.answer.done()
+    assert (reader.service.waiting, harness.replica._readers) == ({}, {})
+
+
+async def test_a_service_that_closes_answers_whoever_waits(harness: Harness) -> None:
+    reader = Reader(harness)
+    poll = await reader.waits()
+    reader.service.close()
+    assert bases(await poll) == []
+
+
+async def test_a_cold_range_is_read_ahead_off_the_loop(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2000):
+        harness.produce(batch())
+    await harness.committer.drain()
+    harness.replica.log.opened()
+    file = harness.replica.log.active.file
+    cold = True
+    ahead: list[int] = []
+
+    async def read_ahead(position: int, size: int) -> None:
+        nonlocal cold
+        cold = False
+        ahead.append(position)
+
+    monkeypatch.setattr(file, "is_cached", lambda *_: not cold, raising=False)
+    monkeypatch.setattr(file, "read_ahead", read_ahead, raising=False)
+    poll = await Reader(harness).waits(partition_bytes=1000)
+    assert bases(await poll)[0] == 0
+    assert ahead == [0]
+
+
+async def test_a_range_that_stays_cold_is_read_all_the_same(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2000):
+        harness.produce(batch())
+    await harness.committer.drain()
+    harness.replica.log.opened()
+    monkeypatch.setattr(harness.replica.log.active.file, "is_cached", lambda *_: False, raising=False)
+    poll = await Reader(harness).waits(wait_ms=1)
+    assert bases(await poll)[0] == 0
+
+
+async def test_the_longest_wait_is_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_module, "_MAX_WAIT_MS", 10)
+    poll = await Reader(harness).waits(wait_ms=2**31 - 1)
+    assert bases(await poll) == []
