@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction_requests import ProducerIdentity
+from hapax.core.transaction_record import ProducerIdentity
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import InitProducerIdResponse
 from hapax.kafka.reasons import with_reason

@@ -43,9 +43,9 @@ def encode_produce(batches: Sequence[InternalBatch], timeout_ms: int, proof_: by
     chunks: list[bytes | bytearray] = [b"\0\xff\xff" + _I32.pack(timeout_ms) + uvarint(len(topics) + 1)]
     for topic_id, of_topic in topics.items():
         chunks.append(topic_id + uvarint(len(of_topic) + 1))
-        for _, partition, batch in of_topic:
-            chunks.append(_I32.pack(partition) + uvarint(len(batch) + 1))
-            chunks.append(batch)
+        for _, partition, data in of_topic:
+            chunks.append(_I32.pack(partition) + uvarint(len(data) + 1))
+            chunks.append(data)
             chunks.append(b"\0")
         chunks.append(b"\0")
     chunks.append(b"\1" + uvarint(INTERNAL_WRITE_TAG) + uvarint(len(proof_)) + proof_)
