@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from hapax.codec.metadata import PidCounterRecord, PidLeaseRecord
@@ -130,6 +131,19 @@ def test_a_counter_behind_an_id_in_use_is_refused() -> None:
         else:
             raise AssertionError("a counter behind a node was served")
         await ids.close()
+
+    run(scenario)
+
+
+def test_a_counter_that_another_history_moved_to_the_same_revision_is_read_anew() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        _, service = await world.allocator()
+        first = await service.blocks.allocate(10)
+        kv = world.model.get(KEYS.pid_next)
+        assert kv is not None
+        # The store was restored from a backup, and other allocators have moved the counter since.
+        world.model._kvs[KEYS.pid_next] = replace(kv, value=PidCounterRecord(ProducerId(40)).encode())
+        assert (first.first, (await service.blocks.allocate(10)).first) == (0, 40)
 
     run(scenario)
 
