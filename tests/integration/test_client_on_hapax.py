@@ -138,7 +138,7 @@ class TestLeases:
                     if seen[partition] > lease.progress[partition]:
                         await producer.send(topic, line, partition=partition.partition)
                     if i == stop_after:
-                        await producer._stop()
+                        await producer._engine.stop()
                         break
                 else:
                     await producer.close()
@@ -158,6 +158,12 @@ class TestTokens:
                 told.append((await producer.commit(CommitToken("query", value, 1))).already)
         assert told == [False, False, True, True, False]
         assert values(await on.read(topic)) == [b"0", b"1", b"2"]
+
+    async def test_an_empty_commit_keeps_its_token(self, on: Cluster) -> None:  # noqa: F811
+        async with on.producer(transactional_id=unique("x")) as producer:
+            for expected in (False, True):
+                producer.begin()
+                assert (await producer.commit(CommitToken("query", 0))).already is expected
 
     async def test_a_replay_with_another_count_and_an_unknown_history_fail_loudly(self, on: Cluster) -> None:  # noqa: F811
         topic = await on.topic()

@@ -243,22 +243,26 @@ class Admin:
     async def abort_transaction(self, transactional_id: str, partition: TopicPartition | None = None) -> None:
         """Aborts an open transaction, wherever it hangs, by WriteTxnMarkers; on one partition or on all it holds."""
         described = await self._describe_transaction(transactional_id)
-        partitions = described.partitions if partition is None else (partition,)
+        for one in described.partitions if partition is None else (partition,):
+            await self.abort_hanging(one, described.producer_id)
+
+    async def abort_hanging(self, partition: TopicPartition, producer_id: int) -> bool:
+        """Aborts what a producer has open on a partition, known to a coordinator or not; False: nothing is open."""
+        producers = {p.producer_id: p for p in await self.describe_producers(partition)}
+        producer = producers.get(producer_id)
+        if producer is None or producer.transaction_start_offset < 0:
+            return False
         Message = messages.WriteTxnMarkersRequest
         Marker = Message.WritableTxnMarker
-        for one in partitions:
-            producers = {p.producer_id: p for p in await self.describe_producers(one)}
-            producer = producers.get(described.producer_id)
-            if producer is None or producer.transaction_start_offset < 0:
-                continue
-            marker = Marker(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
-                transaction_result=False,
-                topics=[Marker.WritableTxnMarkerTopic(name=one.topic, partition_indexes=[one.partition])],
-                coordinator_epoch=producer.coordinator_epoch,
-            )
-            await self._write_marker(one, Message(markers=[marker]))
+        marker = Marker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transaction_result=False,
+            topics=[Marker.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
+            coordinator_epoch=producer.coordinator_epoch,
+        )
+        await self._write_marker(partition, Message(markers=[marker]))
+        return True
 
     async def _write_marker(self, partition: TopicPartition, message: Any) -> None:
         async def attempt() -> None:

@@ -87,7 +87,7 @@ class Writer(Producer):
         cannot win, another may take its place."""
         await self.flush()
         if self._machine.trouble is not None:
-            raise self._error()
+            raise self._engine.error()
         identity = self._machine.identity
         following = sorted(self._machine.next_sequences().items())
         return Winner(
@@ -99,8 +99,8 @@ class Writer(Producer):
 
     async def close(self) -> None:
         """Disconnects. The transaction stays open until it is decided or its time is up."""
-        if not self._closed and self._started:
-            await self._stop()
+        if not self._engine.closed and self._started:
+            await self._engine.stop()
 
     async def commit(self, token: CommitToken | None = None) -> NoReturn:
         raise WrongState("a writer does not decide: give finish()'s Winner to MultiWriter.commit")

@@ -124,10 +124,14 @@ class ClientProducer:
         self._wrote = self._raise_epoch = False
         self._registered.clear()
 
-    def commit(self) -> None:
-        """Everything enqueued so far is sent first; a batch that fails meanwhile fails the commit."""
+    def commit(self, *, always: bool = False) -> None:
+        """Everything enqueued so far is sent first; a batch that fails meanwhile fails the commit.
+
+        `always`: the coordinator decides even if nothing was written (the commit carries a token of its own).
+        """
         self._move(E.COMMIT)
         self._commit, self._ending = True, True
+        self._wrote |= always
 
     def abort(self) -> None:
         """Batches not sent yet are dropped; those in flight are awaited."""

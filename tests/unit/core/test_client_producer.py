@@ -349,6 +349,12 @@ def test_a_transaction_without_writes_needs_no_coordinator() -> None:
         assert machine.state is State.READY
 
 
+def test_a_commit_with_a_token_is_decided_even_without_writes() -> None:
+    machine = transaction()
+    machine.commit(always=True)
+    assert machine.poll(NOW) == [RequestEndTransaction(True)]
+
+
 def test_offsets_alone_are_something_to_decide() -> None:
     machine = transaction()
     machine.offsets_sent()

@@ -1,0 +1,362 @@
+"""What runs a producer: carries out what the machine says, and tells the machine what happens.
+
+Every event ends in `pump`, which asks the machine what to do and does it until there is nothing more to do. One
+timer wakes the machine for deadlines and pauses; another closes batches that have lingered long enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from hapax.client.accumulator import Accumulator, OpenBatch
+from hapax.client.cluster import Cluster
+from hapax.client.coordination import Coordination
+from hapax.client.errors import HapaxError, WrongState, from_trouble
+from hapax.client.partitioner import Sticky
+from hapax.client.records import DeliveryReport, Header
+from hapax.client.sender import Sender
+from hapax.client.settings import COMPRESSION
+from hapax.client.tokens import CommitToken, TokenOutcome, end_with_token
+from hapax.core.client_producer import ClientProducer
+from hapax.core.client_producer_partition import Batch, Identity, advance
+from hapax.core.client_producer_state import (
+    Delivered,
+    Effect,
+    Ended,
+    Failed,
+    IllegalTransition,
+    RequestAddPartitions,
+    RequestEndTransaction,
+    RequestProducerId,
+    SendBatch,
+    State,
+    Trouble,
+)
+from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.errors import ErrorCode
+from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
+
+log = logging.getLogger("hapax.client")
+
+
+class Committed(NamedTuple):
+    """`already`: this token, or a newer one, had been committed before; what was written now is aborted.
+    `records`: the number of records kept with the token, -1 without one."""
+
+    already: bool = False
+    records: int = -1
+
+
+class Engine:
+    def __init__(self, cluster: Cluster, machine: ClientProducer, transactional_id: str | None) -> None:
+        options = cluster.options
+        self.cluster = cluster
+        self.machine = machine
+        self.sticky = Sticky(cluster.ports.random)
+        self.accumulator = Accumulator(
+            batch_size=options["batch.size"],
+            compression=COMPRESSION[options["compression.type"]],
+            memory=options["buffer.memory"],
+        )
+        self.sender = Sender(cluster, self, transactional_id=transactional_id)
+        self.coordination = Coordination(cluster, machine, transactional_id)
+        self.ready: asyncio.Future[None] | None = None
+        """Resolves with the initialisation, where somebody waits for it."""
+        self.outcome: asyncio.Future[Committed] | None = None
+        """Resolves with the end of the transaction that is being ended."""
+        self.token: CommitToken | None = None
+        """Of the commit that is under way."""
+        self.failure: HapaxError | None = None
+        """The first failed delivery that nobody has been told of yet."""
+        self.closed = False
+        self._id = transactional_id
+        self._linger_ms: int = options["linger.ms"]
+        self._delivery_ms: int = options["delivery.timeout.ms"]
+        self._committed = Committed()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flushers: list[asyncio.Future[None]] = []
+        self._pumping = self._again = False
+        self._dispatching: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+
+    async def stop(self) -> None:
+        self.closed = True
+        for timer in (self._timer, self._dispatching):
+            if timer is not None:
+                timer.cancel()
+        self.sender.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.cluster.close()
+
+    def error(self) -> HapaxError:
+        """Why the machine does not do what it is asked for."""
+        trouble = self.machine.trouble
+        if trouble is None:
+            return WrongState(f"not possible in state {self.machine.state.name}")
+        return from_trouble(trouble)
+
+    # --- carrying out -----------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Carries out what the machine says until it says nothing more. May be called from within itself."""
+        if self._pumping or self.closed:
+            self._again = True
+            return
+        self._pumping = True
+        try:
+            while True:
+                self._again = False
+                if self.accumulator.open:
+                    self._close_due()
+                effects = self.machine.poll(Millis(self.cluster.now()))
+                to_send: list[Batch] = []
+                for effect in effects:
+                    if isinstance(effect, SendBatch):
+                        to_send.append(effect.batch)
+                    else:
+                        self._carry_out(effect)
+                if to_send:
+                    self.sender.send(to_send)
+                if not effects and not self._again:
+                    break
+        finally:
+            self._pumping = False
+        self._tell()
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Delivered):
+            self._report(effect)
+        elif isinstance(effect, Failed):
+            doubt = effect.maybe_written
+            error = from_trouble(effect.trouble, maybe_written=doubt, transactional=self._id is not None)
+            self.settle(_content(effect.batch), error)
+        elif isinstance(effect, Ended):
+            outcome, self.outcome = self.outcome, None
+            if outcome is not None and not outcome.done():
+                outcome.set_result(self._committed)
+        elif isinstance(effect, RequestProducerId):
+            self._spawn(self._initialize(effect.current))
+        elif isinstance(effect, RequestAddPartitions):
+            self._spawn(self._add_partitions(effect.partitions))
+        elif isinstance(effect, RequestEndTransaction):
+            self._spawn(self._end_transaction(effect.commit))
+
+    def _tell(self) -> None:
+        """Wakes whoever waits for a state that has come, or cannot come any more."""
+        machine = self.machine
+        if machine.trouble is not None and machine.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
+            for waiting in (self.outcome, self.ready):
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(self.error())
+                    waiting.exception()
+            self.drop_open(self.error())
+        if self._flushers and not machine.pending and not self.accumulator.open:
+            flushers, self._flushers = self._flushers, []
+            for done in flushers:
+                if not done.done():
+                    done.set_result(None)
+
+    async def flushed(self) -> None:
+        """Until everything enqueued so far is settled."""
+        if self.machine.pending:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._flushers.append(done)
+            await done
+
+    # --- the coordinators -------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            # A fault of this program must reach whoever waits, not vanish with its task.
+            log.error("the producer failed", exc_info=error)
+            self.machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, f"the client failed: {error!r}"))
+        self.pump()
+
+    async def _initialize(self, current: Identity) -> None:
+        timeout = self.cluster.options["transaction.timeout.ms"]
+        result = await self.coordination.initialize(current, timeout)
+        if result is None:
+            return
+        identity, version = result
+        self.sender.transaction_version = version
+        self.machine.initialized(identity, version)
+        if self.ready is not None and not self.ready.done():
+            self.ready.set_result(None)
+
+    async def _add_partitions(self, partitions: tuple[TopicPartition, ...]) -> None:
+        if await self.coordination.add_partitions(partitions):
+            self.machine.partitions_added()
+
+    async def _end_transaction(self, commit: bool) -> None:
+        self._committed = Committed()
+        if commit and self.token is not None:
+            assert self._id is not None
+            told = await end_with_token(self.cluster, self._id, self.machine, self.token)
+            if told is not None:
+                self._committed = Committed(told.outcome is TokenOutcome.ALREADY_COMMITTED, told.records)
+                self.machine.ended(told.identity)
+            return
+        accepted, identity = await self.coordination.end(commit)
+        if accepted:
+            self.machine.ended(identity)
+
+    # --- records and batches ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        partition: TopicPartition,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        size: int,
+    ) -> asyncio.Future[DeliveryReport]:
+        """Adds a record to its partition's batch, which leaves when it is full or has lingered."""
+        delivery: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
+        now = self.cluster.now()
+        pushed_out = self.accumulator.append(partition, timestamp_ms, key, value, headers, delivery, size, now)
+        if pushed_out is not None:
+            self._enqueue(partition, pushed_out)
+        self._dispatch_soon(self.accumulator.open[partition])
+        return delivery
+
+    def close_all(self) -> None:
+        """Every open batch is to be sent now."""
+        for partition in list(self.accumulator.open):
+            self._enqueue(partition, self.accumulator.close(partition))
+
+    def drop_open(self, error: HapaxError) -> None:
+        """No open batch is to be sent."""
+        for batch in self.accumulator.drop_open():
+            self.settle(batch, error)
+
+    def settle(self, content: OpenBatch, error: HapaxError) -> None:
+        """Fails all records of a batch."""
+        self.accumulator.free(content.bytes)
+        if self.failure is None:
+            self.failure = error
+        for delivery in content.deliveries:
+            if not delivery.done():
+                delivery.set_exception(error)
+                delivery.exception()  # whoever does not look at it is told by flush() or commit()
+
+    def _report(self, effect: Delivered) -> None:
+        batch, offset = effect.batch, effect.offset
+        content = _content(batch)
+        self.accumulator.free(content.bytes)
+        topic, partition = batch.partition
+        producer_id, epoch = batch.identity
+        for i, delivery in enumerate(content.deliveries):
+            if not delivery.done():
+                delivery.set_result(
+                    DeliveryReport(
+                        topic,
+                        partition,
+                        offset + i if offset >= 0 else -1,
+                        effect.timestamp if effect.timestamp >= 0 else content.timestamps[i],
+                        producer_id,
+                        epoch,
+                        advance(batch.sequence, i) if batch.sequence >= 0 else -1,
+                    )
+                )
+
+    def _dispatch_soon(self, batch: OpenBatch) -> None:
+        if self._dispatching is not None and not (batch.full and self._linger_ms):
+            return
+        loop = asyncio.get_running_loop()
+        if self._linger_ms and not batch.full:
+            self._dispatching = loop.call_later(self._linger_ms / 1000, self._dispatch)
+            return
+        if self._dispatching is not None:
+            self._dispatching.cancel()
+        self._dispatching = loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = None
+        self.pump()
+        if self._linger_ms and self.accumulator.open and self._dispatching is None:
+            oldest = min(batch.created_ms for batch in self.accumulator.open.values())
+            left = max(1, oldest + self._linger_ms - self.cluster.now())
+            self._dispatching = asyncio.get_running_loop().call_later(left / 1000, self._dispatch)
+
+    def _close_due(self) -> None:
+        now = self.cluster.now()
+        for partition, batch in list(self.accumulator.open.items()):
+            due = batch.full or now - batch.created_ms >= self._linger_ms
+            if due and self.machine.wants(partition):
+                self._enqueue(partition, self.accumulator.close(partition))
+
+    def _enqueue(self, partition: TopicPartition, content: OpenBatch) -> None:
+        topic = self.cluster.topics.get(partition.topic)
+        if topic is not None:
+            self.sticky.batch_closed(partition.topic, partition.partition, topic.available())
+        deadline = Millis(content.created_ms + self._delivery_ms)
+        batch = Batch(partition, len(content.deliveries), deadline, content)
+        try:
+            self.machine.enqueue(batch)
+        except IllegalTransition as error:
+            self.settle(content, self.error() if self.machine.trouble else WrongState(str(error)))
+            return
+        self._wake_at(deadline)
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def _wake_at(self, at: int) -> None:
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        delay = max(0, at - self.cluster.now()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        wake = self.machine.expire(Millis(self.cluster.now()))
+        self.pump()
+        if wake is not None:
+            self._wake_at(wake)
+
+    # --- what becomes of batches: told by the sender ----------------------------------------------------------
+
+    def delivered(self, batch: Batch, offset: Offset, timestamp: TimestampMs) -> None:
+        self.machine.delivered(batch, offset, timestamp)
+        self.pump()
+
+    def refused(self, batch: Batch, code: int, reason: str) -> Verdict:
+        verdict = self.machine.refused(batch, code, reason, Millis(self.cluster.now()))
+        self._attempt_failed()
+        return verdict
+
+    def lost(self, batch: Batch, reason: str) -> None:
+        self.machine.lost(batch, reason, Millis(self.cluster.now()))
+        self._attempt_failed()
+
+    def unsent(self, batch: Batch, reason: str) -> None:
+        self.machine.unsent(batch, reason, Millis(self.cluster.now()))
+        self._attempt_failed()
+
+    def _attempt_failed(self) -> None:
+        if not self.closed:
+            self._wake_at(self.cluster.now() + self.machine.options.retry_backoff_ms + 1)
+            self.pump()
+
+
+def _content(batch: Batch) -> OpenBatch:
+    content: OpenBatch = batch.content  # type: ignore[assignment]
+    return content
