@@ -121,8 +121,8 @@ class Shared:
     shard_epochs: ShardEpochs
     ask: Callable[[Replica, Question], None]
     """Sends a question to the transaction's coordinator; its answer comes to `Replica.answered`."""
-    fenced: Callable[[Replica, BatchHeader, Refusal], None]
-    """Hears of every batch that was refused because its producer was fenced: an event."""
+    fenced: Callable[[Replica, BatchHeader, Settles], None]
+    """Hears of every batch that was refused because its producer was fenced."""
 
 
 class Replica:
@@ -258,7 +258,7 @@ class Replica:
             else:
                 self._carry_out(decision, batch, header, call, number)
         except Refusal as refusal:
-            call.settle(number, self._refused(batch, refusal))
+            call.settle(number, self._refused(batch, refusal, call))
 
     def _checked(self, batch: memoryview) -> BatchHeader:
         """The header of a client's batch that is whole and allowed. Raises Refusal.
@@ -358,9 +358,9 @@ class Replica:
         except OSError as error:  # the log itself says it too, and the next checkpoint writes the file
             log.warning("no leader-epoch checkpoint this time", partition=self.name, error=error)
 
-    def _refused(self, batch: memoryview | bytearray, refusal: Refusal) -> PartitionResult:
+    def _refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> PartitionResult:
         if refusal.code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            self.shared.fenced(self, read_header(batch), refusal)
+            self.shared.fenced(self, read_header(batch), call)
         return PartitionResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
 
     # --- write, verified ------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class Replica:
         outcome = self.verification.answer(answer)
         for parked, refusal in outcome.refused:
             self.machine.note_refused(read_header(parked.batch))
-            parked.call.settle(parked.number, self._refused(parked.batch, refusal))
+            parked.call.settle(parked.number, self._refused(parked.batch, refusal, parked.call))
         for parked in outcome.verified:
             batch = memoryview(parked.batch)
             try:
@@ -391,7 +391,7 @@ class Replica:
                 decision = self.machine.decide_append(header, self.shared.clock.now_ms(), VERIFIED)
                 self._carry_out(decision, batch, header, parked.call, parked.number)
             except Refusal as refusal:
-                parked.call.settle(parked.number, self._refused(batch, refusal))
+                parked.call.settle(parked.number, self._refused(batch, refusal, parked.call))
         if outcome.question is not None:
             self.shared.ask(self, outcome.question)
 

@@ -10,19 +10,20 @@ from hapax.broker.calls import OffsetService, ProducerService, ProduceService
 from hapax.broker.commit import Committer
 from hapax.broker.fetch import FetchService
 from hapax.broker.partitions import PartitionSet
-from hapax.broker.replica import Replica, Shared
+from hapax.broker.replica import Replica, Settles, Shared
 from hapax.broker.rpc import BrokerRpc
 from hapax.broker.storage import StorageGuard
 from hapax.broker.upkeep import HangingWatch, Upkeep
 from hapax.broker.verifier import Verifier
 from hapax.codec.metadata import NodeRecord
 from hapax.core.batch import BatchHeader
-from hapax.core.errors import Refusal
 from hapax.core.types import NodeId, TopicId, TopicIdPartition
 from hapax.core.verification import ShardEpochs
 from hapax.kafka import describe_producers, fetch, init_producer_id, list_offsets, produce, write_txn_markers
+from hapax.kafka.events import EventLog
 from hapax.kafka.fetch import FetchPartition
 from hapax.kafka.node import node_table, server_limits
+from hapax.kafka.produce import ProduceCall
 from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable
@@ -40,6 +41,7 @@ from hapax.runtime.settings import Address, Settings
 log = telemetry.logger("broker")
 
 _RPC_GRACE_S: Final = 1.0
+_ZOMBIES_REMEMBERED: Final = 10_000
 
 
 class BrokerService:
@@ -57,6 +59,8 @@ class BrokerService:
         self._on_lost = on_lost
         self._failed = False
         self._drained = False
+        self.events: EventLog | None = None
+        self._zombies: set[tuple[TopicIdPartition, int, int]] = set()
         self._listener: FrameListener | None = None
         self._rpc_server: RpcServer | None = None
         self.node_id = NodeId(settings.node_id)
@@ -118,10 +122,20 @@ class BrokerService:
             return None
         return assigned.record.leader, assigned.record.leader_epoch
 
-    def _fenced(self, replica: Replica, header: BatchHeader, refusal: Refusal) -> None:
-        self._incidents(
-            "fenced", "refused a fenced producer", partition=replica.name, producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch, reason=refusal.reason,
+    def _fenced(self, replica: Replica, header: BatchHeader, call: Settles) -> None:
+        """An event for each fenced producer and partition, once: a zombie may ask again and again."""
+        zombie = (replica.id, header.producer_id, header.producer_epoch)
+        known = replica.machine.describe_producer(header.producer_id)
+        if zombie in self._zombies or known is None or self.events is None:
+            return
+        if len(self._zombies) >= _ZOMBIES_REMEMBERED:
+            self._zombies.clear()
+        self._zombies.add(zombie)
+        self.events.record(
+            "producer_refused", topic=replica.topic, partition=replica.index, producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch, fenced_by_epoch=known.producer_epoch,
+            fenced_at_offset=known.last_offset, transactional_id=replica.transactional_ids.get(header.producer_id, ""),
+            peer=call.ctx.connection.peer if isinstance(call, ProduceCall) else "",
         )
 
     def _transactional_id_of(self, partition: TopicIdPartition, producer_id: int) -> str:
@@ -159,6 +173,10 @@ class BrokerService:
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=self._on_lost,
             ttl_s=settings.broker_session_timeout_ms / 1000,
         )
+        self.events = EventLog(
+            ports.network, ports.clock, self.view, ports.random, self.node_id, self.registration.epoch,
+            self.registration.record.session,
+        )
         self.partitions.follow(self.registration)
         self.producer_ids.start()
         self.upkeep.start()
@@ -167,6 +185,8 @@ class BrokerService:
     async def drain(self) -> None:
         """Refuses new work, answers what waits, closes every log so that the next start reads none."""
         await self.upkeep.close()
+        if self.events is not None:
+            await self.events.close()
         if self.registration is not None:
             await self.registration.close()
         self.fetches.close()
@@ -183,6 +203,8 @@ class BrokerService:
 
     async def close(self) -> None:
         await self.upkeep.close()
+        if self.events is not None:
+            await self.events.close()
         await self.verifier.close()
         await self.producer_ids.close()
         if not self._drained:

@@ -14,7 +14,7 @@ from hapax.broker.storage import StorageGuard
 from hapax.codec.batch import iterate_batches
 from hapax.codec.records import encode_records
 from hapax.core.batch import BatchHeader
-from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs
 from hapax.kafka.produce import PartitionResult
@@ -129,7 +129,7 @@ class Harness:
         self.settings = settings or Settings()
         self.fatal: list[str] = []
         self.questions: list[Question] = []
-        self.fenced: list[Refusal] = []
+        self.fenced: list[BatchHeader] = []
         self.calls = Calls()
         self._number = 0
         self.storage = StorageGuard(self.disk)
@@ -142,8 +142,8 @@ class Harness:
     def _ask(self, replica: Replica, question: Question) -> None:
         self.questions.append(question)
 
-    def _fenced(self, replica: Replica, header: BatchHeader, refusal: Refusal) -> None:
-        self.fenced.append(refusal)
+    def _fenced(self, replica: Replica, header: BatchHeader, call: object) -> None:
+        self.fenced.append(header)
 
     async def open(self, *, clean: bool = False, internal: bool = False) -> Replica:
         """Makes the partition, or opens it again as after a crash or (`clean`) a clean stop."""
