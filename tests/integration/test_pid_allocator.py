@@ -20,13 +20,14 @@ from integration.etcd_process import EtcdProcess
 from integration.service_process import ServiceProcess
 
 CLUSTER = "pids"
-ALLOCATORS = 4
 CALLERS = 6
 
 
 @pytest.fixture
-def allocators(etcd: EtcdProcess, tmp_path: Path) -> Iterator[list[ServiceProcess]]:
-    processes = [ServiceProcess("pid", 200 + i, CLUSTER, etcd, tmp_path) for i in range(ALLOCATORS)]
+def allocators(
+    request: pytest.FixtureRequest, etcd: EtcdProcess, tmp_path: Path
+) -> Iterator[list[ServiceProcess]]:
+    processes = [ServiceProcess("pid", 200 + i, CLUSTER, etcd, tmp_path) for i in range(request.param)]
     for process in processes:
         process.start()
     yield processes
@@ -84,10 +85,11 @@ class Callers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+@pytest.mark.parametrize("allocators", [4], indirect=True)
 async def test_ids_stay_unique_under_concurrent_allocators_kills_and_etcd_restarts(
     allocators: list[ServiceProcess], etcd: EtcdProcess, view: ClusterView
 ) -> None:
-    await view.wait_for(lambda v: len(v.nodes("pid")) == ALLOCATORS, 60)
+    await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators), 60)
     callers = Callers(view)
     await callers.more(100)
     for victim in (0, 1):
@@ -113,12 +115,13 @@ async def test_ids_stay_unique_under_concurrent_allocators_kills_and_etcd_restar
     await store.close()
 
 
+@pytest.mark.parametrize("allocators", [2], indirect=True)
 async def test_an_allocator_ends_cleanly_and_restarts_at_once(
     allocators: list[ServiceProcess], view: ClusterView
 ) -> None:
-    await view.wait_for(lambda v: len(v.nodes("pid")) == ALLOCATORS, 60)
+    await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators), 60)
     assert allocators[0].terminate() == 0
-    await view.wait_for(lambda v: len(v.nodes("pid")) == ALLOCATORS - 1, 1.0)  # no lease to wait for
+    await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators) - 1, 1.0)  # no lease to wait for
 
     before = view.nodes("pid")[0]
     allocators[1].kill()
@@ -128,10 +131,11 @@ async def test_an_allocator_ends_cleanly_and_restarts_at_once(
     assert "replacing the registration" in allocators[1].log.read_text()
 
 
+@pytest.mark.parametrize("allocators", [2], indirect=True)
 async def test_a_node_id_in_use_and_a_foreign_folder_are_refused_with_one_line(
     allocators: list[ServiceProcess], etcd: EtcdProcess, view: ClusterView, tmp_path: Path
 ) -> None:
-    await view.wait_for(lambda v: len(v.nodes("pid")) == ALLOCATORS, 60)
+    await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators), 60)
     taken = ServiceProcess("pid", 200, CLUSTER, etcd, tmp_path / "elsewhere")
     taken.log.parent.mkdir()
     foreign = ServiceProcess("pid", 201, "another", etcd, tmp_path)
