@@ -37,6 +37,8 @@ class World:
         self.rpc_servers: dict[int, _RpcServer] = {}
         self.blocked: set[tuple[str, str]] = set()
         """One-way partitions: (from process name, to process name)."""
+        self.blocked_methods: set[str] = set()
+        """Calls between services that never arrive, by the method's last word (`WriteMarkers`)."""
         self._port = 10_000
         self._serial = 0
 
@@ -75,13 +77,13 @@ class _End:
         self.open = True
         self.reading = True
         self.watch: int | None = None
-        self._inbox: list[bytes] = []
+        self._inbox: list[bytearray] = []
         self._arrival = 0.0
 
     # FrameConnection
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        frame = b"".join(_bytes_of(chunk) for chunk in chunks)
+        frame = bytearray(b"".join(_bytes_of(chunk) for chunk in chunks))
         other = self.other
         if not self.open or other is None:
             return
@@ -119,7 +121,7 @@ class _End:
         self._arrival = max(self._arrival + 2e-6, now + self.world.delay())
         self.world.loop.in_process(other.process, callback, *args, delay=self._arrival - now)
 
-    def _receive(self, frame: bytes) -> None:
+    def _receive(self, frame: bytearray) -> None:
         if not self.open:
             return
         self._inbox.append(frame)
@@ -266,7 +268,7 @@ class SimRpcChannel:
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
         world, loop = self.world, self.world.loop
         server = world.rpc_servers.get(self._port)
-        if server is None or not server.process.alive:
+        if server is None or not server.process.alive or method.rpartition("/")[2] in world.blocked_methods:
             await asyncio.sleep(world.delay())
             raise RpcError("UNAVAILABLE", f"nobody serves {self.address}")
         answer: asyncio.Future[bytes] = loop.create_future()

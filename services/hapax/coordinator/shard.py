@@ -42,6 +42,8 @@ _SLICE: Final = 256
 """Records replayed in one turn of the loop while a shard loads."""
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 1.0
+_STEADY_S: Final = 5.0
+"""A shard that is lost again sooner than this after it began to serve takes a longer pause each time."""
 
 
 def fencing_epoch(assigned: int, incarnation: int) -> ShardEpoch:
@@ -127,8 +129,13 @@ class Shard:
                 await asyncio.sleep(delay * (0.5 + self.node.random.random()))
                 delay = min(2 * delay, _RETRY_MAX_S)
                 continue
-            delay = _RETRY_FIRST_S
+            served_since = asyncio.get_running_loop().time()
             await self._lost.wait()
+            if asyncio.get_running_loop().time() - served_since > _STEADY_S:
+                delay = _RETRY_FIRST_S
+            else:
+                await asyncio.sleep(delay * (0.5 + self.node.random.random()))
+                delay = min(2 * delay, _RETRY_MAX_S)
             if self._incarnation == _LAST_INCARNATION:
                 log.error("shard was lost too often under one epoch, waiting for another", kind=self.kind,
                           shard=self.shard)
