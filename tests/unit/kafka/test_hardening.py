@@ -85,12 +85,15 @@ HOSTILE = {
 }
 
 
+REASON = {"a count past the end": "a count past", "a compact count past the end": "a count past"}
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_bytes_are_refused_at_once(case: str) -> None:
     name, version, data = HOSTILE[case]
     schema = getattr(messages, name + "Request")
     began = time.perf_counter()
-    with pytest.raises((ValueError, IndexError, struct.error, AssertionError)):
+    with pytest.raises((ValueError, IndexError, struct.error, AssertionError), match=REASON.get(case)):
         schema.decode(data, version=version)
     assert time.perf_counter() - began < 0.5
 

@@ -283,6 +283,33 @@ def test_a_client_that_does_not_read_is_not_read_from_and_gets_everything_later(
     run(scenario)
 
 
+def test_a_slow_reader_gets_every_byte_of_what_the_socket_did_not_take_at_once(
+    run: Callable[[Scenario], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(os.urandom(3_000_000))
+    parts = [os.urandom(n) for n in (5_000_000, 1, 3_000_000, 70_000)]
+
+    async def scenario(net: TcpNetwork) -> None:
+        with path.open("rb") as file:
+            def answer(peer: Peer, frame: bytes) -> None:
+                peer.connection.send([*parts, Range(file.fileno(), 0, 3_000_000), *parts])
+
+            pair = await Pair(net).listen(answer)
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", pair.listener.port))
+            reader, writer = await asyncio.open_connection(sock=sock)
+            writer.write(framed(b"go"))
+            expected = b"".join(parts) + path.read_bytes() + b"".join(parts)
+            assert await reader.readexactly(4 + len(expected)) == framed(expected)
+            writer.close()
+            await pair.listener.close()
+
+    run(scenario)
+
+
 def test_dropping_releases_what_is_queued(run: Callable[[Scenario], None], tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(20_000_000))

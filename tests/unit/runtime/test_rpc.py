@@ -153,21 +153,27 @@ async def test_foreign_grpc_clients_make_ordinary_unary_calls() -> None:
 
 async def test_many_calls_at_once_are_bounded_and_all_answered() -> None:
     network, service = TcpNetwork(), Service()
-    running = most = 0
+    started = 0
+    gate = asyncio.Event()
 
     async def counted(request: bytes) -> bytes:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
+        nonlocal started
+        started += 1
+        await gate.wait()
         return request
 
     server = await network.serve_rpc("127.0.0.1", 0, service.handlers | {"/t.Service/Count": counted})
     channel = network.rpc_channel(server.address)
     requests = [b"%d" % n for n in range(5000)]
-    assert await asyncio.gather(*(channel.call("/t.Service/Count", r, 20) for r in requests)) == requests
-    assert most <= 1000
+    answers = asyncio.gather(*(channel.call("/t.Service/Count", r, 20) for r in requests))
+    before = -1
+    while started > before:  # until it comes to a stand
+        before = started
+        for _ in range(100):
+            await asyncio.sleep(0)
+    assert started == 1000
+    gate.set()
+    assert await answers == requests
     await channel.close()
     await server.close()
 
