@@ -43,7 +43,7 @@ class Plan:
     leaderless: int = 0
     """Those of them that have no live in-sync replica."""
     reassigned: int = 0
-    """Shards whose owner is gone."""
+    """Shards whose owner is gone, or came back as a new process."""
     unsettled: bool = False
     """Something waits for `settled`: plan again when nodes have had time to come."""
 
@@ -179,6 +179,7 @@ def _shards(
             made.reassigned += shard in assigned
             made.changes.append(_shard(view, kind, shard, placement.assign[shard], coordinators))
         elif owner in coordinators and assigned[shard].record.owner_registration != coordinators[owner]:
+            made.reassigned += 1
             made.changes.append(_shard(view, kind, shard, owner, coordinators))
         elif shard in placement.move:
             made.balancing.append(_shard(view, kind, shard, placement.move[shard], coordinators))
