@@ -43,28 +43,37 @@ class CoordinatorWorld:
         self.process = SimProcess("client")
         self.ports = self.cluster.ports(self.process, random.Random(seed))
         self.peers: dict[tuple[str, int], Peer] = {}
+        self.gone = ""
+        """A coordinator whose own view of the cluster does not count."""
 
     async def start(self, *topics: tuple[str, int]) -> None:
         self.cluster.start_all()
         await self.cluster.wait_until(self.cluster.ready, "the cluster serves")
         if topics:
-            topic = messages.CreateTopicsRequest.CreatableTopic
-            request = messages.CreateTopicsRequest(timeout_ms=10_000, validate_only=False, topics=[
-                topic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
-                for name, partitions in topics
-            ])
-            response = await (await self.broker()).call(request, version=7)
-            self.peers.popitem()[1].close()  # connections from before a leadership do not count (rule 4)
-            assert [t.error_code for t in response.topics] == [0] * len(topics)
-            await self.cluster.wait_until(
-                lambda: all(self.view(name).topic(topic) for name in self.coordinators() for topic, _ in topics),
-                "the coordinators know the topics",
-            )
+            await self.create_topics(*topics)
+
+    async def create_topics(self, *topics: tuple[str, int]) -> None:
+        topic = messages.CreateTopicsRequest.CreatableTopic
+        request = messages.CreateTopicsRequest(timeout_ms=10_000, validate_only=False, topics=[
+            topic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+            for name, partitions in topics
+        ])
+        response = await (await self.broker()).call(request, version=7)
+        self.peers.popitem()[1].close()  # connections from before a leadership do not count (rule 4)
+        assert [t.error_code for t in response.topics] == [0] * len(topics)
+        await self.cluster.wait_until(
+            lambda: all(self.view(name).topic(topic) for name in self.coordinators() for topic, _ in topics),
+            "the coordinators know the topics",
+        )
 
     # --- the cluster ---
 
     def coordinators(self) -> list[str]:
-        return [n.name for n in self.cluster.nodes.values() if n.role == "coordinator" and n.service is not None]
+        return [
+            node.name for node in self.cluster.nodes.values()
+            if node.role == "coordinator" and node.service is not None and node.name != self.gone
+            and node.process is not None and node.process.alive
+        ]
 
     def coordinator(self, name: str) -> CoordinatorService:
         service = self.cluster.nodes[name].service
@@ -109,6 +118,31 @@ class CoordinatorWorld:
             return self.coordinator(survivors[0]).shards.txn_shard(transactional_id).serving
 
         await self.cluster.wait_until(moved, "the shard has moved")
+
+    async def group_moved_from(self, former: str, group: str) -> None:
+        """Waits until another coordinator serves the group's shard."""
+        def moved() -> bool:
+            (survivor,) = [name for name in self.coordinators() if name != former]
+            owner = self.view(survivor).shard_owner("group", shard_of(group, SHARDS))
+            return (
+                owner is not None and owner.node_id - 100 == int(survivor.split("-")[1])
+                and self.coordinator(survivor).shards.group_shard(group).serving
+            )
+
+        self.gone = former
+        await self.cluster.wait_until(moved, "the shard has moved")
+
+    def group_apart_from(self, transactional_id: str) -> str:
+        """A group whose coordinator is not that of the transactional id."""
+        owner = self.owner_of(transactional_id)
+        return next(f"g{n}" for n in range(100) if self.owner_of_group(f"g{n}") != owner)
+
+    async def settled(self, group: str, topic: str) -> None:
+        """Waits until no transaction holds an offset of the group."""
+        async def stable() -> bool:
+            return (await self.committed(group, topic, 0, stable=True))[1] == 0
+
+        await self.cluster.wait_until(stable, "the markers of the offsets are stored")
 
     async def stop(self, name: str) -> None:
         """SIGTERM: drains and ends."""
@@ -341,9 +375,9 @@ def _with_sequence(batch: bytearray, sequence: int) -> bytearray:
 
 def run(
     scenario: Callable[[CoordinatorWorld], Coroutine[Any, Any, None]], seed: int = 1, limit_s: float = 600,
-    **options: Any,
+    exits_allowed: bool = False, **options: Any,
 ) -> None:
-    """Plays a scenario on virtual time."""
+    """Plays a scenario on virtual time. No process may end by itself unless that is `exits_allowed`."""
     loop = SimLoop()
     world = CoordinatorWorld(loop, seed, **options)
 
@@ -353,7 +387,7 @@ def run(
 
     try:
         loop.run_until_complete(loop.spawn(world.process, limited(), "scenario"))
-        assert not world.cluster.exits(), world.cluster.exits()
+        assert exits_allowed or not world.cluster.exits(), world.cluster.exits()
     finally:
         for node in world.cluster.nodes.values():
             if node.process is not None:

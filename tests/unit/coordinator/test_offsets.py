@@ -1,0 +1,203 @@
+"""Committed offsets against a whole cluster on virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from hapax.core.errors import ErrorCode
+from hapax.kafka import messages
+from hapax.kafka.peer import PeerError
+from unit.coordinator.coordinator_world import OFFSETS_TOPIC, CoordinatorWorld, run, shard_of
+
+ID, GROUP = "app", "readers"
+
+
+async def offsets_pending(world: CoordinatorWorld, offset: int = 20) -> tuple[int, int]:
+    """A version-2 producer with an offset in its open transaction, over a committed 10."""
+    assert await world.commit_offset(GROUP, "t", 0, 10) == 0
+    me = await world.init(ID)
+    assert await world.txn_commit_offset(ID, me, GROUP, "t", offset) == 0
+    return me
+
+
+async def add_offsets(world: CoordinatorWorld, identity: tuple[int, int]) -> int:
+    request = messages.AddOffsetsToTxnRequest(
+        transactional_id=ID, producer_id=identity[0], producer_epoch=identity[1], group_id=GROUP
+    )
+    return int((await world.to_coordinator(ID, request, 3)).error_code)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_of_a_transaction_count_from_its_commit_on(commit: bool) -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        me = await offsets_pending(world)
+        assert await world.committed(GROUP, "t", 0) == (10, 0)
+        assert await world.committed(GROUP, "t", 0, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        assert (await world.end(ID, me, commit, version=5)).error_code == 0
+        await world.settled(GROUP, "t")
+        assert await world.committed(GROUP, "t", 0, stable=True) == (20 if commit else 10, 0)
+
+    run(scenario)
+
+
+def test_the_next_transaction_waits_for_the_markers_of_offsets() -> None:
+    """Rule 2: COMPLETE waits until the group shard has replayed the marker."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        group = world.group_apart_from(ID)
+        me = await world.init(ID)
+        assert await world.txn_commit_offset(ID, me, group, "t", 20) == 0
+        world.cluster.world.blocked_methods.add("WriteOffsetsMarkers")
+        ended = await world.end(ID, me, True, version=5)
+        me = (ended.producer_id, ended.producer_epoch)
+        refused = await world.txn_commit_offset(ID, me, group, "t", 30)
+        assert refused == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await world.committed(group, "t", 0, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        world.cluster.world.blocked_methods.clear()
+        await world.settled(group, "t")
+        assert await world.committed(group, "t", 0, stable=True) == (20, 0)
+        assert await world.txn_commit_offset(ID, me, group, "t", 30) == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("dies", ["with pending offsets", "after the decision"])
+def test_pending_offsets_survive_the_group_coordinator(dies: str) -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        group = world.group_apart_from(ID)
+        assert await world.commit_offset(group, "t", 0, 10) == 0
+        me = await world.init(ID)
+        assert await world.txn_commit_offset(ID, me, group, "t", 20) == 0
+        if dies == "after the decision":
+            world.cluster.world.blocked_methods.add("WriteOffsetsMarkers")
+            assert (await world.end(ID, me, True, version=5)).error_code == 0
+        former = world.owner_of_group(group)
+        world.cluster.kill(former, restart=False)
+        await world.group_moved_from(former, group)
+        if dies == "with pending offsets":
+            assert await world.committed(group, "t", 0, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            assert (await world.end(ID, me, True, version=5)).error_code == 0
+        world.cluster.world.blocked_methods.clear()
+        await world.settled(group, "t")
+        assert await world.committed(group, "t", 0, stable=True) == (20, 0)
+
+    run(scenario)
+
+
+def test_an_owner_that_was_frozen_never_answers_with_an_old_offset() -> None:
+    """Rule 12. The frozen process has the call in its hands before it learns that another took its shards over."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        assert await world.commit_offset(GROUP, "t", 0, 10) == 0
+        former = world.owner_of_group(GROUP)
+        process = world.cluster.nodes[former].process
+        assert process is not None
+        kind = messages.OffsetFetchRequest
+        request = kind(group_id=GROUP, require_stable=False, topics=[
+            kind.OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+        peer = await world.peer(former)
+        world.cluster.nodes[former].wanted = False
+        world.loop.freeze(process)
+        asked = peer.submit(request, version=7)
+        await world.group_moved_from(former, GROUP)
+        assert await world.to_group(GROUP, _commit(99), 8)
+        world.loop.thaw(process)
+        try:
+            answer = await asked
+        except PeerError:
+            return
+        assert answer.error_code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), answer
+
+    def _commit(offset: int) -> object:
+        kind = messages.OffsetCommitRequest
+        part = kind.OffsetCommitRequestTopic.OffsetCommitRequestPartition
+        return kind(group_id=GROUP, generation_id_or_member_epoch=-1, member_id="", topics=[
+            kind.OffsetCommitRequestTopic(name="t", partitions=[part(
+                partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="")])])
+
+    run(scenario, exits_allowed=True)
+
+
+def test_offsets_after_the_transaction_has_ended_are_refused() -> None:
+    """KAFKA-9144 for offsets: a version-1 producer's late TxnOffsetCommit would hang in the group for ever."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        me = await world.init(ID)
+        assert await world.txn_commit_offset(ID, me, GROUP, "t", 5, version=3) == ErrorCode.INVALID_TXN_STATE
+        assert await add_offsets(world, me) == 0
+        assert await world.txn_commit_offset(ID, me, GROUP, "t", 5, version=3) == 0
+        assert (await world.end(ID, me, True)).error_code == 0
+        await world.settled(GROUP, "t")
+        assert await world.txn_commit_offset(ID, me, GROUP, "t", 6, version=3) == ErrorCode.INVALID_TXN_STATE
+        assert await world.txn_commit_offset(ID, me, GROUP, "t", 6, version=4) == ErrorCode.TRANSACTION_ABORTABLE
+        assert await world.committed(GROUP, "t", 0, stable=True) == (5, 0)
+        heir = await world.init(ID)
+        assert await world.txn_commit_offset(ID, me, GROUP, "t", 7) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await world.txn_commit_offset(ID, heir, GROUP, "t", 8) == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("direction", ["the append is lost", "its answer is lost"])
+def test_a_commit_of_unknown_outcome_is_not_answered_as_done(direction: str) -> None:
+    """redpanda#9571: an error told after a commit that was stored, then the old offset fetched. Either the client is
+    told that it worked, or the next fetch shows what the log holds."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        assert await world.commit_offset(GROUP, "t", 0, 10) == 0
+        owner = world.owner_of_group(GROUP)
+        source, target = (owner, "broker-0") if direction == "the append is lost" else ("broker-0", owner)
+        with world.cut(source, target):
+            assert await world.commit_offset(GROUP, "t", 0, 20) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        stored = len(await world.logged(OFFSETS_TOPIC, shard_of(GROUP, 4)))
+        offset, error = await world.committed(GROUP, "t", 0)
+        assert (offset, error) == ((10, 0) if stored == 1 else (20, 0))
+
+    run(scenario)
+
+
+def test_offsets_of_a_deleted_topic_do_not_come_back_with_its_name() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        assert await world.commit_offset(GROUP, "t", 0, 10) == 0
+        await world.delete_topic("t")
+        assert await world.commit_offset(GROUP, "t", 0, 11) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await world.create_topics(("t", 1))
+        assert await world.committed(GROUP, "t", 0) == (-1, 0)
+        key, value = (await world.logged(OFFSETS_TOPIC, shard_of(GROUP, 4)))[-1]
+        assert key and value is None, "a tombstone"
+
+    run(scenario)
+
+
+def test_offsets_expire() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        assert await world.commit_offset(GROUP, "t", 0, 10) == 0
+        began = world.loop.time()
+
+        async def forgotten() -> bool:
+            return await world.committed(GROUP, "t", 0) == (-1, 0)
+
+        await world.cluster.wait_until(forgotten, "the offset is forgotten", 200)
+        assert 60 <= world.loop.time() - began < 63
+
+    run(scenario, settings=("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=1000"))
+
+
+def test_a_group_without_a_name_and_a_topic_without_being() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        me = await world.init(ID)
+        assert await world.txn_commit_offset(ID, me, "", "t", 1) == ErrorCode.INVALID_GROUP_ID
+        assert await world.txn_commit_offset(ID, me, GROUP, "u", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await world.commit_offset(GROUP, "u", 0, 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await world.commit_offset("", "t", 0, 1) == 0, "Kafka takes offsets of the empty group"
+
+    run(scenario)
