@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fail
-from hapax.client.consumer import Consumer
-from hapax.client.errors import HapaxError
-from hapax.client.records import Record
-from hapax.runtime.settings import SettingsError, parse_assignments
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, finish
+from hapax.client import Consumer, Record
 
 _POLL_MS = 500
 
@@ -35,10 +31,7 @@ def consume(
     as_json: AsJson = False,
 ) -> None:
     """Print records: their values, or with --json one object per line."""
-    try:
-        chosen = parse_assignments(settings or ())
-    except SettingsError as error:
-        output.fail(str(error), output.USAGE)
+    chosen = assignments(settings)
     options: dict[str, object] = {
         "bootstrap.servers": bootstrap,
         "isolation.level": isolation_level,
@@ -56,12 +49,7 @@ def consume(
             if count == maximum:
                 return
 
-    try:
-        asyncio.run(run())
-    except HapaxError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    finish(run())
 
 
 async def read(

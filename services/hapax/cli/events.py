@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -10,10 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fail
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, finish
 from hapax.cli.consume import read
-from hapax.client.errors import HapaxError
-from hapax.client.records import Record
+from hapax.client import Record
 from hapax.codec.metadata import EVENTS_TOPIC
 
 _SHOWN_OTHERWISE = ("offset", "at_ms", "event", "v")
@@ -51,12 +49,7 @@ def tail(
             if shown == maximum:
                 return
 
-    try:
-        asyncio.run(run())
-    except HapaxError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    finish(run())
 
 
 def _event(record: Record) -> dict[str, Any]:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, Administration, AsJson, Bootstrap, administer
-from hapax.rpc.gen.hapax.v1 import lease_pb2
+from hapax.cli.administration import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    administer,
+    client_options,
+    find_partitions,
+    finish,
+    partition_name,
+)
+from hapax.client import Admin, Lease, Leases, TopicPartition
 
-app = typer.Typer(help="Leases of producer ids: take, renew, release, progress.", no_args_is_help=True)
+app = typer.Typer(help="Leases of producer ids: take, release, progress.", no_args_is_help=True)
 
+T = TypeVar("T")
 LeaseName = Annotated[str, typer.Argument(metavar="NAME")]
 Partitions = Annotated[
     list[str], typer.Option("--partition", metavar="TOPIC[:PARTITION]", help="Repeatable; a topic means all of it.")
@@ -28,11 +38,10 @@ def list_leases(
     as_json: AsJson = False,
 ) -> None:
     """List the leases."""
-    request = lease_pb2.ListLeasesRequest(prefix=prefix)
-    response = administer(
-        bootstrap, lambda cluster: cluster.lease_call("ListLeases", request, lease_pb2.ListLeasesResponse)
-    )
-    found = [_plain(lease) for lease in response.leases]
+    found = [
+        each._asdict() | {"partitions": [partition_name(one) for one in each.partitions]}
+        for each in _lease(bootstrap, lambda leases: leases.list(prefix))
+    ]
     output.print_records(as_json, "", found, ("name", "producer_id", "generation", "holder", "expires_at_ms"))
 
 
@@ -46,24 +55,21 @@ def take(
     as_json: AsJson = False,
 ) -> None:
     """Take a lease, or take it over: the former holder's writes are refused from then on."""
-
-    async def work(cluster: Administration) -> Any:
-        request = lease_pb2.LeasePidRequest(
-            name=name,
-            partitions=await _partitions(cluster, partitions),
-            expire_ms=expire_ms,
-            holder=holder or f"{socket.gethostname()}:{os.getpid()}",
-        )
-        return await cluster.lease_call("LeasePid", request, lease_pb2.LeasePidResponse)
-
-    response = administer(bootstrap, work)
-    taken = _plain(response)
+    chosen = administer(bootstrap, lambda admin: _partitions(admin, partitions))
+    who = holder or f"{socket.gethostname()}:{os.getpid()}"
+    taken = _lease(bootstrap, lambda leases: leases.take(name, chosen, expire_ms=expire_ms, holder=who))
+    rows = [
+        {"partition": partition_name(each), "next_sequence": sequence, "records": taken.progress[each]}
+        for each, sequence in sorted(taken.next_sequences.items())
+    ]
     if as_json:
-        output.print_json(taken)
+        single = ("name", "producer_id", "generation", "expires_at_ms", "former_holder")
+        output.print_json({each: getattr(taken, each) for each in single} | {"partitions": rows})
         return
-    rows = [each | {"partition": _name(each["partition"])} for each in taken["partitions"]]
-    columns = ("partition", "producer_id", "generation", "next_sequence", "record_count", "expires_at_ms")
-    output.print_records(False, f"{taken['name']} (was {taken['former_holder'] or 'nobody'})", rows, columns)
+    title = f"{taken.name}: producer {taken.producer_id}, generation {taken.generation}"
+    if taken.former_holder:
+        title += f", taken over from {taken.former_holder}"
+    output.print_records(False, title, rows, ("partition", "next_sequence", "records"))
 
 
 @app.command()
@@ -74,55 +80,34 @@ def release(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Give a lease back."""
-    request = lease_pb2.ReleaseLeaseRequest(name=name, producer_id=producer_id, generation=generation)
-    administer(bootstrap, lambda cluster: cluster.lease_call("ReleaseLease", request, lease_pb2.ReleaseLeaseResponse))
+    held = Lease(name, producer_id, generation, -1, {}, {}, None)
+    _lease(bootstrap, lambda leases: leases.release(held))
 
 
 @app.command()
-def progress(
-    name: LeaseName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
-) -> None:
+def progress(name: LeaseName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """Show how many records of the lease's producer each partition holds, over all generations."""
-    request = lease_pb2.GetProducerProgressRequest(name=name)
-    response = administer(
-        bootstrap,
-        lambda cluster: cluster.lease_call("GetProducerProgress", request, lease_pb2.GetProducerProgressResponse),
-    )
     found = [
-        each | {"partition": each["partition"] if as_json else _name(each["partition"])}
-        for each in (_plain(one) for one in response.partitions)
+        {"partition": partition_name(each), **held._asdict()}
+        for each, held in sorted(_lease(bootstrap, lambda leases: leases.progress(name)).items())
     ]
-    output.print_records(
-        as_json, name, found, ("partition", "record_count", "generation", "last_sequence", "last_offset", "reason")
-    )
+    columns = ("partition", "records", "generation", "last_sequence", "last_offset")
+    output.print_records(as_json, name, found, columns)
 
 
-async def _partitions(cluster: Administration, names: list[str]) -> list[lease_pb2.Partition]:
-    found = []
+def _lease(bootstrap: str, work: Callable[[Leases], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with Leases(client_options(bootstrap)) as leases:
+            return await work(leases)
+
+    return finish(run())
+
+
+async def _partitions(admin: Admin, names: list[str]) -> list[TopicPartition]:
+    found: list[TopicPartition] = []
     for name in names:
         topic, colon, index = name.partition(":")
         if colon and not index.isdigit():
             output.fail(f"{name}: expected TOPIC or TOPIC:PARTITION", output.USAGE)
-        for partition in await cluster.partitions_of(topic, [int(index)] if colon else None):
-            found.append(lease_pb2.Partition(topic=topic, partition=partition))
+        found += await find_partitions(admin, topic, [int(index)] if colon else None)
     return found
-
-
-def _plain(message: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return {name: _number(value) for name, value in plain.items()}
-
-
-def _number(value: Any) -> Any:
-    """64-bit numbers are strings in protobuf's JSON; here they are numbers again."""
-    if isinstance(value, str) and value.removeprefix("-").isdigit():
-        return int(value)
-    if isinstance(value, list):
-        return [{name: _number(item) for name, item in each.items()} for each in value]
-    return value
-
-
-def _name(partition: dict[str, Any]) -> str:
-    return f"{partition['topic']}-{partition['partition']}"

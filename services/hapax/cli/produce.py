@@ -11,11 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, fail
-from hapax.client.errors import HapaxError
-from hapax.client.producer import Producer
-from hapax.client.records import DeliveryReport
-from hapax.runtime.settings import SettingsError, parse_assignments
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, finish
+from hapax.client import DeliveryReport, Producer
 
 
 def produce(
@@ -33,21 +30,13 @@ def produce(
     as_json: AsJson = False,
 ) -> None:
     """Write records from standard input; with --json each is answered with where it went."""
-    try:
-        chosen = parse_assignments(settings or ())
-    except SettingsError as error:
-        output.fail(str(error), output.USAGE)
+    chosen = assignments(settings)
     options: dict[str, object] = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, **chosen}
     if transactional_id is not None:
         options["transactional.id"] = transactional_id
-    try:
-        written, transactions = asyncio.run(
-            _produce(options, topic, key_separator.encode(), partition, per_transaction, as_json)
-        )
-    except HapaxError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    written, transactions = finish(
+        _produce(options, topic, key_separator.encode(), partition, per_transaction, as_json)
+    )
     if not as_json:
         within = f" in {transactions} transactions" if transactional_id is not None else ""
         print(f"{written} records{within}")

@@ -7,9 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, Administration, AsJson, Bootstrap, administer
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer, find_partitions
+from hapax.client import Admin
 
 app = typer.Typer(help="Producers, per partition.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Producers, per partition."""
 
 
 @app.command()
@@ -19,11 +25,17 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show the producers that a topic's partitions know, and where their open transactions began."""
+    """Show the producers that a topic's partitions know, and where their open transactions began (-1: none)."""
 
-    async def work(cluster: Administration) -> list[dict[str, Any]]:
-        return await cluster.producers(topic, await cluster.partitions_of(topic, partition))
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        return [
+            {"partition": each.partition, **producer._asdict()}
+            for each in await find_partitions(admin, topic, partition)
+            for producer in sorted(await admin.describe_producers(each))
+        ]
 
     found = administer(bootstrap, work)
-    columns = ("partition", "producer_id", "producer_epoch", "last_sequence", "last_timestamp", "transaction_start")
+    columns = (
+        "partition", "producer_id", "producer_epoch", "last_sequence", "last_timestamp_ms", "transaction_start_offset",
+    )  # fmt: skip
     output.print_records(as_json, topic, found, columns)

@@ -7,12 +7,22 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, Administration, AsJson, Bootstrap, administer
-from hapax.runtime.settings import SettingsError, parse_assignments
+from hapax.cli.administration import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    administer,
+    assignments,
+    client_options,
+    find_topic,
+)
+from hapax.client import Admin, Consumer, NewTopic, TopicInfo
+from hapax.core.types import TopicPartition
 
 app = typer.Typer(help="Create, list, describe, extend and delete topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+_SUMMARY = ("topic", "partitions", "topic_id")
 
 
 @app.command()
@@ -27,12 +37,13 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a topic; returns once its leaders accept writes."""
-    try:
-        values = parse_assignments(config or ())
-    except SettingsError as error:
-        output.fail(str(error), output.USAGE)
-    created = administer(bootstrap, lambda cluster: cluster.create_topic(name, partitions, replication, values))
-    output.print_records(as_json, "", [created], ("topic", "partitions", "topic_id"))
+    wanted = NewTopic(name, partitions, replication, assignments(config))
+
+    async def work(admin: Admin) -> TopicInfo:
+        await admin.create_topics([wanted])
+        return await find_topic(admin, name)
+
+    output.print_records(as_json, "", [_summary(administer(bootstrap, work))], _SUMMARY)
 
 
 @app.command("list")
@@ -42,38 +53,45 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """List the topics."""
-    found = [
-        each | {"partitions": len(each["partitions"])}
-        for each in administer(bootstrap, lambda cluster: cluster.topics())
-        if internal or not each["internal"]
-    ]
-    output.print_records(as_json, "", found, ("topic", "partitions", "topic_id"))
+    topics = administer(bootstrap, lambda admin: admin.list_topics())
+    shown = [_summary(each) for each in topics if internal or not each.name.startswith("__")]
+    output.print_records(as_json, "", shown, _SUMMARY)
 
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """Show a topic's partitions: leaders, and the offsets that readers see."""
 
-    async def work(cluster: Administration) -> dict[str, Any]:
-        topic = (await cluster.topics([name]))[0]
-        offsets = await cluster.offsets(name, [each["partition"] for each in topic["partitions"]])
-        for each in topic["partitions"]:
-            first, stable, high = offsets[each["partition"]]
-            each |= {"first": first, "last_stable": stable, "high_watermark": high}
-        return topic
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        topic = await find_topic(admin, name)
+        first, stable, high = await _offsets(bootstrap, topic)
+        return _summary(topic) | {
+            "partitions": [
+                {
+                    "partition": each.partition,
+                    "leader": each.leader,
+                    "leader_epoch": each.leader_epoch,
+                    "first": first[each.partition],
+                    "last_stable": stable[each.partition],
+                    "high_watermark": high[each.partition],
+                }
+                for each in topic.partitions
+            ]
+        }
 
     topic = administer(bootstrap, work)
     if as_json:
         output.print_json(topic)
         return
-    columns = ("partition", "leader", "leader_epoch", "in_sync", "first", "last_stable", "high_watermark")
+    columns = ("partition", "leader", "leader_epoch", "first", "last_stable", "high_watermark")
     output.print_records(False, f"{topic['topic']} {topic['topic_id']}", topic["partitions"], columns)
 
 
 @app.command()
 def delete(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Delete a topic and all its records."""
-    administer(bootstrap, lambda cluster: cluster.delete_topic(name))
+    administer(bootstrap, lambda admin: admin.delete_topics([name]))
 
 
 @app.command()
@@ -83,4 +101,27 @@ def extend(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Give a topic more partitions."""
-    administer(bootstrap, lambda cluster: cluster.extend_topic(name, partitions))
+    administer(bootstrap, lambda admin: admin.create_partitions({name: partitions}))
+
+
+def _summary(topic: TopicInfo) -> dict[str, Any]:
+    return {"topic": topic.name, "topic_id": topic.topic_id, "partitions": len(topic.partitions)}
+
+
+async def _offsets(bootstrap: str, topic: TopicInfo) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    """By partition: first offset, last stable offset, high watermark."""
+    partitions = [(topic.name, each.partition) for each in topic.partitions]
+
+    def by_index(offsets: dict[TopicPartition, int]) -> dict[int, int]:
+        return {partition.partition: offset for partition, offset in offsets.items()}
+
+    options = client_options(bootstrap)
+    async with (
+        Consumer(options | {"isolation.level": "read_committed"}) as committed,
+        Consumer(options | {"isolation.level": "read_uncommitted"}) as uncommitted,
+    ):
+        return (
+            by_index(await uncommitted.beginning_offsets(partitions)),
+            by_index(await committed.end_offsets(partitions)),
+            by_index(await uncommitted.end_offsets(partitions)),
+        )

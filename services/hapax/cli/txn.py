@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer
+from hapax.cli.administration import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    administer,
+    client_options,
+    find_partitions,
+    partition_name,
+)
+from hapax.client import Admin, Producer, TransactionInfo
 
 app = typer.Typer(help="Transactions: list, describe, abort a hanging one.", no_args_is_help=True)
 
@@ -17,13 +26,13 @@ TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 @app.command("list")
 def list_transactions(
     state: Annotated[list[str] | None, typer.Option(help="Ongoing, PrepareCommit, ...; repeatable.")] = None,
-    pattern: Annotated[str | None, typer.Option(help="Regular expression over transactional ids.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """List the transactional ids that the coordinators know."""
-    found = administer(bootstrap, lambda cluster: cluster.transactions(state or (), pattern))
-    output.print_records(as_json, "", found, ("transactional_id", "producer_id", "state", "coordinator"))
+    found = administer(bootstrap, lambda admin: admin.list_transactions(states=state or ()))
+    columns = ("transactional_id", "producer_id", "state")
+    output.print_records(as_json, "", [{name: getattr(each, name) for name in columns} for each in found], columns)
 
 
 @app.command()
@@ -31,11 +40,8 @@ def describe(
     transactional_id: TransactionalId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
     """Show one transactional id: producer, state, and the partitions of its open transaction."""
-    found = administer(bootstrap, lambda cluster: cluster.describe_transaction(transactional_id))
-    if as_json:
-        output.print_json(found)
-    else:
-        output.print_table("", ("field", "value"), [(name, value) for name, value in found.items()])
+    (found,) = administer(bootstrap, lambda admin: admin.describe_transactions([transactional_id]))
+    _print(found, as_json)
 
 
 @app.command()
@@ -47,16 +53,37 @@ def abort(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Abort the open transaction of an id, which fences its producer; or, by topic, partition and producer id, one
+    """Abort what an id has open, which fences its producer; or, by topic, partition and producer id, a transaction
     that no coordinator knows."""
-    if transactional_id is not None:
-        if topic is not None or partition is not None or producer_id is not None:
-            output.fail("either a transactional id, or --topic, --partition and --producer-id", output.USAGE)
+    place = (topic, partition, producer_id)
+    if transactional_id is not None and place == (None, None, None):
         name = transactional_id
-        done = administer(bootstrap, lambda cluster: cluster.abort_transaction(name))
-    elif topic is not None and partition is not None and producer_id is not None:
-        chosen = (topic, partition, producer_id)
-        done = administer(bootstrap, lambda cluster: cluster.abort_hanging(*chosen))
+
+        async def fence(admin: Admin) -> TransactionInfo:
+            await admin.describe_transactions([name])  # an id that nobody knows is not to be made by this
+            async with Producer({**client_options(bootstrap), "transactional.id": name}):
+                (ended,) = await admin.describe_transactions([name])
+            return ended
+
+        _print(administer(bootstrap, fence), as_json)
+    elif transactional_id is None and topic is not None and partition is not None and producer_id is not None:
+        where, index, producer = topic, partition, producer_id
+
+        async def heal(admin: Admin) -> None:
+            (chosen,) = await find_partitions(admin, where, [index])
+            if not await admin.abort_hanging(chosen, producer):
+                output.fail(f"producer {producer} has nothing open in {partition_name(chosen)}", output.NOT_FOUND)
+
+        administer(bootstrap, heal)
     else:
-        output.fail("a transactional id, or --topic, --partition and --producer-id", output.USAGE)
-    output.print_records(as_json, "", [done], tuple(done))
+        output.fail("either a transactional id, or --topic, --partition and --producer-id", output.USAGE)
+
+
+def _print(found: TransactionInfo, as_json: bool) -> None:
+    fields: dict[str, Any] = found._asdict()
+    fields["partitions"] = [partition_name(each) for each in found.partitions]
+    if as_json:
+        output.print_json(fields)
+    else:
+        rows = [(name, " ".join(value) if isinstance(value, list) else value) for name, value in fields.items()]
+        output.print_table("", ("field", "value"), rows)
