@@ -171,7 +171,9 @@ class SimCluster:
         if restart:
             self._restart_later(node)
 
-    async def wait_until(self, condition: Callable[[], bool | Awaitable[bool]], what: str, limit_s: float = 120) -> None:
+    async def wait_until(
+        self, condition: Callable[[], bool | Awaitable[bool]], what: str, limit_s: float = 120
+    ) -> None:
         """Polls on virtual time, which costs nothing."""
         end = self.loop.time() + limit_s
         while True:
