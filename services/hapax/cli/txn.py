@@ -61,7 +61,7 @@ def abort(
 
         async def fence(admin: Admin) -> TransactionInfo:
             await admin.describe_transactions([name])  # an id that nobody knows is not to be made by this
-            async with Producer({**client_options(bootstrap), "transactional.id": name}):
+            async with Producer({"bootstrap.servers": bootstrap, "transactional.id": name}):
                 (ended,) = await admin.describe_transactions([name])
             return ended
 
