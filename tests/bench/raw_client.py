@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hapax.codec.batch import assemble_batch, patch_prefix
+from hapax.codec.batch import assemble_batch, iterate_batches, patch_prefix
 from hapax.kafka.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -171,3 +171,54 @@ def flood(floods: Sequence[Flood], seconds: float) -> int:
                 selector.modify(key.fileobj, wanted, each)
     selector.close()
     return sum(f.acknowledged for f in floods) - before
+
+
+def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+    """Fetch v4."""
+    name = topic.encode()
+    body = struct.pack(
+        f">iiiibih{len(name)}siiqi", -1, 1000, 1, max_bytes, 0, 1, len(name), name, 1, partition, offset, max_bytes
+    )
+    return frame(1, 4, body, flexible=False)
+
+
+class Drain:
+    """Reads a partition from its beginning, one Fetch after the other, without looking into the batches."""
+
+    _SKIPPED = struct.Struct(">ihqqii")
+
+    def __init__(self, bootstrap: str, topic: str, partition: int, max_bytes: int) -> None:
+        self.connection = Connection(bootstrap)
+        self.bytes = 0
+        self.requests = 0
+        self._topic, self._partition, self._max_bytes = topic, partition, max_bytes
+        self._scratch = bytearray(max_bytes + (1 << 20))
+
+    def run(self) -> None:
+        """Until the end of the partition."""
+        offset = 0
+        sock = self.connection.socket
+        head = 4 + 4 + 4 + 4 + 2 + len(self._topic) + 4
+        view = memoryview(self._scratch)
+        while True:
+            sock.sendall(fetch_frame(self._topic, self._partition, offset, self._max_bytes))
+            got = 0
+            while got < 4 or got < 4 + _LENGTH.unpack_from(view)[0]:
+                received = sock.recv_into(view[got:])
+                if not received:
+                    raise ConnectionError("the broker closed the connection")
+                got += received
+            _, error, _, _, _, size = self._SKIPPED.unpack_from(view, head)
+            assert error == 0, f"Fetch answered {error}"
+            if size == 0:
+                return
+            self.bytes += size
+            self.requests += 1
+            offset = self._next_offset(view[head + self._SKIPPED.size :][:size])
+
+    @staticmethod
+    def _next_offset(records: memoryview) -> int:
+        last = 0
+        for _, header in iterate_batches(records):
+            last = header.next_offset
+        return last

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,9 +13,10 @@ from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_record import ProducerIdentity
-from hapax.core.types import ProducerEpoch, ProducerId, RegistrationEpoch
+from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.core.verification import FIRST_VERSION_THAT_ADDS
 from hapax.kafka.describe_producers import ActiveProducer
+from hapax.kafka.internal_writes import read_proof
 from hapax.kafka.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -33,7 +33,6 @@ from hapax.runtime import telemetry
 from hapax.runtime.log.segment import Place, Segment
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 
-_INTERNAL: Final = struct.Struct(">iq16s")
 _NO_INTERNAL_WRITES: Final = PartitionResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
 )
@@ -83,11 +82,10 @@ class ProduceService:
 
     def _shard_epoch(self, proof: bytes) -> int | None:
         """Of an internal write; None: the proof is not that of a live registration, so it is a client's write."""
-        if len(proof) != _INTERNAL.size:
+        shown = read_proof(proof)
+        if shown is None or self._partitions.view.registered(shown[1], shown[2]) is None:
             return None
-        shard_epoch, registration, session = _INTERNAL.unpack(proof)
-        node = self._partitions.view.registered(RegistrationEpoch(registration), session)
-        return None if node is None else int(shard_epoch)
+        return shown[0]
 
     def _produce_internal(self, call: ProduceCall, body: memoryview, shard_epoch: int) -> None:
         for number, part in enumerate(call.request.partitions):

@@ -66,7 +66,6 @@ class PartitionSet:
         self._wake = asyncio.Event()
         self._follower: Task | None = None
         self._unfollow: Callable[[], None] | None = None
-        self._settled = False
 
     # --- find -----------------------------------------------------------------------------------------------------
 
@@ -92,8 +91,16 @@ class PartitionSet:
         return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def settled(self) -> bool:
-        """Everything that the store assigned so far is served."""
-        return self._settled
+        """Everything that the store gives this node is served, under this registration."""
+        registration = self._registration
+        return registration is not None and all(
+            assigned.record.accepted
+            and assigned.record.leader_registration == registration.epoch
+            and (replica := self.replicas.get(assigned.id)) is not None
+            and replica.serving
+            for assigned in self.view.partitions()
+            if assigned.record.leader == registration.record.node_id
+        )
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +168,6 @@ class PartitionSet:
             self._changed[partition] = None
             self._resign_unless_mine(partition)
         if self._changed:
-            self._settled = False
             self._wake.set()
 
     def _reconfigure(self, topic: Topic) -> None:
@@ -195,7 +201,6 @@ class PartitionSet:
                 self._changed.update(dict.fromkeys(changed))
                 self._wake.set()
                 await asyncio.sleep(_RETRY_S)
-            self._settled = not self._changed
 
     async def _accept(self, changed: list[TopicIdPartition]) -> None:
         assert self._registration is not None

@@ -35,6 +35,14 @@ def proof(
     return _PROOF.pack(shard_epoch, registration, session)
 
 
+def read_proof(content: bytes) -> tuple[ShardEpoch, RegistrationEpoch, bytes] | None:
+    """(shard epoch, registration, session) of a tagged field; None where it is not of this form."""
+    if len(content) != _PROOF.size:
+        return None
+    shard_epoch, registration, session = _PROOF.unpack(content)
+    return ShardEpoch(shard_epoch), RegistrationEpoch(registration), session
+
+
 def encode_produce(batches: Sequence[InternalBatch], timeout_ms: int, proof_: bytes) -> list[bytes | bytearray]:
     """The body of a Produce request of `PRODUCE_VERSION`; each partition at most once."""
     topics: dict[TopicId, list[InternalBatch]] = {}

@@ -11,12 +11,11 @@ from typing import Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode
 from hapax.kafka.apis import ApiKey
+from hapax.kafka.peer import INTERNAL_WRITE_TAG
 from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
 
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
-INTERNAL_TAG: Final = 10000
-"""Tagged field of the request by which a registered node of the cluster proves an internal write."""
 _MAX_TAGS: Final = 64
 
 _I16 = struct.Struct(">h")
@@ -265,7 +264,7 @@ def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
     for _ in range(count):
         tag, position = _varint(data, position)
         length, position = _varint(data, position)
-        if tag == INTERNAL_TAG:
+        if tag == INTERNAL_WRITE_TAG:
             found = bytes(data[position : position + length])
         position += length
     return found, position

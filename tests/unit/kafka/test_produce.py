@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hapax.kafka.messages import ProduceRequest, ProduceResponse, set_unknown_tag
-from hapax.kafka.produce import INTERNAL_TAG, PartitionRecords, PartitionResult, decode_request, encode_response
+from hapax.kafka.peer import INTERNAL_WRITE_TAG
+from hapax.kafka.produce import PartitionRecords, PartitionResult, decode_request, encode_response
 from hapax.kafka.table import CloseConnection
 
 VERSIONS = range(3, 14)
@@ -49,7 +50,7 @@ def test_requests_decode_to_what_was_encoded(
 @pytest.mark.parametrize("version", [9, 13])
 def test_internal_writers_prove_themselves_in_a_tagged_field(version: int) -> None:
     message = request(version, None, [b"x"])
-    set_unknown_tag(message, INTERNAL_TAG, b"proof")
+    set_unknown_tag(message, INTERNAL_WRITE_TAG, b"proof")
     set_unknown_tag(message, 5, b"something else")
     decoded = decode_request(memoryview(message.encode(version=version)), version)
     assert decoded.internal == b"proof"
