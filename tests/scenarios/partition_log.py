@@ -6,6 +6,7 @@ what a fetch would give it: whole batches below a bound, and the aborted transac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hapax.codec.batch import read_header
@@ -95,6 +96,19 @@ class LoggedPartition:
         self.sync()
         return lost
 
+    def truncate_to(self, offset: int) -> int:
+        """As a follower that has more than its leader; returns the offset from which it replayed."""
+        self.entries = [entry for entry in self.entries if entry.header.base_offset < offset]
+        self.synced = min(self.synced, len(self.entries))
+        self.snapshots = [(at, data) for at, data in self.snapshots if at <= offset]
+        newest = decode_snapshot(self.snapshots[-1][1], self.snapshots[-1][0]) if self.snapshots else None
+        self.partition.truncate_to(offset, newest)
+        start = self.partition.log_end_offset
+        for entry in self.entries:
+            if entry.header.base_offset >= start:
+                replay(self.partition, entry)
+        return start
+
     def recovered(self, *, use_snapshots: bool) -> Partition:
         """The state as recovery would make it from the files: newest snapshot and tail, or all of the log."""
         end = self.entries[-1].header.next_offset if self.entries else self.partition.log_start_offset
@@ -172,8 +186,9 @@ def filter_aborted(batches: list[Entry], aborted: list[AbortedTransaction]) -> l
     return visible
 
 
-def digest(partition: Partition) -> dict[str, object]:
-    """The replicated state, comparable: what two replicas, or a live one and a recovered one, must agree on."""
+def digest(partition: Partition, leased: Iterable[int] = ()) -> dict[str, object]:
+    """The replicated state, comparable: what two replicas, or a live one and a recovered one, must agree on. `leased`:
+    ids of which to say whether their lease ended."""
     windows = {}
     for view in partition.describe_producers():
         producer = partition.producers.get(view.producer_id)
@@ -186,5 +201,6 @@ def digest(partition: Partition) -> dict[str, object]:
         "leader_epochs": partition.leader_epochs.entries(),
         "shard_epoch": partition.shard_epoch,
         "marker_epochs": partition.marker_epochs,
+        "ended leases": [pid for pid in leased if partition.producers.lease_has_ended(pid)],
         "expired": (partition.producers.expired_below, partition.producers.expired_at_ms),
     }

@@ -567,8 +567,9 @@ class Partition:
         self.producers.expired_below = snapshot.expired_below
         self.producers.expired_at_ms = snapshot.expired_at_ms
         self.producers.load(snapshot.pages, snapshot.ended_leases)
-        self._undecided = deque(snapshot.undecided)
-        self._undecided_first = min((first for first, _ in snapshot.undecided), default=-1)
+        # The snapshot may be older than what was committed since.
+        self._undecided = deque(pair for pair in snapshot.undecided if pair[1] >= self.high_watermark)
+        self._undecided_first = min((first for first, _ in self._undecided), default=-1)
         self.shard_epoch = snapshot.shard_epoch
         self.marker_epochs = dict(snapshot.marker_epochs)
         self._marks = deque(snapshot.marks)

@@ -52,7 +52,6 @@ _key = Struct(">q")
 
 _EMPTY_WINDOW: Final = _entry.pack(-1, -1) * WINDOW
 _NEW_TAIL: Final = Struct(">qqqiqqi").pack(-1, -1, 0, 0, -1, -1, -1)
-_KEEP_UNTIL_FIELD: Final = 8
 _HASH: Final = 0x9E3779B1
 
 
@@ -158,14 +157,17 @@ class ProducerTable:
         )
 
     def lease_has_ended(self, producer_id: int) -> bool:
-        """For an id that `get` does not find: whether it once had a lease here."""
+        """Whether the id once had a lease here, and its state is forgotten since."""
         if not self.leased:
             return False
         position = bisect_left(self._ended, producer_id)
         if position < len(self._ended) and self._ended[position] == producer_id:
             return True
         found = self._find(producer_id)
-        return found is not None and _producer.unpack_from(*found)[_KEEP_UNTIL_FIELD] >= 0
+        if found is None:
+            return False
+        last_offset, keep_until = _liveness.unpack_from(*found)
+        return keep_until >= 0 and self.is_dead(producer_id, last_offset, keep_until)
 
     def window(self) -> list[WindowEntry]:
         """The batches of the producer last got, newest first."""

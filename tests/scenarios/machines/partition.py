@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Marker, ProducerFence, ShardFence
@@ -41,7 +40,7 @@ from hapax.core.partition import (
 )
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.core.verification import Answer, Outcome, Question, ShardEpochs, Verification
-from scenarios.partition_log import LoggedPartition, data_header, replay
+from scenarios.partition_log import LoggedPartition, data_header
 from scenarios.script import Command, ScriptError
 
 
@@ -297,16 +296,7 @@ class Interpreter:
         yield f"snapshot at {self.log.take_snapshot()}"
 
     def do_truncate(self, command: Command) -> Iterator[str]:
-        offset = command.number("offset")
-        self.log.entries = [entry for entry in self.log.entries if entry.header.base_offset < offset]
-        self.log.synced = min(self.log.synced, len(self.log.entries))
-        usable = [(at, data) for at, data in self.log.snapshots if at <= offset]
-        self.log.snapshots = usable
-        self.partition.truncate_to(offset, decode_snapshot(usable[-1][1], usable[-1][0]) if usable else None)
-        start = self.partition.log_end_offset
-        for entry in self.log.entries:
-            if entry.header.base_offset >= start:
-                replay(self.partition, entry)
+        start = self.log.truncate_to(command.number("offset"))
         yield f"replayed from {start} to {self.partition.log_end_offset}"
 
     def do_delete_below(self, command: Command) -> Iterator[str]:

@@ -132,6 +132,18 @@ def test_what_was_decided_above_the_high_watermark_stays_hidden_after_a_snapshot
     assert restored.last_stable_offset == 2
 
 
+def test_a_snapshot_older_than_the_high_watermark_hides_nothing_again() -> None:
+    """Found by the property test: truncated to a snapshot from before the marker was committed."""
+    log = LoggedPartition()
+    log.append(data_header(7, 0, 0, 1, transactional=True))
+    log.append_control(Marker(7, 0, True, 0, serial=1))
+    log.take_snapshot()
+    log.sync()
+    log.append(data_header(8, 0, 0, 1))
+    log.truncate_to(2)
+    assert (log.partition.high_watermark, log.partition.last_stable_offset) == (2, 2)
+
+
 def test_the_high_watermark_never_goes_back() -> None:
     partition = Partition()
     partition.replay(data_header(-1, -1, -1, 9))
