@@ -181,9 +181,9 @@ class CoordinatorWorld:
     # --- reading ---
 
     async def fetch(
-        self, topic: str, partition: int, *, committed: bool
+        self, topic: str, partition: int, *, committed: bool, waits: bool = True
     ) -> tuple[list[tuple[BatchHeader, bytes]], list[Any]]:
-        """(header, batch) of every batch, and the aborted transactions. `committed` waits for the end of open ones."""
+        """(header, batch) of every batch, and the aborted transactions. `waits`: for the end of open ones."""
         kind = messages.FetchRequest
         batches: list[tuple[BatchHeader, bytes]] = []
         aborted: dict[tuple[int, int], Any] = {}
@@ -200,7 +200,7 @@ class CoordinatorWorld:
             )
             found = answer.responses[0].partitions[0]
             assert found.error_code == 0, found.error_code
-            if committed and found.last_stable_offset < found.high_watermark:
+            if committed and waits and found.last_stable_offset < found.high_watermark:
                 await asyncio.sleep(0.02)  # a decided transaction's markers are still on their way
                 continue
             data = bytes(found.records or b"")
@@ -212,9 +212,13 @@ class CoordinatorWorld:
             if not data:
                 return batches, list(aborted.values())
 
-    async def read_committed(self, topic: str, partition: int) -> list[bytes]:
+    async def read_committed_now(self, topic: str, partition: int) -> list[bytes]:
+        """As `read_committed`, while a transaction is open."""
+        return await self.read_committed(topic, partition, waits=False)
+
+    async def read_committed(self, topic: str, partition: int, *, waits: bool = True) -> list[bytes]:
         """Values that a reader sees who filters what is aborted, as clients do."""
-        batches, aborted = await self.fetch(topic, partition, committed=True)
+        batches, aborted = await self.fetch(topic, partition, committed=True, waits=waits)
         open_aborts: set[int] = set()
         values: list[bytes] = []
         for header, batch in batches:
