@@ -5,7 +5,7 @@ SHELL := bash
 BIN := .venv/bin
 T ?= tests
 SEEDS ?= 1-100
-HOURS ?= 1
+HOURS ?= 0.02
 SEED ?= 1
 
 .PHONY: help setup demo test test-one lint bench proto docs scenarios-update sim sim-seed clean
@@ -44,7 +44,7 @@ docs: setup ## regenerate the pages that come from the source (docs/settings.md)
 scenarios-update: setup ## rewrite the golden scenario scripts from what the code does now; review the diff
 	@HAPAX_UPDATE_SCENARIOS=1 $(BIN)/python -m pytest tests/scenarios
 
-sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=1
+sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=0.02
 	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS)
 
 sim-seed: setup ## one simulated history with its trace: make sim-seed SEED=7
