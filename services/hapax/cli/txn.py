@@ -12,7 +12,6 @@ from hapax.cli.administration import (
     AsJson,
     Bootstrap,
     administer,
-    client_options,
     find_partitions,
     partition_name,
 )

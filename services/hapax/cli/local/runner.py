@@ -111,7 +111,11 @@ class Runner:
         self._state.cluster_id = self._folder.cluster_id()
         self._state.bootstrap = f"127.0.0.1:{first_port}"
         etcd_client, etcd_peer = free_port(taken), free_port(taken)
-        self._etcd_command = etcd_command(find_etcd(), self._folder.data("etcd"), etcd_client, etcd_peer)
+        binary = find_etcd()
+        if not binary.sound:
+            version = ".".join(map(str, binary.version))
+            print(f"etcd {version} can lose consistency when it is killed: good for trying only", file=sys.stderr)
+        self._etcd_command = etcd_command(binary, self._folder.data("etcd"), etcd_client, etcd_peer)
         self._add("etcd", "etcd", etcd_client, etcd_peer, 0)
         counts: tuple[tuple[Role, int], ...] = (
             ("pid", 1), ("controller", 1), ("broker", arguments.brokers), ("coordinator", arguments.coordinators),
