@@ -125,3 +125,26 @@ def test_verbs_named_in_the_pages_exist(files: list[str]) -> None:
         verb for _, text in text_files(files, ".md") for verb in re.findall(r"`make ([a-z][a-z-]*)", text)
     }
     assert named <= verbs
+
+
+def test_every_setting_is_read_somewhere(files: list[str]) -> None:
+    """A setting that is accepted and does nothing is a promise that nobody keeps."""
+    from hapax.runtime.settings import SETTING_NAMES
+
+    own = "services/hapax/runtime/settings.py"
+    elsewhere = "".join(text for name, text in text_files(files, ".py") if name.startswith("services/") and name != own)
+    # Those that the table's own properties read (`retention_ms`, `kafka_address`, ...).
+    views = (ROOT / own).read_text()
+    unread = [
+        name
+        for name in SETTING_NAMES
+        if not re.search(rf"\.{name.replace('.', '_')}\b", elsewhere)
+        and not re.search(rf"self\.{name.replace('.', '_')}\b", views)
+    ]
+    assert unread == []
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text()))
+    assert listed == {path.name for path in folder.glob("*.md")} - {"README.md"}

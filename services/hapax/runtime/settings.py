@@ -144,8 +144,6 @@ class Settings:
     """As log.retention.hours; -1: kept for ever."""
     log_retention_check_interval_ms: Millis = 300_000
     """How often retention is applied."""
-    log_segment_delete_delay_ms: Annotated[int, Between(0)] = 60_000
-    """A deleted segment's files are removed so much later."""
     log_cleanup_policy: Literal["delete", "compact", "compact,delete"] = "delete"
     """Default of a topic's cleanup.policy."""
     log_cleaner_delete_retention_ms: Annotated[int, Between(0)] = 86_400_000
@@ -174,8 +172,6 @@ class Settings:
     # --- producers ---
     producer_id_expiration_ms: Millis = 86_400_000
     """A partition forgets an idle producer after so long (log-append time)."""
-    producer_id_expiration_check_interval_ms: Millis = 600_000
-    """How often that is looked for."""
     transaction_partition_verification_enable: bool = True
     """Each first write of a transaction to a partition is verified with its coordinator."""
     pid_block_size: Annotated[int, Between(1, 1_000_000)] = 1_000
@@ -186,8 +182,6 @@ class Settings:
     # --- connections ---
     socket_request_max_bytes: Bytes = 100 << 20
     """A larger frame closes its connection."""
-    socket_listen_backlog_size: Annotated[int, Between(1)] = 1_024
-    """Connections that wait to be accepted."""
     connections_max_idle_ms: Annotated[int, Between(-1)] = 600_000
     """A connection without a request for so long is closed."""
     connections_frame_timeout_ms: Millis = 30_000
@@ -208,8 +202,6 @@ class Settings:
     """Shards of the transaction coordinator; fixed when the cluster is made."""
     transaction_state_log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 100 << 20
     """Segment size of the transaction log."""
-    transaction_state_log_replication_factor: Annotated[int, Between(1)] = 1
-    """Replicas of the transaction log."""
     transaction_max_timeout_ms: Millis = 900_000
     """A client that asks for a longer transaction time-out is refused."""
     transactional_id_expiration_ms: Millis = 7 * 86_400_000
@@ -226,14 +218,10 @@ class Settings:
     """Shards of the group coordinator; fixed when the cluster is made."""
     offsets_topic_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 100 << 20
     """Segment size of the offsets topic."""
-    offsets_topic_replication_factor: Annotated[int, Between(1)] = 1
-    """Replicas of the offsets topic."""
     offsets_retention_minutes: Annotated[int, Between(1)] = 10_080
     """Committed offsets of an idle group are forgotten after so long."""
     offsets_retention_check_interval_ms: Millis = 600_000
     """How often that is looked for."""
-    offsets_commit_timeout_ms: Millis = 5_000
-    """Longest wait for an offset commit to be stored."""
     offset_metadata_max_bytes: Annotated[int, Between(0)] = 4_096
     """Longest metadata string of a committed offset."""
 
@@ -292,7 +280,6 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "log.cleanup.policy",
     "compression.type": "compression.type",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "index.interval.bytes": "log.index.interval.bytes",
     "max.message.bytes": "message.max.bytes",
     "message.timestamp.type": "log.message.timestamp.type",
