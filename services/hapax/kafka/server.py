@@ -120,7 +120,7 @@ class Session:
             self._refuse("header", "a request header that cannot be read")
             return
         size = len(frame)
-        api = self._server.table.get(key)
+        api = self._server.table.apis.get(key)
         if api is None:
             self._refuse("key", f"unknown API key {key}")
             return

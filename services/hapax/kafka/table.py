@@ -118,21 +118,22 @@ class ApiTable:
     """`table.on(key, handler)` for each API that this node serves; see `apis.py` for keys, versions and defaults."""
 
     def __init__(self, apis: Sequence[Api]) -> None:
-        self._apis = {int(api.key): api for api in apis}
+        self.apis = {int(api.key): api for api in apis}
+        """By API key."""
 
     def on(self, key: int, handler: Handler, *, cancel_on_close: bool = False) -> None:
         """Installs a decoded handler for an API key."""
-        api = self._apis[key]
+        api = self.apis[key]
         api.handler, api.raw, api.cancel_on_close = handler, None, cancel_on_close
 
     def on_raw(self, key: int, handler: RawHandler, *, cancel_on_close: bool = False) -> None:
         """Installs a raw handler for an API key."""
-        api = self._apis[key]
+        api = self.apis[key]
         api.raw, api.handler, api.cancel_on_close = handler, None, cancel_on_close
 
     def get(self, key: int) -> Api | None:
-        return self._apis.get(key)
+        return self.apis.get(key)
 
     def advertised(self) -> list[Api]:
         """What ApiVersions answers, by key: the same on every node, whatever its role (rule 11)."""
-        return [api for _, api in sorted(self._apis.items())]
+        return [api for _, api in sorted(self.apis.items())]

@@ -5,9 +5,9 @@ it, without a copy. Only the rest of a frame that has not arrived yet is moved i
 own, which grows with the bytes that arrive (at most fourfold), never with the length that a header claims. So an
 idle connection owns no buffer, and a header that announces 2 GiB costs nothing.
 
-Sending. Frames are queued and written once per turn of the loop with one `writev`; file ranges go out with
-`os.sendfile` (uvloop has no `loop.sendfile`). What the socket does not take waits for it to become writable, on a
-duplicate of the descriptor, since the loop does not lend out the transport's own.
+Sending. Frames are queued and written with one `writev`, after a read for what was answered at once, else once per
+turn of the loop; file ranges go out with `os.sendfile` (uvloop has no `loop.sendfile`). What the socket does not take
+waits for it to become writable, on a duplicate of the descriptor, since the loop does not lend out the transport's own.
 
 Time-outs. One timer per listener walks its connections; a frame never starts or stops a timer.
 """
@@ -201,11 +201,18 @@ class _Connection(asyncio.BufferedProtocol):
         if self._lost:
             return
         self._last_byte = self._loop.time()
+        corked = not self._flushing
+        self._flushing = True  # what is answered at once leaves in one write, below
         if self._own is None:
             self._deliver(self._network.scratch, nbytes)
         else:
             self._filled += nbytes
             self._deliver(self._own, self._filled)
+        if corked:
+            if self._queue:
+                self._flush()
+            else:
+                self._flushing = False
 
     def eof_received(self) -> bool | None:
         return None  # close; half-closed connections do not occur in this protocol
@@ -349,7 +356,7 @@ class _Connection(asyncio.BufferedProtocol):
     # --- sending ----------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Runs once per turn in which something was queued, and when a socket that was full takes bytes again."""
+        """Runs when something was queued, and when a socket that was full takes bytes again."""
         if self._lost or self._transport is None:
             return
         try:

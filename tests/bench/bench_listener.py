@@ -1,0 +1,122 @@
+"""What the listener costs: CPU of one small request above a bare asyncio protocol, and of one call between services.
+
+A process of its own serves; this one asks, one request at a time, so that nothing is shared between two of them. The
+best of several rounds counts: the machine's other work only ever adds. Run:
+
+    PYTHONPATH=tests python -m bench listener
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+import uvloop
+
+from bench import figures
+
+ROUNDS = 5
+REQUESTS = 5000
+BODY = bytes(100)
+ANSWER = bytes(60)
+
+
+async def _bare() -> int:
+    class Bare(asyncio.BufferedProtocol):
+        buffer = memoryview(bytearray(65536))
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        def get_buffer(self, sizehint: int) -> memoryview:
+            return self.buffer
+
+        def buffer_updated(self, nbytes: int) -> None:
+            self.transport.write(bytes(8) + ANSWER)  # type: ignore[attr-defined]
+
+    server = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    return port
+
+
+async def _kafka() -> int:
+    from hapax.kafka.apis import ApiKey, all_apis
+    from hapax.kafka.server import KafkaServer
+    from hapax.kafka.table import ApiTable
+    from hapax.runtime.network import TcpNetwork
+
+    table = ApiTable(all_apis())
+    table.on_raw(ApiKey.PRODUCE, lambda ctx, body: (ANSWER,))
+    return (await KafkaServer(TcpNetwork(), table).start("127.0.0.1", 0)).port
+
+
+async def _calls() -> int:
+    from hapax.runtime.network import TcpNetwork
+
+    async def echo(request: bytes) -> bytes:
+        return request
+
+    server = await TcpNetwork().serve_rpc("127.0.0.1", 0, {"/bench/Echo": echo})
+    return int(server.address.rpartition(":")[2])
+
+
+def _serve(start: Callable[[], Awaitable[int]], control: Connection) -> None:
+    async def main() -> None:
+        control.send(await start())
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def asked() -> None:
+            if control.recv() == "cpu":
+                control.send(time.process_time())
+            else:
+                ended.set()
+
+        loop.add_reader(control.fileno(), asked)
+        await ended.wait()
+
+    uvloop.run(main())
+
+
+def _measure(start: Callable[[], Awaitable[int]], frame: bytes, answer_bytes: int) -> float:
+    """CPU of the serving process for one request, us."""
+    control, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=_serve, args=(start, theirs), daemon=True)
+    process.start()
+    best = float("inf")
+    with socket.create_connection(("127.0.0.1", control.recv())) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(ROUNDS):
+            control.send("cpu")
+            before: float = control.recv()
+            for _ in range(REQUESTS):
+                connection.sendall(frame)
+                left = answer_bytes
+                while left:
+                    left -= len(connection.recv(left))
+            control.send("cpu")
+            best = min(best, (control.recv() - before) / REQUESTS * 1e6)
+    control.send("end")
+    process.join()
+    return best
+
+
+def main() -> None:
+    request = struct.pack(">hhih", 0, 8, 1, 2) + b"me" + BODY
+    frame = struct.pack(">i", len(request)) + request
+    bare = _measure(_bare, frame, 8 + len(ANSWER))
+    kafka = _measure(_kafka, frame, 8 + len(ANSWER))
+    call = struct.pack(">QH", 1, 11) + b"/bench/Echo" + BODY
+    calls = _measure(_calls, struct.pack(">i", len(call)) + call, 4 + 9 + len(BODY))
+    print(f"  a bare protocol takes {bare:.1f} us, the listener {kafka:.1f} us", file=sys.stderr)
+    figures.record("listener_cpu_above_bare", kafka - bare, "us/request", at_most=10)
+    figures.record("call_cpu_server", calls, "us/call", at_most=100)
+
+
+if __name__ == "__main__":
+    main()
