@@ -12,13 +12,15 @@ from integration.etcd_process import EtcdProcess, dies_with_parent
 class ServiceProcess:
     """`python -m hapax.<role>.main`; whether it serves shows in the metadata store."""
 
-    def __init__(self, role: str, node_id: int, cluster_id: str, etcd: EtcdProcess, folder: Path) -> None:
+    def __init__(
+        self, role: str, node_id: int, cluster_id: str, etcd: EtcdProcess, folder: Path, lease_ms: int = 2000
+    ) -> None:
         self.node_id = node_id
         self.log = folder / f"{role}-{node_id}.log"
         self._command = [sys.executable, "-m", f"hapax.{role}.main"]
         settings = {
             "node.id": node_id, "cluster.id": cluster_id, "etcd.endpoints": etcd.endpoint,
-            "log.dir": folder / f"{role}-{node_id}", "broker.session.timeout.ms": 2000,
+            "log.dir": folder / f"{role}-{node_id}", "broker.session.timeout.ms": lease_ms,
         }
         for name, value in settings.items():
             self._command += ["--set", f"{name}={value}"]

@@ -27,7 +27,9 @@ CALLERS = 6
 def allocators(
     request: pytest.FixtureRequest, etcd: EtcdProcess, tmp_path: Path
 ) -> Iterator[list[ServiceProcess]]:
-    processes = [ServiceProcess("pid", 200 + i, CLUSTER, etcd, tmp_path) for i in range(request.param)]
+    """`request.param`: how many, and their leases' time to live in ms."""
+    count, lease_ms = request.param
+    processes = [ServiceProcess("pid", 200 + i, CLUSTER, etcd, tmp_path, lease_ms) for i in range(count)]
     for process in processes:
         process.start()
     yield processes
@@ -85,7 +87,7 @@ class Callers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("allocators", [4], indirect=True)
+@pytest.mark.parametrize("allocators", [(4, 2000)], indirect=True)
 async def test_ids_stay_unique_under_concurrent_allocators_kills_and_etcd_restarts(
     allocators: list[ServiceProcess], etcd: EtcdProcess, view: ClusterView
 ) -> None:
@@ -115,23 +117,23 @@ async def test_ids_stay_unique_under_concurrent_allocators_kills_and_etcd_restar
     await store.close()
 
 
-@pytest.mark.parametrize("allocators", [2], indirect=True)
+@pytest.mark.parametrize("allocators", [(2, 60_000)], indirect=True)
 async def test_an_allocator_ends_cleanly_and_restarts_at_once(
     allocators: list[ServiceProcess], view: ClusterView
 ) -> None:
     await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators), 60)
     assert allocators[0].terminate() == 0
-    await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators) - 1, 1.0)  # no lease to wait for
+    await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators) - 1, 20)  # far less than its lease
 
     before = view.nodes("pid")[0]
     allocators[1].kill()
     allocators[1].start()
     await view.wait_for(
-        lambda v: (node := v.node(before.node_id)) is not None and node.registration > before.registration, 60)
+        lambda v: (node := v.node(before.node_id)) is not None and node.registration > before.registration, 30)
     assert "replacing the registration" in allocators[1].log.read_text()
 
 
-@pytest.mark.parametrize("allocators", [2], indirect=True)
+@pytest.mark.parametrize("allocators", [(2, 2000)], indirect=True)
 async def test_a_node_id_in_use_and_a_foreign_folder_are_refused_with_one_line(
     allocators: list[ServiceProcess], etcd: EtcdProcess, view: ClusterView, tmp_path: Path
 ) -> None:

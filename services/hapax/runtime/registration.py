@@ -40,6 +40,7 @@ _RENEWALS_PER_TTL: Final = 3
 _WAIT_SLACK_S: Final = 1.0
 """Beyond the lease's time to live: etcd checks for ended leases twice a second."""
 _RETRY_S: Final = 0.1
+_GIVE_UP_S: Final = 3.0
 
 
 class NodeIdTaken(Exception):
@@ -75,14 +76,16 @@ class Registration:
 
     async def close(self) -> None:
         """Gives the registration up at once: others take over without waiting for the lease."""
-        if self._keeper is None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        if not self.lease:
             return
-        self._keeper.cancel()
-        await asyncio.gather(self._keeper, return_exceptions=True)
-        self._keeper = None
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(_GIVE_UP_S):
                 await self._store.revoke_lease(self.lease)
+                self.lease = 0
         except (MetadataUnavailable, TimeoutError) as error:
             log.warning("could not give the registration up, its lease will end by itself", error=error)
 
@@ -201,5 +204,10 @@ async def register(
     if not record.session:
         record = replace(record, session=random.randbytes(16))
     registration = Registration(store, keys, record, ttl_s, random, on_lost)
-    await registration.start()
+    try:
+        await registration.start()
+    except BaseException:
+        # Asked to end while it registered: the key may be there already, and must not outlive the process.
+        await registration.close()
+        raise
     return registration

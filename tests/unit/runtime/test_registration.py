@@ -168,6 +168,22 @@ def test_an_answer_that_was_lost_is_recognised_as_its_own() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_a_start_that_is_cancelled_leaves_nothing_behind(steps: int) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        starting = asyncio.ensure_future(Nodes(world).join("a", ttl_s=1000))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        for task in world.processes[-1].tasks:
+            task.cancel()
+        await asyncio.gather(*world.processes[-1].tasks, return_exceptions=True)
+        assert Nodes(world).registered() is None
+
+    run(scenario)
+
+
 def test_the_fence_of_a_registration_refuses_its_writes_once_it_is_replaced() -> None:
     async def scenario(world: ControlWorld) -> None:
         nodes = Nodes(world)
