@@ -152,7 +152,7 @@ class Harness:
         if self.disk.exists(f"{FOLDER}/{PARTITION_METADATA}"):
             self.recovery = await open_replica(self.replica, FOLDER, clean=clean)
         else:
-            log = SegmentLog(self.disk, FOLDER, LogConfig.from_settings(self.settings))
+            log = SegmentLog(self.disk, FOLDER, LogConfig.from_settings(self.settings, internal=internal))
             log.create([(PARTITION_METADATA, encode_partition_metadata(TOPIC_ID))])
             self.replica.restore(None, 0, 0, (), ())
             self.replica.opened(log)

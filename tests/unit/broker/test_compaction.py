@@ -20,7 +20,9 @@ from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import FOLDER, Harness
 
 NOW = 1_700_000_000_000
-SETTINGS = Settings(log_cleanup_policy="compact", log_segment_bytes=2000, log_snapshot_interval_bytes=1000)
+SETTINGS = Settings(
+    log_cleanup_policy="compact", log_segment_bytes=2000, log_snapshot_interval_bytes=5000, durability="page-cache"
+)
 
 
 def records(keys: dict[str, str | None], **producer: Any) -> bytearray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from hapax.codec.batch import HEADER_SIZE, assemble_batch, iterate_batches, read_header
 from hapax.codec.control import decode_control
-from hapax.core.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from hapax.core.batch import COMPRESSION_MASK, CONTROL, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import Refusal
 from hapax.core.partition import AbortedTransaction
@@ -35,6 +35,9 @@ from hapax.runtime.ports import Disk
 
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
+
+_NULL: Final = 1
+"""The varint of -1: a value's length where there is none."""
 
 _SLICE_BYTES: Final = 64 << 10
 _MAX_DIRTY_BYTES: Final = 64 << 20
@@ -153,10 +156,10 @@ class _Run:
             return
         if self._is_aborted(header):
             return
-        latest = self.latest
-        for record in _records(batch, header):
-            if record.key is not None:
-                latest[record.key] = header.base_offset + record.delta
+        latest, base_offset = self.latest, header.base_offset
+        for _, _, delta, key, _ in _records(batch, header):
+            if key is not None:
+                latest[key] = base_offset + delta
 
     def _is_aborted(self, header: BatchHeader) -> bool:
         if not header.attributes & TRANSACTIONAL:
@@ -202,18 +205,34 @@ class _Run:
             return batch if self._keeps_control(batch, header) else None
         if self._is_aborted(header):
             return None
-        kept = _without(batch, header, self._superseded)
+        kept = self._without_superseded(batch, header)
         if kept is not None and header.attributes & TRANSACTIONAL:
             self.kept_transactions.add(header.producer_id)
         return kept
 
-    def _superseded(self, record: _Record, header: BatchHeader) -> bool:
-        if record.key is None:
-            return False
-        offset = header.base_offset + record.delta
-        if self.latest.get(record.key, offset) > offset:
-            return True
-        return record.is_tombstone and header.max_timestamp < self.rules.tombstones_before_ms
+    def _without_superseded(self, batch: memoryview, header: BatchHeader) -> bytes | memoryview | None:
+        """The batch without the records that go; its offsets, its last offset and its sequences stay as they were."""
+        latest, base_offset = self.latest, header.base_offset
+        tombstones_go = header.max_timestamp < self.rules.tombstones_before_ms
+        records = _records(batch, header)
+        kept = [
+            record for record in records
+            if (key := record[3]) is None
+            or (latest.get(key, -1) <= base_offset + record[2] and not (tombstones_go and record[4]))
+        ]
+        if len(kept) == len(records):
+            return batch
+        if not kept:
+            return None
+        if header.attributes & COMPRESSION_MASK:
+            return batch
+        return bytes(assemble_batch(
+            b"".join([batch[start:end] for start, end, _, _, _ in kept]),
+            record_count=len(kept), attributes=header.attributes, base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp, producer_id=header.producer_id, producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence, base_offset=base_offset, leader_epoch=header.leader_epoch,
+            last_offset_delta=header.last_offset_delta,
+        ))
 
     def _keeps_control(self, batch: memoryview, header: BatchHeader) -> bool:
         control = _control(batch, header)
@@ -319,12 +338,9 @@ def _rename(disk: Disk, folder: str, base: int, replaced: Sequence[int]) -> None
 # --- batches and records ------------------------------------------------------------------------------------------
 
 
-class _Record(NamedTuple):
-    start: int
-    end: int
-    delta: int
-    key: bytes | None
-    is_tombstone: bool
+_Record = tuple[int, int, int, bytes | None, bool]
+"""Where it begins and ends in its batch, its offset delta, its key, whether it is a tombstone. A bare tuple: half the
+price of a named one, on a path that sees every record of a coordinator's log."""
 
 
 async def _batches(segment: Segment) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
@@ -349,35 +365,37 @@ def _control(batch: memoryview, header: BatchHeader) -> object:
         return None
 
 
-def _records(batch: memoryview, header: BatchHeader) -> Iterator[_Record]:
-    if header.attributes & 7:
-        yield from _compressed(batch, header)
-        return
+def _records(batch: memoryview, header: BatchHeader) -> list[_Record]:
+    if header.attributes & COMPRESSION_MASK:
+        return _compressed(batch, header)
     data = bytes(batch)
     position = HEADER_SIZE
+    records = []
     for _ in range(header.record_count):
         start = position
         length, position = _varint(data, position)
         end = position + length
-        position += 1
+        position += 1  # the record's attributes
         while data[position] & 0x80:  # timestamp delta
             position += 1
         delta, position = _varint(data, position + 1)
-        key_length, position = _varint(data, position)
+        size, position = _varint(data, position)
         key = None
-        if key_length >= 0:
-            key = data[position : position + key_length]
-            position += key_length
-        value_length, _ = _varint(data, position)
-        yield _Record(start, end, delta, key, value_length < 0)
+        if size >= 0:
+            key = data[position : position + size]
+            position += size
+        records.append((start, end, delta, key, data[position] == _NULL))
         position = end
+    return records
 
 
-def _compressed(batch: memoryview, header: BatchHeader) -> Iterator[_Record]:
+def _compressed(batch: memoryview, header: BatchHeader) -> list[_Record]:
     from hapax.codec.records import decode_batch  # only where a client's topic is compacted and compressed
 
-    for record in decode_batch(batch, 0, len(batch)):
-        yield _Record(-1, -1, record.offset - header.base_offset, record.key, record.value is None)
+    return [
+        (-1, -1, record.offset - header.base_offset, record.key, record.value is None)
+        for record in decode_batch(batch, 0, len(batch))
+    ]
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -393,25 +411,3 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), position + 1
         shift += 7
-
-
-def _without(
-    batch: memoryview, header: BatchHeader, goes: Callable[[_Record, BatchHeader], bool]
-) -> bytes | memoryview | None:
-    """The batch without the records that go; its offsets, its last offset and its sequences stay as they were."""
-    records = list(_records(batch, header))
-    kept = [record for record in records if not goes(record, header)]
-    if len(kept) == len(records):
-        return batch
-    if not kept:
-        return None
-    if header.attributes & 7:
-        return batch
-    return bytes(assemble_batch(
-        b"".join([bytes(batch[record.start : record.end]) for record in kept]),
-        record_count=len(kept), attributes=header.attributes, base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp, producer_id=header.producer_id, producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence, base_offset=header.base_offset, leader_epoch=header.leader_epoch,
-        last_offset_delta=header.last_offset_delta,
-    ))
-
