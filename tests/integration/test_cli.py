@@ -101,6 +101,14 @@ def test_what_is_produced_is_consumed(hapax: Hapax, topic: str) -> None:
     assert all(line.startswith("k") and "\t" in line for line in plain)
 
 
+def test_more_replicas_in_sync_than_there_are_refuse_writes(hapax: Hapax) -> None:
+    hapax("topic", "create", "cli-isr", "--config", "min.insync.replicas=2", "--config", "flush.ms=1")
+    words = ("produce", "cli-isr", "--no-idempotent", "--set", "retries=0")
+    assert "NOT_ENOUGH_REPLICAS" in hapax(*words, given="a\n", ok=False).stderr
+    hapax(*words, "--set", "acks=1", given="a\n")
+    hapax("topic", "delete", "cli-isr")
+
+
 def test_transactions_are_seen_whole_or_not_at_all(hapax: Hapax, topic: str) -> None:
     done = hapax(
         "produce", topic, "--transactional-id", topic, "--per-transaction", "4", "--partition", "0",

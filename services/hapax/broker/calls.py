@@ -38,6 +38,9 @@ _NO_INTERNAL_WRITES: Final = PartitionResult(
 )
 _ACKS: Final = (-1, 0, 1)
 _TRANSACTIONAL: Final = 0x10
+_ONE_REPLICA: Final = PartitionResult(
+    ErrorCode.NOT_ENOUGH_REPLICAS, reason="min.insync.replicas asks for more than the one replica that there is"
+)
 
 
 class ProduceService:
@@ -74,6 +77,8 @@ class ProduceService:
                 call.settle(number, _NO_INTERNAL_WRITES)
             elif start < 0:
                 call.settle(number, PartitionResult(ErrorCode.INVALID_RECORD, reason="no records"))
+            elif request.acks == -1 and replica.settings.min_insync_replicas > 1:
+                call.settle(number, _ONE_REPLICA)
             else:
                 batch = body[start:end]
                 if transactional_id and ctx.api_version < FIRST_VERSION_THAT_ADDS:

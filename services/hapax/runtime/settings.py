@@ -25,6 +25,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from hapax.core.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
+
 ENVIRONMENT_PREFIX: Final = "HAPAX_"
 
 _NOT_SETTINGS: Final = re.compile(
@@ -144,16 +146,14 @@ class Settings:
     """As log.retention.hours; -1: kept for ever."""
     log_retention_check_interval_ms: Millis = 300_000
     """How often retention is applied."""
-    log_cleanup_policy: Literal["delete", "compact", "compact,delete"] = "delete"
-    """Default of a topic's cleanup.policy."""
+    log_cleanup_policy: Annotated[str, Like(r"(delete|compact)(,\s*(delete|compact))*")] = "delete"
+    """delete: old segments go; compact: only the last record of each key stays; or both, with a comma."""
     log_cleaner_delete_retention_ms: Annotated[int, Between(0)] = 86_400_000
     """How long a compacted topic keeps tombstones."""
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     """Whose clock a record's timestamp is."""
     log_snapshot_interval_bytes: Bytes = 64 << 20
     """A snapshot of the producers is written after so many bytes, which bounds what recovery scans."""
-    compression_type: Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"] = "producer"
-    """Only `producer` changes nothing; batches pass through untouched whatever is set."""
     message_max_bytes: Bytes = 1_048_588
     """Largest record batch that is accepted."""
 
@@ -266,19 +266,20 @@ class Settings:
     def for_topic(self, config: Mapping[str, str]) -> Settings:
         """These settings with a topic's own configuration (`segment.bytes`, `retention.ms`, ...) on top.
 
-        Raises SettingsError for an unknown name or a bad value: CreateTopics answers INVALID_CONFIG with its text.
+        Names that Kafka has and that mean nothing here are passed over. Raises SettingsError for any other name and
+        for a bad value.
         """
         values: dict[str, str] = {}
         for name, value in config.items():
-            if name not in TOPIC_CONFIGS:
+            if name in TOPIC_CONFIGS:
+                values[TOPIC_CONFIGS[name]] = value
+            elif name not in KAFKA_TOPIC_CONFIGS:
                 raise SettingsError(_unknown(name, TOPIC_CONFIGS, "topic configuration"))
-            values[TOPIC_CONFIGS[name]] = value
         return _validated(self, [("topic configuration", values)])
 
 
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "log.cleanup.policy",
-    "compression.type": "compression.type",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
     "index.interval.bytes": "log.index.interval.bytes",
     "max.message.bytes": "message.max.bytes",
@@ -359,6 +360,11 @@ def settings_page() -> str:
         default = "" if field.default is None else f"`{_as_text(field.default)}`"
         topic = f"`{topic_names[name]}`" if name in topic_names else ""
         lines.append(f"| `{name}` | {default} | {topic} | {documentation[field.name]} |")
+    without_effect = ", ".join(f"`{name}`" for name in KAFKA_TOPIC_CONFIGS if name not in TOPIC_CONFIGS)
+    lines += [
+        "",
+        f"Topic configurations that are checked and kept as Kafka's, and have no effect so far: {without_effect}.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hapax.core.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 from hapax.runtime.settings import (
     SETTING_NAMES,
     TOPIC_CONFIGS,
@@ -82,6 +83,12 @@ def test_a_topics_configuration_overrides_the_brokers() -> None:
 
 def test_topic_configurations_name_settings() -> None:
     assert set(TOPIC_CONFIGS.values()) <= set(SETTING_NAMES)
+    assert set(TOPIC_CONFIGS) <= set(KAFKA_TOPIC_CONFIGS)
+
+
+def test_a_configuration_of_kafkas_without_effect_does_not_spoil_the_others() -> None:
+    topic = load([], environment={}).for_topic({"flush.ms": "1", "cleanup.policy": "delete,compact"})
+    assert topic.log_cleanup_policy == "delete,compact"
 
 
 def test_a_services_command_line(tmp_path: Path) -> None:
