@@ -48,13 +48,16 @@ def decode_batch(buffer: Buffer, header: BatchHeader, position: int = 0) -> Iter
         for _ in range(header.record_count):
             size, at = _read(data, at)
             end = at + size
-            _, at = _read(data, at + 1)  # after the attributes: the timestamp's delta
+            at += 2  # the attributes, and a timestamp's delta of 0
+            if data[at - 1]:
+                _, at = _read(data, at - 1)
             delta, at = _read(data, at)
             length, at = _read(data, at)
-            key = data[at : at + length]
-            length_of_value, at = _read(data, at + length)
+            key_end = at + length
+            key = data[at:key_end]
+            length_of_value, at = _read(data, key_end)
             value = None if length_of_value < 0 else data[at : at + length_of_value]
-            if length < 0 or end > len(data) or at + max(length_of_value, 0) > end:
+            if length < 0 or end > len(data) or at + (length_of_value if value else 0) > end:
                 raise IndexError("a field reaches past the record's end")
             at = end
             yield base + delta, key, value

@@ -38,7 +38,7 @@ TOPIC_OF: Final[dict[ShardKind, str]] = {"txn": TXN_STATE_TOPIC, "group": OFFSET
 INCARNATION_BITS: Final = 12
 _LAST_INCARNATION: Final = (1 << INCARNATION_BITS) - 1
 
-_SLICE: Final = 256
+SLICE: Final = 256
 """Records replayed in one turn of the loop while a shard loads."""
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 1.0
@@ -146,10 +146,10 @@ class Shard:
 
     async def _take_over(self) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
         topic_id = await self._topic()
         partition = PartitionIndex(self.shard)
         await self.node.view.wait_for(lambda view: view.leader_of(topic_id, partition) is not None)
+        began = loop.time()
         fenced_at: asyncio.Future[int] = loop.create_future()
 
         def lost(reason: str) -> None:
@@ -170,8 +170,9 @@ class Shard:
             for offset, key, value in decode_batch(data, header, position):
                 self._replay_record(header, offset, key, value)
                 self.loaded_records += 1
-                if self.loaded_records % _SLICE == 0:
+                if self.loaded_records % SLICE == 0:
                     await asyncio.sleep(0)
+        await self._finish_load()
         if self.log.closed:
             raise LogUnreadable("lost again while it loaded")
         self.serving = True
@@ -257,6 +258,9 @@ class Shard:
 
     def _replay_control(self, header: BatchHeader, control: Control) -> None:
         raise NotImplementedError
+
+    async def _finish_load(self) -> None:
+        """The log is read to its end."""
 
     def _loaded(self) -> None:
         """From now on the shard serves."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.markers import MarkerSender, retry_after
-from hapax.coordinator.shard import Node, Shard, SupersededConnection
+from hapax.coordinator.shard import SLICE, Node, Shard, SupersededConnection
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
@@ -113,6 +113,8 @@ class TxnShard(Shard):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, int] = {}
         self._postponed: dict[str, None] = {}
+        self._newest: dict[bytes, bytes | None] = {}
+        """While the shard loads: the last value of each key."""
         self._completer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -323,11 +325,20 @@ class TxnShard(Shard):
 
     def _begin_load(self) -> None:
         self.machine = TransactionShard(self._limits, self._ids, self.node.newest_connection())
+        self._newest = {}
 
     def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
-        transactional_id = decode_key(key)
-        if transactional_id is not None:
-            self.machine.load(decode_value(transactional_id, value))
+        """A record is the whole state of its id: only the last one of each needs to be understood."""
+        self._newest[key] = value
+
+    async def _finish_load(self) -> None:
+        for number, (key, value) in enumerate(self._newest.items()):
+            transactional_id = decode_key(key)
+            if transactional_id is not None and value is not None:
+                self.machine.load(decode_value(transactional_id, value))
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+        self._newest = {}
 
     def _replay_control(self, header: BatchHeader, control: Control) -> None:
         """Fences: what they do, they do at the partition's leader."""
