@@ -51,7 +51,7 @@ TOPIC_CONFIGS: Final[Mapping[str, tuple[int, int] | re.Pattern[str]]] = {
     "message.timestamp.after.max.ms": (0, _INT64_MAX),
     "message.timestamp.before.max.ms": (0, _INT64_MAX),
     "message.timestamp.type": re.compile(r"CreateTime|LogAppendTime"),
-    "min.cleanable.dirty.ratio": re.compile(r"0(\.\d+)?|1(\.0+)?"),
+    "min.cleanable.dirty.ratio": re.compile(r"0(\.[0-9]+)?|1(\.0+)?"),
     "min.compaction.lag.ms": (0, _INT64_MAX),
     "min.insync.replicas": (1, _INT32_MAX),
     "preallocate": _BOOLEAN,
@@ -76,7 +76,7 @@ def check_topic_config(config: Mapping[str, str | None]) -> None:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} has no value")
         if isinstance(form, tuple):
             least, most = form
-            if not re.fullmatch(r"-?\d{1,19}", value) or not least <= int(value) <= most:
+            if not re.fullmatch(r"-?[0-9]{1,19}", value) or not least <= int(value) <= most:
                 raise Refusal(ErrorCode.INVALID_CONFIG, f"{name}={value}: expected a number from {least} to {most}")
         elif not form.fullmatch(value):
             raise Refusal(ErrorCode.INVALID_CONFIG, f"{name}={value}: expected {form.pattern}")
