@@ -265,7 +265,8 @@ class ControllerService:
     def _plan_again_in(self, seconds: float) -> None:
         if self._wake is not None:
             self._wake.cancel()
-        self._wake = asyncio.get_running_loop().call_later(seconds, self._dirty.set)
+        # A wait below the clock's own resolution would never end: the timer is due before the time has come.
+        self._wake = asyncio.get_running_loop().call_later(max(seconds, 0.001), self._dirty.set)
 
     # --- calls
 
