@@ -100,6 +100,8 @@ class World:
         self.group = GroupShard()
         self.group_log = 0
         self.shard = TransactionShard(self.limits, self)
+        self.stored: Callable[[Producer, TransactionPartition, tuple[str, ...]], None] = lambda *stored: None
+        """Called for each batch that a partition has stored."""
 
     def take(self) -> Any:
         """The reserve of producer ids."""
@@ -345,6 +347,7 @@ class World:
         entry = self.partitions[at].append(header, values)
         self.partitions[at].sync()
         producer.sequences[at] = sequence + len(values)
+        self.stored(producer, at, values)
         return f"appended at {entry.header.base_offset}"
 
     def commit_offsets(self, producer: Producer, group: str, offsets: list[CommitRequest]) -> None:

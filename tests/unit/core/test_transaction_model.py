@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hapax.codec.transaction_log import decode_value, encode_key, encode_value
 from hapax.core.control import Marker as ControlMarker
@@ -25,6 +25,7 @@ from hapax.core.transaction_requests import (
     InitProducerId,
     JoinTransaction,
     Limits,
+    MarkerResult,
     SendMarkers,
     Winner,
     WinnerPartition,
@@ -33,11 +34,12 @@ from hapax.core.transaction_states import State
 from scenarios.transaction_world import Call, CoordinatorDied, Producer, World
 
 APP = "app"
-PARTITIONS = ["t-0", "t-1"]
+PARTITIONS = ["t-0", "u-0", "t-1"]
 COMMIT_STATES = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
 ABORT_STATES = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
-producers = st.sampled_from(["p", "q", "v"])         # two of version 2, one of version 1
+producers = st.sampled_from(["", "", "", "p", "q", "v"])
+"""Two of version 2, one of version 1; empty: the one that started last, without which too little would happen."""
 partitions = st.sampled_from(PARTITIONS)
 
 
@@ -55,6 +57,7 @@ class Transactions(RuleBasedStateMachine):
         super().__init__()
         self.world = World(Limits(max_members=50))
         self.world.next_id = 1
+        self.world.stored = self._stored
         self.producers = {name: Producer(name, APP, 1 if name == "v" else 2, 0) for name in "pqv"}
         self.members: list[tuple[Producer, int]] = []     # with the token's value
         self.written: dict[str, Written] = {}
@@ -64,7 +67,9 @@ class Transactions(RuleBasedStateMachine):
         self.token = 0
         self.late_markers: list[SendMarkers] = []
         self.crash = False
+        self.latest = "p"
         self.decided: dict[int, Transaction] = {}
+        self.tokens: dict[int, int] = {}                  # value -> serial of the transaction that committed it
         self.checked = 0                                  # records of the log that `decided` knows
 
     # --- making calls ---
@@ -95,8 +100,21 @@ class Transactions(RuleBasedStateMachine):
         serial = self.world.shard.transactions[APP].serial
         assert self.told.setdefault(serial, commit) == commit
 
-    @rule(name=producers, recover=st.booleans())
+    def _producer(self, name: str) -> Producer:
+        return self.producers[name or self.latest]
+
+    def _settle(self) -> None:
+        """The markers under way arrive."""
+        if APP in self.world.outgoing:
+            self._do(lambda: self.world.deliver(APP))
+
+    @initialize(name=st.sampled_from(["p", "q", "v"]))
+    def begin(self, name: str) -> None:
+        self.initialise(name, recover=False)
+
+    @rule(name=st.sampled_from(["p", "q", "v"]), recover=st.booleans())
     def initialise(self, name: str, recover: bool) -> None:
+        self.latest = name
         producer = self.producers[name]
         producer.connection = self._new_connection()
         identity = producer.identity if recover else (-1, -1)
@@ -105,7 +123,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(name=producers, where=partitions)
     def write(self, name: str, where: str) -> None:
-        producer, at = self.producers[name], self.world.partition(where)
+        producer, at = self._producer(name), self.world.partition(where)
         if producer.version == 1:
             request = AddPartitionsToTxn(APP, *producer.identity, (at,), self.world.caller(producer))  # type: ignore[arg-type]
             self._do(self._ask(producer, "add_partitions_to_txn", request, lambda reply: None))
@@ -115,14 +133,14 @@ class Transactions(RuleBasedStateMachine):
         if producer.producer_id < 0:
             return
         self.values += 1
-        value = f"{producer.name}{self.values}"
-        stored = len(self.world.partitions[at].entries)
-        self.world.produce(producer, at, (value,))
-        if len(self.world.partitions[at].entries) > stored:
-            transaction = self.world.shard.transactions[APP]
-            # A partition takes its writes until the marker comes, which a decided transaction still owes it.
-            assert transaction.is_open or transaction.is_decided, "a write outside of a transaction"
-            assert at in transaction.every_partition, "a write to a partition that nobody will mark"
+        self.world.produce(producer, at, (f"{producer.name}{self.values}",))
+
+    def _stored(self, producer: Producer, at: TransactionPartition, values: tuple[str, ...]) -> None:
+        transaction = self.world.shard.transactions[APP]
+        # A partition takes writes until the marker comes, which a decided transaction still owes it.
+        assert transaction.is_open or transaction.is_decided, "a write outside of a transaction"
+        assert at in transaction.every_partition, "a write to a partition that nobody will mark"
+        for value in values:
             self.written[value] = Written(transaction.serial, producer.producer_id, at)
 
     def _end(self, producer: Producer, commit: bool) -> Callable[[], None]:
@@ -139,13 +157,31 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(name=producers, commit=st.booleans())
     def end(self, name: str, commit: bool) -> None:
-        self._do(self._end(self.producers[name], commit))
+        self._do(self._end(self._producer(name), commit))
+
+    @rule(
+        name=st.sampled_from(["", "", "p", "q", "v"]), commit=st.booleans(),
+        marked=st.sampled_from([*PARTITIONS, "", "", ""]), written=st.lists(partitions, min_size=1, max_size=3),
+        starts=st.booleans(), age=st.sampled_from([0, 0, 0, 32765, 32766]),
+    )  # fmt: skip
+    def transact(self, name: str, commit: bool, marked: str, written: list[str], starts: bool, age: int) -> None:
+        """A whole transaction, up to some of its markers."""
+        self._settle()
+        if starts or self._producer(name).producer_id < 0:
+            self.initialise(name or self.latest, recover=False)
+        if age:
+            self._live_long(age)
+        for where in written:
+            self.write(name, where)
+        self.end(name, commit)
+        if APP in self.world.outgoing:
+            self.send_markers(marked)
 
     @rule(target=delayed, name=producers, commit=st.booleans())
     def delay_an_end(self, name: str, commit: bool) -> Callable[[], None]:
         """It stays in the network. The client gives up, so its next call comes on another connection."""
-        late = self._end(self.producers[name], commit)
-        self.producers[name].connection = self._new_connection()
+        late = self._end(self._producer(name), commit)
+        self._producer(name).connection = self._new_connection()
         return late
 
     @rule(target=delayed, name=st.sampled_from(["p", "q"]), where=partitions)
@@ -153,11 +189,51 @@ class Transactions(RuleBasedStateMachine):
         frozen = replace(self.producers[name], sequences=dict(self.producers[name].sequences))
         return lambda: self._produce(frozen, self.world.partition(where))
 
+    @rule(target=delayed, name=producers)
+    def delay_an_initialisation(self, name: str) -> Callable[[], None]:
+        """A recovery whose answer is lost; the client asks again on another connection."""
+        producer = self._producer(name)
+        request = InitProducerId(APP, 60_000, self.world.caller(producer), *producer.identity)  # type: ignore[arg-type]
+        producer.connection = self._new_connection()
+        return self._ask(producer, "init_producer_id", request, lambda reply: None)
+
     @rule(late=delayed)
     def deliver(self, late: Callable[[], None]) -> None:
         self._do(late)
 
+    @rule(name=producers, late=st.booleans(), commit=st.booleans(), where=partitions)
+    def an_end_is_delayed_into_the_next_transaction(self, name: str, late: bool, commit: bool, where: str) -> None:
+        """KAFKA-17754: it must not decide that one."""
+        self._settle()
+        self.write(name, where)
+        meant = self.world.shard.transactions.get(APP)
+        delayed = self.delay_an_end(name, late)
+        self._do(self._end(self._producer(name), commit))
+        if APP in self.world.outgoing:
+            self.send_markers("")
+        self.write(name, where)
+        before = self.world.shard.transactions.get(APP)
+        self._do(delayed)
+        if meant and meant.is_open and before and before.is_open and before.serial != meant.serial:
+            assert self.world.shard.transactions[APP] == before, "a delayed end decided a later transaction"
+
     # --- many writers ---
+
+    @rule(
+        keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True), winners=st.integers(0, 7),
+        commit=st.booleans(), written=st.lists(partitions, min_size=1, max_size=4), lost=st.sampled_from([0, 0, 1]),
+    )  # fmt: skip
+    def transact_together(
+        self, keys: list[str], winners: int, commit: bool, written: list[str], lost: int
+    ) -> None:
+        """A whole micro-batch."""
+        self._settle()
+        for key in keys:
+            self.join(key)
+        if self.members:
+            for which, where in enumerate(written):
+                self.member_writes(-1 - which, where)
+        self.end_members(commit, winners, 0, lost)
 
     @rule(key=st.sampled_from("abc"))
     def join(self, key: str) -> None:
@@ -181,17 +257,21 @@ class Transactions(RuleBasedStateMachine):
         member, _ = self.members[which % len(self.members)]
         self._do(lambda: self._produce(member, self.world.partition(where)))
 
-    @rule(commit=st.booleans(), winners=st.integers(0, 7), token=st.integers(-1, 0))
-    def end_members(self, commit: bool, winners: int, token: int) -> None:
-        """`token` -1: a replay of the one before."""
+    @rule(
+        commit=st.booleans(), winners=st.integers(0, 7), token=st.integers(-1, 0),
+        lost=st.sampled_from([0, 0, 0, 1]),
+    )  # fmt: skip
+    def end_members(self, commit: bool, winners: int, token: int, lost: int) -> None:
+        """`token` -1: a replay of the one before. `lost`: the members say they wrote so many records more."""
         value = max(0, self.token + token)
-        chosen = [member for bit, (member, of) in enumerate(self.members) if winners >> bit & 1 and of == value]
+        joined = [member for member, of in self.members if of == value]
+        chosen = [member for bit, member in enumerate(joined) if winners >> bit & 1]
         request = EndTransaction(
             APP, commit, self.world.caller(self.producers["p"]), Token("q", value),
             winners=tuple(
                 Winner(
                     *member.identity,
-                    tuple(WinnerPartition(at, last - 1) for at, last in member.sequences.items()),  # type: ignore[arg-type]
+                    tuple(WinnerPartition(at, last - 1 + lost) for at, last in member.sequences.items()),  # type: ignore[arg-type]
                 )  # type: ignore[arg-type]
                 for member in chosen
             ),
@@ -202,6 +282,7 @@ class Transactions(RuleBasedStateMachine):
         def ended(reply: Any) -> None:
             if reply.outcome is EndOutcome.COMMITTED:
                 assert commit and self.told.setdefault(reply.serial, True)
+                assert not lost or not any(member.sequences for member in chosen) or token, "records are missing"
             if reply.outcome is not EndOutcome.ABORTED:
                 self.token = max(self.token, value + 1)
 
@@ -215,6 +296,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
+        self.the_log_gives_the_live_state_back()
         self.world.take_over()
 
     @rule(postponing=st.booleans())
@@ -236,16 +318,21 @@ class Transactions(RuleBasedStateMachine):
     @rule(which=st.integers(0, 100))
     def a_marker_comes_again(self, which: int) -> None:
         sent = self.late_markers[which % len(self.late_markers)]
-        for marker in sent.markers:
-            for at in marker.partitions:
-                self.world.write_marker(sent, marker, at)
+        answers = [
+            MarkerResult(marker.producer_id, at.by_id, self.world.write_marker(sent, marker, at)[0])
+            for marker in sent.markers
+            for at in marker.partitions
+        ]
+        live = self.world.outgoing.get(APP)
+        if live is None or live.serial != sent.serial:
+            late = self.world.shard.markers_answered(APP, sent.serial, answers, self.world.now)
+            assert late.decision is None and late.retry is None
 
     @rule(milliseconds=st.sampled_from([1, 400, 1000, 59_000]))
     def wait(self, milliseconds: int) -> None:
         self._do(lambda: self.world.advance(milliseconds))
 
-    @rule(epoch=st.sampled_from([32764, 32765, 32766]))
-    def live_long(self, epoch: int) -> None:
+    def _live_long(self, epoch: int) -> None:
         """As if the id had gone through so many epochs, here and at the partitions."""
         transaction = self.world.shard.transactions.get(APP)
         if transaction is None or transaction.is_decided or transaction.is_open or transaction.producer_id < 0:
@@ -266,6 +353,11 @@ class Transactions(RuleBasedStateMachine):
     @rule()
     def the_log_gives_the_live_state_back(self) -> None:
         assert self.world.loaded().transactions == self.world.shard.transactions
+
+    @invariant()
+    def the_last_record_is_the_live_state(self) -> None:
+        if self.world.log:
+            assert decode_value(APP, self.world.log[-1][1]) == self.world.shard.transactions[APP]
 
     @invariant()
     def each_transaction_is_decided_once_and_markers_say_so(self) -> None:
@@ -291,6 +383,8 @@ class Transactions(RuleBasedStateMachine):
         for _, value in self.world.log[self.checked :]:
             record = decode_value(APP, value)
             assert isinstance(record, Transaction)
+            for token in record.tokens:
+                assert self.tokens.setdefault(token.value, token.serial) == token.serial, "a token committed twice"
             if record.state in COMMIT_STATES or record.state in ABORT_STATES:
                 first = self.decided.setdefault(record.serial, record)
                 assert (first.state in COMMIT_STATES) == (record.state in COMMIT_STATES)
@@ -328,5 +422,5 @@ class Transactions(RuleBasedStateMachine):
 
 TestTransactions = Transactions.TestCase
 TestTransactions.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
