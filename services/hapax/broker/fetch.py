@@ -97,7 +97,7 @@ class Poll:
 
     # --- one attempt ----------------------------------------------------------------------------------------------
 
-    def _attempt(self) -> list[Chunk] | None:
+    def _attempt(self) -> tuple[Chunk, ...] | None:
         """The answer, where there is enough of it or the time is over. None: it waits for data, or for the disk."""
         request, service = self._request, self._service
         left = min(request.max_bytes, service.max_bytes)

@@ -125,7 +125,7 @@ def decoded(message: FetchMessage, version: int) -> FetchRequest:
 # --- response -----------------------------------------------------------------------------------------------------
 
 
-def encode_response(version: int, result: FetchResult) -> list[Chunk]:
+def encode_response(version: int, result: FetchResult) -> tuple[Chunk, ...]:
     """The body as chunks: what is not records is joined, records stay ranges of files."""
     flexible = version >= FIRST_FLEXIBLE
     chunks: list[Chunk] = []
@@ -143,7 +143,7 @@ def encode_response(version: int, result: FetchResult) -> list[Chunk]:
         head += b"\0"
     if head:
         chunks.append(head)
-    return chunks
+    return tuple(chunks)
 
 
 def _grouped(partitions: Sequence[FetchedPartition]) -> list[list[FetchedPartition]]:

@@ -29,6 +29,9 @@ _PARTITION_8_OK = struct.Struct(">ihqqqih")
 _PARTITION_9_OK = struct.Struct(">ihqqqbbb")
 _NO_THROTTLE: Final = bytes(4)
 _NO_THROTTLE_NO_TAGS: Final = bytes(5)
+_TAIL_FLEXIBLE: Final = bytes(6)
+"""No tags of the topic, no throttling, no tags of the response."""
+_MAX_HEADS: Final = 10_000
 
 
 class PartitionRecords(NamedTuple):
@@ -92,7 +95,7 @@ class ProduceCall:
         self._answered = True
         return DEFERRED
 
-    def answer(self) -> list[bytes] | None:
+    def answer(self) -> tuple[bytes] | None:
         """Encoded; None where acks=0 asks for none. Raises CloseConnection for a failure of such a write: there is no
         other way to tell the client (rule 16)."""
         if self.request.acks == 0:
@@ -103,7 +106,7 @@ class ProduceCall:
                         f"{result.reason}"
                     )
             return None
-        return [encode_response(self.ctx.api_version, self.request.partitions, self.results)]
+        return (encode_response(self.ctx.api_version, self.request.partitions, self.results),)
 
 
 class Service(Protocol):
@@ -277,16 +280,15 @@ def encode_response(
     version: int, partitions: list[PartitionRecords], results: list[PartitionResult | None]
 ) -> bytes:
     """`results` in the order of the request's partitions. A topic's partitions stand together, as in the request."""
-    topics = _grouped(partitions)
     flexible = version >= FIRST_FLEXIBLE
+    if len(partitions) == 1 and results[0] is not None:  # nearly all of them
+        topic, partition, _, _ = partitions[0]
+        head = _heads.get((topic, flexible)) or _make_head(topic, flexible)
+        return head + _encode_partition(version, partition, results[0]) + (_TAIL_FLEXIBLE if flexible else _NO_THROTTLE)
+    topics = _grouped(partitions)
     parts = [_count(len(topics), flexible)]
     for topic, first, end in topics:
-        if isinstance(topic, bytes):
-            parts.append(topic)
-        else:
-            name = topic.encode()
-            parts.append(_varint_bytes(len(name) + 1) if flexible else _I16.pack(len(name)))
-            parts.append(name)
+        parts.append(_topic(topic, flexible))
         parts.append(_count(end - first, flexible))
         for number in range(first, end):
             result = results[number]
@@ -298,10 +300,26 @@ def encode_response(
     return b"".join(parts)
 
 
+_heads: dict[tuple[str | bytes, bool], bytes] = {}
+"""Topic -> what stands before the partition in a response with one; bounded."""
+
+
+def _make_head(topic: str | bytes, flexible: bool) -> bytes:
+    if len(_heads) >= _MAX_HEADS:
+        _heads.clear()
+    head = _heads[topic, flexible] = _count(1, flexible) + _topic(topic, flexible) + _count(1, flexible)
+    return head
+
+
+def _topic(topic: str | bytes, flexible: bool) -> bytes:
+    if isinstance(topic, bytes):
+        return topic
+    name = topic.encode()
+    return (_varint_bytes(len(name) + 1) if flexible else _I16.pack(len(name))) + name
+
+
 def _grouped(partitions: list[PartitionRecords]) -> list[tuple[str | bytes, int, int]]:
     """(topic, first, end) of each run of partitions of one topic."""
-    if len(partitions) == 1:
-        return [(partitions[0].topic, 0, 1)]
     groups: list[tuple[str | bytes, int, int]] = []
     start = 0
     for number in range(1, len(partitions) + 1):

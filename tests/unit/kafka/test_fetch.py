@@ -39,7 +39,7 @@ class Bytes:
     def release(self) -> None: ...
 
 
-def joined(chunks: list[Any]) -> bytes:
+def joined(chunks: tuple[Any, ...]) -> bytes:
     return b"".join(c.read() if isinstance(c, Bytes) else bytes(c) for c in chunks)
 
 

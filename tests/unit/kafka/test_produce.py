@@ -84,11 +84,16 @@ def test_a_count_that_lies_costs_nothing() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("reason", ["", "why " * 60])
-def test_responses_are_those_of_the_library(version: int, reason: str) -> None:
+@pytest.mark.parametrize(("topics", "of_each"), [(2, 3), (1, 1), (1, 2), (2, 1)])
+def test_responses_are_those_of_the_library(version: int, reason: str, topics: int, of_each: int) -> None:
     partitions = [
-        PartitionRecords(IDS[i].bytes if version >= 13 else f"topic-{i}", j, 0, 0) for i in range(2) for j in range(3)
+        PartitionRecords(IDS[i].bytes if version >= 13 else f"topic-{i}", j, 0, 0)
+        for i in range(topics) for j in range(of_each)
     ]
-    results = [PartitionResult(n, 100 + n, 1_700_000_000_000 + n, 5, reason if n % 2 else "") for n in range(6)]
+    results = [
+        PartitionResult(n, 100 + n, 1_700_000_000_000 + n, 5, reason if n % 2 == 0 else "")
+        for n in range(topics * of_each)
+    ]
     Response = ProduceResponse.TopicProduceResponse
     expected = ProduceResponse(throttle_time_ms=0, responses=[
         Response(name=f"topic-{i}", topic_id=IDS[i], partition_responses=[
@@ -97,8 +102,8 @@ def test_responses_are_those_of_the_library(version: int, reason: str) -> None:
                 log_append_time_ms=result.log_append_time_ms, log_start_offset=result.log_start_offset,
                 record_errors=[], error_message=result.reason or None,
             )
-            for partition, result in list(zip(partitions, results, strict=True))[3 * i : 3 * i + 3]
+            for partition, result in list(zip(partitions, results, strict=True))[of_each * i : of_each * (i + 1)]
         ])
-        for i in range(2)
+        for i in range(topics)
     ]).encode(version=version)
     assert encode_response(version, partitions, list(results)) == bytes(expected)
