@@ -183,13 +183,23 @@ class SimCluster:
             if holds:
                 return
             if self.loop.time() > end:
-                raise AssertionError(f"not within {limit_s} s of virtual time: {what}; exits: {self.exits()}")
+                raise AssertionError(
+                    f"not within {limit_s} s of virtual time: {what}; waiting: {self.waiting()}; exits: {self.exits()}"
+                )
             await asyncio.sleep(0.05)
 
     def ready(self) -> bool:
         return all(
             node.service is not None and not node.service.ready() for node in self.nodes.values() if node.wanted
         )
+
+    def waiting(self) -> list[str]:
+        """What keeps each node that is not ready."""
+        return [
+            f"{node.name} life {node.lives}: {'starts' if node.service is None else node.service.ready()}"
+            for node in self.nodes.values()
+            if node.service is None or node.service.ready()
+        ]
 
     def exits(self) -> list[str]:
         return [f"{node.name}: {reason}" for node in self.nodes.values() for reason in node.exits]

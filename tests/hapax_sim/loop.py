@@ -84,6 +84,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._selector = _VirtualSelector(self)
         self._trace = hashlib.sha256()
         self.trace_lines = 0
+        self._graveyard: list[SimProcess] = []
+        """Dead processes are kept: collecting their tasks would run `finally` blocks that SIGKILL never runs."""
         self.listener: Callable[[str], None] | None = None
 
     # --- time and trace
@@ -110,18 +112,19 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- callbacks belong to processes
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        context = context or contextvars.copy_context()
+        # An empty context is false: only None means 'the caller's'.
+        context = contextvars.copy_context() if context is None else context
         return super().call_soon(_owned(callback, args, context), context=context)
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        context = context or contextvars.copy_context()
+        context = contextvars.copy_context() if context is None else context
         return super().call_at(when, _owned(callback, args, context), context=context)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         task = super().create_task(coro, name=name, context=context)
-        process = (context or contextvars.copy_context()).get(CURRENT)
+        process = (contextvars.copy_context() if context is None else context).get(CURRENT)
         if process is not None:
             # A crashed process's tasks stay pending for ever: that is the point, not a leak to warn about.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -146,7 +149,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if not process.alive:
             return
         process.alive = False
-        process.backlog.clear()
+        self._graveyard.append(process)
         self.trace(f"crash {process.name}")
         process.died()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,11 +43,15 @@ def simulate(
     loop.listener = listener
     loop.set_exception_handler(lambda _, context: loop.trace(f"unhandled: {context.get('exception')!r}"))
     asyncio.set_event_loop(loop)
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     try:
         return loop.run_until_complete(_history(loop, seed, logical_s, faults_every_s))
     finally:
+        # What the dead left behind is taken apart only now, and may complain that its loop is gone.
         asyncio.set_event_loop(None)
+        del loop
         gc.collect()
+        sys.unraisablehook = hook
 
 
 async def _history(loop: SimLoop, seed: int, logical_s: float, faults_every_s: float) -> Result:
