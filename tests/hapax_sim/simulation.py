@@ -49,7 +49,6 @@ def simulate(
     finally:
         # What the dead left behind is taken apart only now, and may complain that its loop is gone.
         asyncio.set_event_loop(None)
-        del loop
         gc.collect()
         sys.unraisablehook = hook
 

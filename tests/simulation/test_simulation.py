@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from hapax_sim.history import History, Outcome, Sent, Transaction, judge, judge_copies
 
 TESTS = Path(__file__).parent.parent
