@@ -17,6 +17,7 @@ from hapax.core.transaction_record import (
     CommittedToken,
     Fencing,
     FencingCause,
+    Holder,
     Member,
     Policy,
     ProducerIdentity,
@@ -45,7 +46,8 @@ VALUE_VERSION: Final = 1
 _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION = 0, 1, 2
 (
     _SERIAL, _LAST_EPOCH, _TOPIC_IDS, _LIMIT, _FENCING, _TOKENS, _OPEN_TOKEN, _MEMBERS, _IDLE_MEMBERS, _POLICY,
-) = range(10000, 10010)  # fmt: skip
+    _HOLDER,
+) = range(10000, 10011)  # fmt: skip
 
 _KEY = struct.Struct(">hh")
 _HEAD = struct.Struct(">hqhib")             # version, producer id, epoch, time-out, status
@@ -145,6 +147,8 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_IDLE_MEMBERS, _varint(len(transaction.idle_members) + 1) + identities))
     if transaction.policy is not None:
         fields.append((_POLICY, _policy(transaction.policy)))
+    if transaction.holder is not None:
+        fields.append((_HOLDER, _holder(transaction.holder)))
     return fields
 
 
@@ -153,7 +157,14 @@ def _fencing(fencing: Fencing) -> bytes:
     head = _FENCING_HEAD.pack(
         fencing.cause, fencing.at_ms, fencing.fenced_producer_id, fencing.fenced_epoch, fencing.serial
     )
-    return head + _string(fencing.client_id) + _string(fencing.peer) + b"\x00"
+    # No holder is one without an address.
+    fenced = fencing.fenced or Holder("", "")
+    texts = (fencing.client_id, fencing.peer, fenced.client_id, fenced.peer)
+    return head + b"".join([_string(text) for text in texts]) + b"\x00"
+
+
+def _holder(holder: Holder) -> bytes:
+    return _string(holder.client_id) + _string(holder.peer) + b"\x00"
 
 
 @lru_cache(maxsize=256)
@@ -303,6 +314,7 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
         serial=Serial(_number(fields, _SERIAL, _I64, NO_TRANSACTION)),
         elapsed_ms=Millis(elapsed_ms),
         limit_ms=Millis(limit_ms),
+        holder=_read(fields, _HOLDER, _read_holder, None),
         fencing=_read(fields, _FENCING, _read_fencing, None),
         tokens=_each(fields, _TOKENS, _read_token),
         open_token=_read(fields, _OPEN_TOKEN, _read_open_token, None),
@@ -374,7 +386,16 @@ def _read_fencing(reader: _Reader) -> Fencing:
         serial=Serial(serial),
         client_id=reader.string(),
         peer=reader.string(),
+        fenced=_known_holder(_read_holder(reader)),
     )
+
+
+def _read_holder(reader: _Reader) -> Holder:
+    return Holder(reader.string(), reader.string())
+
+
+def _known_holder(holder: Holder) -> Holder | None:
+    return holder if holder.peer else None
 
 
 def _read_token(reader: _Reader) -> CommittedToken:

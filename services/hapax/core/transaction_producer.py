@@ -15,6 +15,7 @@ from hapax.core.transaction_record import (
     NO_TIMESTAMP,
     CommittedToken,
     FencingCause,
+    Holder,
     ProducerIdentity,
     Transaction,
 )
@@ -137,6 +138,7 @@ def _initialized(transaction: Transaction, request: InitProducerId, context: Con
         transaction,
         state=State.EMPTY,
         timeout_ms=request.timeout_ms,
+        holder=Holder(request.caller.client_id, request.caller.peer),
         last_update_ms=context.now.wall,
         start_ms=NO_TIMESTAMP,
     )

@@ -54,6 +54,13 @@ class FencingCause(IntEnum):
     NEWER_TOKEN = 2      # a newer commit token, or another scope's, opened the next transaction
 
 
+class Holder(NamedTuple):
+    """Who initialised the transactional id last."""
+
+    client_id: str
+    peer: str                       # host:port
+
+
 @dataclass(frozen=True, slots=True)
 class Fencing:
     """Who fenced whom, when and from where; kept with the id, so that every later refusal can say it."""
@@ -65,6 +72,7 @@ class Fencing:
     fenced_producer_id: ProducerId  # -1: all members of a multi-writer transaction
     fenced_epoch: ProducerEpoch     # the highest epoch that is refused from now on
     serial: Serial                  # of the transaction that was open then, or the last one
+    fenced: Holder | None = None    # who held the id until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,7 @@ class Transaction:
     """Of the open or last transaction. Markers carry it, and a partition takes each serial once (rule 9)."""
     elapsed_ms: Millis = _NO_TIME           # how long the transaction was open when the record was made (rule 14)
     limit_ms: Millis = _NO_TIME             # how long it may be open; RenewTransaction moves it
+    holder: Holder | None = None            # None: nobody, or only members of multi-writer transactions
     fencing: Fencing | None = None
     tokens: tuple[CommittedToken, ...] = ()
     open_token: Token | None = None         # set: the open or deciding transaction is a multi-writer one

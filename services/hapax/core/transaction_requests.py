@@ -71,7 +71,7 @@ class Limits:
     hold_ms: int = 1000
     """A call that meets an unfinished transaction is held so long before it is told CONCURRENT_TRANSACTIONS."""
     max_scopes: int = 100                               # commit-token scopes of one transactional id
-    max_members: int = 10_000                           # writers of one multi-writer transaction
+    max_members: int = 1000                             # writers of one multi-writer transaction
 
 
 # --- requests -----------------------------------------------------------------------------------------------------

@@ -156,6 +156,7 @@ def describe_fence(
         fenced_producer_id=NO_PRODUCER_ID if of_members else transaction.producer_id,
         fenced_epoch=NO_PRODUCER_EPOCH if of_members else transaction.producer_epoch,
         serial=transaction.serial,
+        fenced=None if of_members else transaction.holder,
     )
 
 

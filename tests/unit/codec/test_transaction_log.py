@@ -19,6 +19,7 @@ from hapax.core.transaction_record import (
     CommittedToken,
     Fencing,
     FencingCause,
+    Holder,
     Member,
     Policy,
     ProducerIdentity,
@@ -97,8 +98,13 @@ def as_reference(transaction: Transaction) -> bytes:
         fields["fencing"] = made.FencedBy(
             version=1, cause=fencing.cause, at_ms=fencing.at_ms, fenced_producer_id=fencing.fenced_producer_id,
             fenced_epoch=fencing.fenced_epoch, fenced_serial=fencing.serial, client_id=fencing.client_id,
-            peer=fencing.peer,
+            peer=fencing.peer, fenced_client_id=fencing.fenced.client_id if fencing.fenced else "",
+            fenced_peer=fencing.fenced.peer if fencing.fenced else "",
         )  # fmt: skip
+    if transaction.holder is not None:
+        fields["holder"] = made.HolderSchema(
+            version=1, holder_client_id=transaction.holder.client_id, holder_peer=transaction.holder.peer
+        )
     if transaction.open_token is not None:
         fields["open_token"] = made.OpenTokenSchema(version=1, **transaction.open_token._asdict())
     if transaction.policy is not None:
@@ -129,7 +135,10 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 topics = st.lists(st.tuples(names, st.binary(min_size=16, max_size=16)), max_size=3, unique=True)
 tokens = st.builds(CommittedToken, names, int64, int64, int64, int64)
 identities = st.builds(ProducerIdentity, int64, int16)
-fencings = st.builds(Fencing, st.sampled_from(FencingCause), int64, names, names, int64, int16, int64)
+holders = st.builds(Holder, names, names)
+fencings = st.builds(
+    Fencing, st.sampled_from(FencingCause), int64, names, names, int64, int16, int64, st.none() | holders
+)
 policies = st.builds(Policy, st.lists(names, max_size=3).map(tuple), int32)
 
 
@@ -163,6 +172,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         serial=draw(int64),
         elapsed_ms=draw(int64),
         limit_ms=draw(st.integers(1, 2**63 - 1)),
+        holder=draw(st.none() | holders),
         fencing=draw(st.none() | fencings),
         tokens=tuple(draw(st.lists(tokens, max_size=2))),
         open_token=Token(draw(names), draw(int64)) if multi_writer else None,
