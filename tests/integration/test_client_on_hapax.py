@@ -20,6 +20,7 @@ from hapax.client import (
     MultiWriter,
     Producer,
     Progress,
+    RetriableError,
     TopicPartition,
     Winner,
     WrongState,
@@ -66,6 +67,49 @@ class TestOnHapax(NativeSuite):
         assert fenced.value.by == "successor"
         assert fenced.value.when_ms is not None and fenced.value.when_ms > 1_700_000_000_000
         assert fenced.value.where is not None and fenced.value.where.startswith("127.0.0.1:")
+
+
+    async def test_a_transaction_past_its_limit_is_aborted_and_its_producer_told_so(self, on: Cluster) -> None:  # noqa: F811
+        topic = await on.topic()
+        partition = both(topic)[0]
+        async with (
+            on.producer(transactional_id=unique("x"), transaction_timeout_ms=1000) as producer,
+            on.consumer(isolation_level="read_committed") as consumer,
+        ):
+            consumer.assign([partition])
+            producer.begin()
+            await producer.send_and_wait(topic, b"slow")
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            async with asyncio.timeout(10):
+                while (await consumer.end_offsets([partition]))[partition] == 0:
+                    await consumer.poll(50)
+            assert loop.time() - began < 3, "within a second of the limit, and some for a busy machine"
+            with pytest.raises(FencedError, match="allow more time"):
+                await producer.commit()
+        assert await on.read(topic) == []
+
+    async def test_a_delivery_timeout_passes_while_the_broker_is_down(self, on: Cluster, target: Hapax) -> None:  # noqa: F811
+        topic = await on.topic()
+        async with (
+            on.producer(delivery_timeout_ms=1500) as plain,
+            on.producer(delivery_timeout_ms=1500, transactional_id=unique("x")) as transactional,
+        ):
+            await plain.send_and_wait(topic, b"1")
+            transactional.begin()
+            await transactional.send_and_wait(topic, b"no")
+            target.cluster.kill("broker-0")
+            with pytest.raises(RetriableError) as told:
+                await plain.send_and_wait(topic, b"lost")
+            assert "delivery.timeout.ms" in str(told.value)
+            with pytest.raises(AbortableError, match=r"delivery\.timeout\.ms"):
+                await transactional.send_and_wait(topic, b"no")
+            await asyncio.to_thread(target.cluster.start, "broker-0")
+            await plain.send_and_wait(topic, b"2")
+            await transactional.abort()
+            async with transactional.transaction():
+                await transactional.send(topic, b"3")
+        assert values(await on.read(topic)) == [b"1", b"2", b"3"]
 
 
 class TestLeases:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from hapax.client.cluster import Cluster, by_node
 from hapax.client.environment import ClientPorts, RealPorts
-from hapax.client.errors import NotHapaxError, WrongState, from_code
+from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, WrongState, from_code
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
+from hapax.kafka.peer import PeerError
 
 
 class NewTopic(NamedTuple):
@@ -111,29 +112,30 @@ class Admin:
 
     async def create_topics(self, topics: Iterable[NewTopic | str], *, exist_ok: bool = False) -> None:
         """Creates topics; returns when their leaders accept writes. `exist_ok`: an existing one is no error."""
-        wanted = [NewTopic(t) if isinstance(t, str) else t for t in topics]
+        wanted = {t.name: t for t in (NewTopic(t) if isinstance(t, str) else t for t in topics)}
         Message = messages.CreateTopicsRequest
         Topic = Message.CreatableTopic
-        request = Message(
-            topics=[
-                Topic(
-                    name=t.name,
-                    num_partitions=t.partitions,
-                    replication_factor=t.replication_factor,
-                    assignments=[],
-                    configs=[Topic.CreatableTopicConfig(name=n, value=v) for n, v in sorted(t.config.items())],
-                )
-                for t in wanted
-            ],
-            timeout_ms=self._options["request.timeout.ms"],
-            validate_only=False,
-        )
-        response = await self._controller_call("creating topics", request)
-        for answer in response.topics:
-            if answer.error_code and not (exist_ok and answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
-                raise from_code(answer.error_code, f"creating topic {answer.name!r}", answer.error_message)
-        for topic in wanted:
-            await self._led(topic.name)
+
+        def request(names: list[str]) -> Any:
+            return Message(
+                topics=[
+                    Topic(
+                        name=t.name,
+                        num_partitions=t.partitions,
+                        replication_factor=t.replication_factor,
+                        assignments=[],
+                        configs=[Topic.CreatableTopicConfig(name=n, value=v) for n, v in sorted(t.config.items())],
+                    )
+                    for t in (wanted[name] for name in names)
+                ],
+                timeout_ms=self._options["request.timeout.ms"],
+                validate_only=False,
+            )
+
+        existing = ErrorCode.TOPIC_ALREADY_EXISTS
+        await self._change("creating topic", list(wanted), request, lambda r: r.topics, existing, exist_ok)
+        for name in wanted:
+            await self._led(name)
 
     async def _led(self, name: str) -> None:
         async def attempt() -> None:
@@ -143,31 +145,72 @@ class Admin:
         await self._cluster.within(self._timeout, f"waiting for topic {name!r}", attempt)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        wanted = list(names)
         Message = messages.DeleteTopicsRequest
-        request = Message(
-            topic_names=wanted,
-            topics=[Message.DeleteTopicState(name=name) for name in wanted],
-            timeout_ms=self._options["request.timeout.ms"],
-        )
-        for answer in (await self._controller_call("deleting topics", request)).responses:
-            if answer.error_code:
-                raise from_code(answer.error_code, f"deleting topic {answer.name!r}", answer.error_message)
+
+        def request(names: list[str]) -> Any:
+            return Message(
+                topic_names=names,
+                topics=[Message.DeleteTopicState(name=name) for name in names],
+                timeout_ms=self._options["request.timeout.ms"],
+            )
+
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await self._change("deleting topic", list(names), request, lambda r: r.responses, gone, False)
 
     async def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Raises the number of partitions of topics to these totals."""
         Message = messages.CreatePartitionsRequest
-        request = Message(
-            topics=[Message.CreatePartitionsTopic(name=n, count=c, assignments=None) for n, c in totals.items()],
-            timeout_ms=self._options["request.timeout.ms"],
-            validate_only=False,
-        )
-        for answer in (await self._controller_call("creating partitions", request)).results:
-            if answer.error_code:
-                raise from_code(answer.error_code, f"partitions of {answer.name!r}", answer.error_message)
+
+        def request(names: list[str]) -> Any:
+            return Message(
+                topics=[Message.CreatePartitionsTopic(name=n, count=totals[n], assignments=None) for n in names],
+                timeout_ms=self._options["request.timeout.ms"],
+                validate_only=False,
+            )
+
+        there = ErrorCode.INVALID_PARTITIONS
+        await self._change("raising the partitions of topic", list(totals), request, lambda r: r.results, there, False)
         for name in totals:
             await self._cluster.refreshed(self._timeout)
             await self._led(name)
+
+    async def _change(
+        self,
+        what: str,
+        names: list[str],
+        request: Callable[[list[str]], Any],
+        answers: Callable[[Any], Any],
+        done_code: int,
+        done_is_fine: bool,
+    ) -> None:
+        """Repeats a change for the topics that it is not decided for. `done_code` is what a topic answers where the
+        change has been made before: success, if a former attempt's outcome is unknown."""
+        open_names = dict.fromkeys(names)
+        in_doubt = done_is_fine
+
+        async def attempt() -> None:
+            nonlocal in_doubt
+            try:
+                response = await self._controller_call(request(list(open_names)))
+            except PeerError:
+                in_doubt = True
+                raise
+            failure: HapaxError | None = None
+            for answer in answers(response):
+                code = answer.error_code
+                if code == 0 or (code == done_code and in_doubt):
+                    open_names.pop(answer.name, None)
+                    continue
+                failure = from_code(code, f"{what} {answer.name!r}", answer.error_message)
+                if code == done_code or not isinstance(failure, RetriableError):
+                    raise FatalError(str(failure), code=code)
+                in_doubt |= code == ErrorCode.REQUEST_TIMED_OUT
+                if code == ErrorCode.NOT_CONTROLLER:
+                    await self._cluster.refreshed(self._timeout)
+            if failure is not None:
+                raise failure
+
+        await self._cluster.within(self._timeout, what, attempt)
 
     async def list_topics(self) -> list[TopicInfo]:
         """All topics, internal ones included, by name."""
@@ -307,21 +350,12 @@ class Admin:
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    async def _controller_call(self, what: str, message: Any) -> Any:
-        async def attempt() -> Any:
+    async def _controller_call(self, message: Any) -> Any:
+        node_id = self._cluster.controller_id
+        if node_id not in self._cluster.nodes:
+            await self._cluster.refreshed(self._timeout)
             node_id = self._cluster.controller_id
-            if node_id not in self._cluster.nodes:
-                await self._cluster.refreshed(self._timeout)
-                node_id = self._cluster.controller_id
-            response = await (await self._cluster.peer(node_id)).call(message)
-            answers = getattr(response, "topics", None) or getattr(response, "responses", None)
-            for answer in answers or getattr(response, "results", None) or ():
-                if answer.error_code == ErrorCode.NOT_CONTROLLER:
-                    await self._cluster.refreshed(self._timeout)
-                    raise from_code(answer.error_code, what)
-            return response
-
-        return await self._cluster.within(self._timeout, what, attempt)
+        return await (await self._cluster.peer(node_id)).call(message)
 
     async def _node_call(self, node_id: int, what: str, message: Any) -> Any:
         async def attempt() -> Any:

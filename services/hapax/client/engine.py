@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -340,20 +341,21 @@ class Engine:
 
     def refused(self, batch: Batch, code: int, reason: str) -> Verdict:
         verdict = self.machine.refused(batch, code, reason, Millis(self.cluster.now()))
-        self._attempt_failed()
+        self._attempt_failed(batch)
         return verdict
 
     def lost(self, batch: Batch, reason: str) -> None:
         self.machine.lost(batch, reason, Millis(self.cluster.now()))
-        self._attempt_failed()
+        self._attempt_failed(batch)
 
     def unsent(self, batch: Batch, reason: str) -> None:
         self.machine.unsent(batch, reason, Millis(self.cluster.now()))
-        self._attempt_failed()
+        self._attempt_failed(batch)
 
-    def _attempt_failed(self) -> None:
+    def _attempt_failed(self, batch: Batch) -> None:
         if not self.closed:
-            self._wake_at(self.cluster.now() + self.machine.options.retry_backoff_ms + 1)
+            pause = self.machine.options.pause_ms(batch.attempts) * self.cluster.ports.random.uniform(1.0, 1.2)
+            self._wake_at(self.cluster.now() + math.ceil(pause))
             self.pump()
 
 

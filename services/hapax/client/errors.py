@@ -69,7 +69,9 @@ class FencedError(HapaxError):
     advice = "Stop this instance: another one holds its transactional id or lease"
 
     def __init__(self, message: str, *, code: int = 0, maybe_written: bool = False) -> None:
-        super().__init__(message, code=code, maybe_written=maybe_written)
+        late = "The transaction took longer than transaction.timeout.ms: make a new producer, allow more time"
+        advice = late if "timed out and was aborted" in message else None
+        super().__init__(message, code=code, maybe_written=maybe_written, advice=advice)
         by, when, where = _BY.search(message), _WHEN.search(message), _WHERE.search(message)
         self.by = None if by is None else by.group(1) or by.group(2)
         self.where = None if where is None else where.group(1)

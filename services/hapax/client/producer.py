@@ -77,6 +77,7 @@ class Producer:
                 window=options["max.in.flight.requests.per.connection"],
                 retries=options["retries"],
                 retry_backoff_ms=options["retry.backoff.ms"],
+                retry_backoff_max_ms=options["retry.backoff.max.ms"],
             ),
             identity,
             sequences,

@@ -64,6 +64,12 @@ class ProducerOptions:
     window: int = WINDOW
     retries: int = 2**31 - 1
     retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+    def pause_ms(self, attempts: int) -> int:
+        """Before the next attempt: doubles with each, up to the maximum."""
+        most = max(self.retry_backoff_max_ms, self.retry_backoff_ms)
+        return min(self.retry_backoff_ms << min(attempts - 1, 20), most)
 
 
 class ClientProducer:
@@ -308,7 +314,7 @@ class ClientProducer:
 
     def _attempt_failed(self, queue: PartitionQueue, batch: Batch, trouble: Trouble, now: Millis) -> None:
         self._dirty[batch.partition] = None
-        queue.failed(batch, Millis(now + self.options.retry_backoff_ms))
+        queue.failed(batch, Millis(now + self.options.pause_ms(batch.attempts)))
         stopped = self.state in (S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION, S.FATAL_ERROR)
         again = trouble.verdict is Verdict.RETRY and batch.attempts <= self.options.retries
         if again and not stopped and not batch.reported:

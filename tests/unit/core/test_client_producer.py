@@ -268,6 +268,11 @@ def test_retries_are_counted() -> None:
     assert isinstance(failed, Failed) and failed.trouble.reason == "no leader"
 
 
+def test_pauses_between_attempts_double_up_to_the_maximum() -> None:
+    options = ProducerOptions(retry_backoff_ms=100, retry_backoff_max_ms=1000)
+    assert [options.pause_ms(attempts) for attempts in (1, 2, 3, 4, 5, 100)] == [100, 200, 400, 800, 1000, 1000]
+
+
 def test_a_fenced_idempotent_producer_is_finished() -> None:
     machine = producer()
     a, b = batch(), batch()
