@@ -48,12 +48,10 @@ class ProduceService:
 
     def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics) -> None:
         self._partitions = partitions
-        self._requests = metrics.counter("broker_produce_requests_total", "Produce requests.")
         self._bytes = metrics.counter("broker_produced_bytes_total", "Bytes of the batches in Produce requests.")
 
     def produce(self, call: ProduceCall, body: memoryview) -> None:
         request, ctx = call.request, call.ctx
-        self._requests.value += 1
         self._bytes.value += len(body)
         if request.acks not in _ACKS:
             for number in range(len(request.partitions)):

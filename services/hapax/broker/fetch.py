@@ -38,14 +38,18 @@ class FetchService:
 
     def __init__(
         self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
-        incidents: Incidents,
+        incidents: Incidents, metrics: telemetry.Metrics,
     ) -> None:
         """`leader_of` says (node, epoch) of a partition that is led elsewhere. `max_bytes` bounds a response."""
         self.find = find
         self.leader_of = leader_of
         self.max_bytes = max_bytes
         self.waiting: dict[Poll, None] = {}
+        self.fetched_bytes = metrics.counter("broker_fetched_bytes_total", "Bytes of batches in answers to Fetch.")
         self._incidents = incidents
+        metrics.observe(
+            "broker_waiting_fetches", "Fetch requests that wait for data.", lambda: [((), len(self.waiting))]
+        )
 
     def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
         if request.session_id != 0:
@@ -124,6 +128,7 @@ class Poll:
             self._warming = asyncio.get_running_loop().create_task(self._warm(cold))
             return None
         if size >= request.min_bytes or error or self._expired or not request.partitions:
+            service.fetched_bytes.value += size
             return encode_response(self._ctx.api_version, FetchResult(0, 0, results))
         _release(results)
         for replica in self._replicas:

@@ -82,8 +82,9 @@ class BrokerService:
         )
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self.fetches = FetchService(
-            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self._incidents
+            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self._incidents, metrics
         )
+        self._observe(metrics)
         self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings), metrics)
 
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
@@ -101,6 +102,20 @@ class BrokerService:
         write_txn_markers.register(table, producers)
         register_other_roles(table)
         return table
+
+    def _observe(self, metrics: telemetry.Metrics) -> None:
+        replicas = self.partitions.replicas
+
+        def count(name: str, documentation: str, read: Callable[[Replica], float]) -> None:
+            metrics.observe(name, documentation, lambda: [((), sum(map(read, replicas.values())))])
+
+        count("broker_partitions_led", "Partitions that this broker serves.", lambda r: r.serving)
+        count("broker_partitions_refusing", "Partitions whose disk takes no writes.", lambda r: bool(r.storage_error))
+        count("broker_log_bytes", "Bytes of all segments.", lambda r: r.log.size())
+        count("broker_open_transactions", "Open transactions.", lambda r: len(r.machine.open_transactions()))
+        metrics.observe(
+            "broker_sync_rounds_total", "Rounds of group commit.", lambda: [((), self.committer.rounds)], kind="counter"
+        )
 
     # --- what the parts ask of the whole --------------------------------------------------------------------------
 

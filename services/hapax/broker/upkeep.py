@@ -170,8 +170,6 @@ class HangingWatch:
             log.info("the coordinator left it alone", partition=replica.name, reason=response.reason)
 
     def _coordinator(self, transactional_id: str) -> Node | None:
-        """The owner of the id's shard; where the id is not known, any coordinator."""
-        if transactional_id and self._view.cluster is not None:
-            return self._view.txn_shard_owner(shard_of(transactional_id, self._view.cluster.txn_shards))
-        coordinators = self._view.nodes("coordinator")
-        return coordinators[0] if coordinators else None
+        """The owner of the id's shard; an id that is not known is looked for by the owner of the empty id's."""
+        cluster = self._view.cluster
+        return None if cluster is None else self._view.txn_shard_owner(shard_of(transactional_id, cluster.txn_shards))

@@ -49,7 +49,8 @@ class Reader:
         self.replicas: dict[Any, Replica] = {("t", i): h.replica for i, h in enumerate((harness, *others))}
         log = telemetry.logger("test")
         self.service = FetchService(
-            self.find, lambda partition: (5, 9), 50 << 20, Incidents(log, asyncio.get_running_loop().time)
+            self.find, lambda partition: (5, 9), 50 << 20, Incidents(log, asyncio.get_running_loop().time),
+            telemetry.Metrics(),
         )
 
     def find(self, topic: str | bytes, partition: int) -> Replica:

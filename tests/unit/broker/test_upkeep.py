@@ -1,0 +1,170 @@
+"""Work by the clock: retention, expiry, compaction, and transactions that hang."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hapax.broker.upkeep import ABORT_HANGING, HangingWatch, Upkeep
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode
+from hapax.rpc.gen.hapax.internal.v1 import coordinator_pb2
+from hapax.runtime.disk import RealDisk
+from hapax.runtime.settings import Settings
+from unit.broker.broker_fixtures import Harness, batch
+
+HOUR = 3_600_000
+
+
+class Network:
+    """Keeps what coordinators are asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[coordinator_pb2.AbortHangingRequest] = []
+        self.answer = coordinator_pb2.AbortHangingResponse()
+
+    def rpc_channel(self, address: str) -> Any:
+        async def call(method: str, request: bytes, timeout: float) -> bytes:
+            assert (address, method) == ("coordinator:1", ABORT_HANGING)
+            self.asked.append(coordinator_pb2.AbortHangingRequest.FromString(request))
+            return self.answer.SerializeToString()
+
+        return SimpleNamespace(call=call)
+
+
+def partitions(harness: Harness) -> Any:
+    return SimpleNamespace(replicas={harness.replica.id: harness.replica}, shared=harness.shared)
+
+
+def upkeep(harness: Harness) -> Upkeep:
+    nothing: Any = None
+    return Upkeep(partitions(harness), harness.settings, harness.clock, random.Random(1), nothing)
+
+
+def watch(harness: Harness, network: Network) -> HangingWatch:
+    owner = SimpleNamespace(rpc_address="coordinator:1")
+    view: Any = SimpleNamespace(cluster=SimpleNamespace(txn_shards=50), txn_shard_owner=lambda shard: owner)
+    return HangingWatch(partitions(harness), view, network, harness.clock, harness.settings)  # type: ignore[arg-type]
+
+
+async def begin_transaction(harness: Harness, producer_id: int = 7) -> None:
+    number = harness.produce(
+        batch(producer_id=producer_id, epoch=0, sequence=0, transactional=True), transactional_id="x"
+    )
+    harness.verify()
+    await harness.calls.result(number)
+
+
+async def test_a_transaction_is_hanging_once_it_is_open_past_every_limit(harness: Harness) -> None:
+    network = Network()
+    looking = watch(harness, network)
+    late = harness.settings.transaction_max_timeout_ms + harness.settings.transaction_late_after_ms
+    await begin_transaction(harness)
+    await looking.look()
+    harness.clock.now += late - 1
+    await looking.look()
+    assert network.asked == []
+    harness.clock.now += 1
+    await looking.look()
+    (asked,) = network.asked
+    assert (asked.transactional_id, asked.producer_id, asked.first_offset) == ("x", 7, 0)
+    await looking.look()
+    assert len(network.asked) == 1, "asked again only after a while"
+    harness.clock.now += 30_000
+    await looking.look()
+    assert len(network.asked) == 2
+    harness.replica.write_markers([Marker(7, 0, False, 0)])
+    harness.clock.now += 30_000
+    await looking.look()
+    assert len(network.asked) == 2
+
+
+async def test_the_next_transaction_of_a_producer_has_its_own_time(harness: Harness) -> None:
+    network = Network()
+    looking = watch(harness, network)
+    late = harness.settings.transaction_max_timeout_ms + harness.settings.transaction_late_after_ms
+    await begin_transaction(harness)
+    await looking.look()
+    harness.clock.now += late - 1
+    harness.replica.write_markers([Marker(7, 0, True, 0)])
+    number = harness.produce(batch(producer_id=7, epoch=0, sequence=1, transactional=True), transactional_id="x")
+    harness.verify()
+    await harness.calls.result(number)
+    harness.clock.now += 1
+    await looking.look()
+    assert network.asked == []
+
+
+async def test_idle_producers_expire_by_a_record_that_recovery_replays(harness: Harness) -> None:
+    await harness.produced(batch(producer_id=7, epoch=0, sequence=0))
+    keep = upkeep(harness)
+    await keep.expire()
+    harness.clock.now += 25 * HOUR
+    await harness.produced(batch(producer_id=8, epoch=0, sequence=0))
+    await keep.expire()
+    await harness.committer.drain()
+    assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]
+    harness.crash()
+    await harness.open()
+    assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]
+
+
+async def test_internal_writers_never_expire(folder: RealDisk) -> None:
+    harness = Harness(folder)
+    await harness.open(internal=True)
+    harness.produce_internal(batch(producer_id=7, epoch=0, sequence=-1, transactional=True))
+    keep = upkeep(harness)
+    await keep.expire()
+    harness.clock.now += 100 * HOUR
+    await keep.expire()
+    await harness.committer.drain()
+    assert len(harness.log_headers()) == 1
+
+
+async def test_retention_moves_the_start_of_the_log(folder: RealDisk) -> None:
+    harness = Harness(folder, Settings(log_segment_bytes=500, log_retention_ms=HOUR))
+    await harness.open()
+    for _ in range(20):
+        await harness.produced(batch(timestamp=harness.clock.now))
+    harness.clock.now += 2 * HOUR
+    await harness.produced(batch(timestamp=harness.clock.now))
+    await upkeep(harness).retire()
+    machine = harness.replica.machine
+    start = machine.log_start_offset
+    assert 10 < start < 20, "the segment that holds the newest record stays"
+    assert harness.replica.read(start, 1000, committed=True, at_least_one=True).next_offset == 21
+    harness.crash()
+    await harness.open()
+    assert harness.replica.machine.log_start_offset == start
+
+
+async def test_retention_spares_what_an_open_transaction_needs(folder: RealDisk) -> None:
+    harness = Harness(folder, Settings(log_segment_bytes=500, log_retention_ms=HOUR))
+    await harness.open()
+    await harness.produced(batch(timestamp=harness.clock.now))
+    await begin_transaction(harness)
+    for _ in range(20):
+        await harness.produced(batch(timestamp=harness.clock.now))
+    harness.clock.now += 2 * HOUR
+    await upkeep(harness).retire()
+    assert harness.replica.machine.log_start_offset == 0
+
+
+async def test_a_full_disk_stops_no_upkeep(folder: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(folder, Settings(log_cleanup_policy="compact", log_segment_bytes=500))
+    await harness.open()
+    for n in range(40):
+        await harness.produced(batch(producer_id=7, epoch=0, sequence=n))
+        if harness.replica._checkpoint is not None:
+            await harness.replica._checkpoint
+    harness.disk.full = True
+    keep = upkeep(harness)
+    await keep.compact()
+    harness.clock.now += 25 * HOUR
+    await keep.expire()
+    await keep.retire()
+    assert (await harness.produced(batch())).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.fatal == []
