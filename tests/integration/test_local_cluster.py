@@ -100,8 +100,11 @@ def test_down_leaves_nothing_and_keeps_the_data(tmp_path: Path, cluster_factory)
     assert hapax("local", "down", "--dir", str(cluster.folder.path)).returncode == 3
     for process in state.processes:
         assert "Traceback" not in cluster.log(process.name)
-    cluster.up(owned=True)
-    assert cluster.status().cluster_id == state.cluster_id
+    with pytest.raises(LocalClusterError, match="holds the data of 2 brokers"):
+        cluster.up(brokers=1, owned=True)
+    again = cluster.up(owned=True)
+    assert again.cluster_id == state.cluster_id
+    assert {"broker-0", "broker-1", "coordinator-0"} <= {process.name for process in again.processes}
 
 
 def test_in_the_foreground_it_ends_with_ctrl_c(tmp_path: Path) -> None:
@@ -127,8 +130,9 @@ def test_nothing_outlives_a_runner_that_was_killed(cluster_factory) -> None:  # 
     os.kill(state.runner_pid, signal.SIGKILL)
     wait_gone(all_pids(state))
     assert hapax("local", "status", "--dir", str(cluster.folder.path)).returncode == 3
-    cluster.down()
-    cluster.up(owned=True)  # its data and its folder are fit for another run
+    again = cluster.up(owned=True)  # its data and its folder are fit for another run
+    os.kill(again.runner_pid, signal.SIGKILL)
+    cluster.up(owned=True)  # at once, while the former processes may still be ending
 
 
 def test_an_owned_cluster_ends_with_its_owner(tmp_path: Path) -> None:

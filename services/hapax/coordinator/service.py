@@ -80,14 +80,19 @@ class CoordinatorService:
         )
 
     def ready(self) -> str:
-        """"" while all shards have owners and those of this node serve."""
+        """"" while all shards have been given out and those of this node serve. A shard that is still recorded for a
+        former process of this node is about to be given out anew."""
         if self.registration is None:
             return "registration"
         cluster = self.view.cluster
         if cluster is None:
             return "cluster"
-        assigned = len(self.view.shards("txn")) + len(self.view.shards("group"))
-        if assigned < cluster.txn_shards + cluster.group_shards:
+        given = [*self.view.shards("txn").values(), *self.view.shards("group").values()]
+        if len(given) < cluster.txn_shards + cluster.group_shards or any(
+            each.record.owner == self.registration.record.node_id
+            and each.record.owner_registration != self.registration.epoch
+            for each in given
+        ):
             return "assignment of shards"
         return "shards" if self.shards.not_serving() else ""
 

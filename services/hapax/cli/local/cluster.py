@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from hapax.cli.local.folder import ClusterState, Folder, LocalClusterError, ProcessState, alive
+from hapax.cli.local.folder import ClusterState, Folder, LocalClusterError, ProcessState, end_leftovers
 from hapax.cli.local.runner import RESERVED_SETTINGS, answers
 
 _POLL_S: Final = 0.02
@@ -36,13 +35,14 @@ class LocalCluster:
         self,
         *,
         port: int = 0,
-        brokers: int = 1,
+        brokers: int | None = None,
         coordinators: int = 1,
         settings: Sequence[str] = (),
         owned: bool = False,
     ) -> ClusterState:
-        """Starts a runner and returns once every node serves. `owned`: it ends with the calling process, however
-        that ends; else it goes on by itself. Raises LocalClusterError."""
+        """Starts a runner and returns once every node serves. `brokers`: by default as many as have data in the
+        folder, or one. `owned`: it ends with the calling process, however that ends; else it goes on by itself.
+        Raises LocalClusterError."""
         command = runner_command(
             self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings
         )
@@ -76,9 +76,7 @@ class LocalCluster:
             self._ask({"do": "down"})
             _wait(lambda: not self.folder.is_owned(), timeout, "the cluster did not end")
         if state is not None and self.folder.read_state() is not None:
-            for process in state.processes:
-                if alive(process.pid, process.start_time):
-                    os.kill(process.pid, signal.SIGKILL)
+            end_leftovers(state)
             self.folder.remove_state()
         if self._owner is not None:
             assert self._owner.stdin is not None
@@ -152,9 +150,10 @@ class LocalCluster:
 
 
 def runner_command(
-    folder: Folder, *, port: int, brokers: int, coordinators: int, settings: Sequence[str]
+    folder: Folder, *, port: int, brokers: int | None, coordinators: int, settings: Sequence[str]
 ) -> list[str]:
-    """The runner's command line. Raises LocalClusterError for settings that no process would accept."""
+    """The runner's command line. Raises LocalClusterError for settings that no process would accept, and for fewer
+    brokers than have data: what the others hold would have no leader."""
     from hapax.runtime.settings import SettingsError, load, parse_assignments  # 0.2 s that `status` need not pay
 
     try:
@@ -164,10 +163,14 @@ def runner_command(
     reserved = sorted(RESERVED_SETTINGS & parse_assignments(settings).keys())
     if reserved:
         raise LocalClusterError(f"{', '.join(reserved)}: set by the local cluster itself")
-    if brokers < 1 or coordinators < 1:
+    known = folder.brokers()
+    chosen = max(known, 1) if brokers is None else brokers
+    if chosen < known:
+        raise LocalClusterError(f"{folder.path} holds the data of {known} brokers, so there must be as many")
+    if chosen < 1 or coordinators < 1:
         raise LocalClusterError("at least one broker and one coordinator")
     command = [sys.executable, "-m", "hapax.cli.local.runner", "--dir", str(folder.path), "--port", str(port)]
-    command += ["--brokers", str(brokers), "--coordinators", str(coordinators)]
+    command += ["--brokers", str(chosen), "--coordinators", str(coordinators)]
     return command + [word for setting in settings for word in ("--set", setting)]
 
 

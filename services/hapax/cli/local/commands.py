@@ -23,7 +23,7 @@ DEFAULT_DIRECTORY = Path("hapax-data")
 def up(
     directory: Directory = DEFAULT_DIRECTORY,
     port: Annotated[int, typer.Option(help="The first broker's port; 0 picks a free one.")] = 9092,
-    brokers: Annotated[int, typer.Option(min=1)] = 1,
+    brokers: Annotated[int | None, typer.Option(min=1, help="Default: as many as have data, or one.")] = None,
     coordinators: Annotated[int, typer.Option(min=1)] = 1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every process; repeatable.")

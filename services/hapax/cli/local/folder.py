@@ -15,6 +15,8 @@ import fcntl
 import json
 import os
 import secrets
+import select
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -92,6 +94,10 @@ class Folder:
     def data(self, name: str) -> Path:
         return self.path / name
 
+    def brokers(self) -> int:
+        """How many brokers have data here."""
+        return max((int(path.name.removeprefix("broker-")) + 1 for path in self.path.glob("broker-[0-9]*")), default=0)
+
     def cluster_id(self) -> str:
         """The id made at the first start: data folders and etcd keys bear it (rule 22)."""
         file = self.path / "cluster.json"
@@ -160,6 +166,25 @@ def start_time(pid: int) -> int:
 def alive(pid: int, started: int) -> bool:
     """Whether the very process that was started then still runs."""
     return pid > 0 and started > 0 and start_time(pid) == started
+
+
+def end_leftovers(state: ClusterState, timeout: float = 10.0) -> None:
+    """Makes sure that no process of a runner that was killed still runs: they are being killed, but may take a
+    moment. Raises LocalClusterError for one that cannot be ended."""
+    for process in state.processes:
+        try:
+            descriptor = os.pidfd_open(process.pid) if process.pid > 0 else -1
+        except ProcessLookupError:
+            continue
+        if descriptor < 0:
+            continue
+        try:
+            if alive(process.pid, process.start_time):  # looked at while the descriptor holds on to this very process
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                if not select.select([descriptor], [], [], timeout)[0]:
+                    raise LocalClusterError(f"{process.name} (pid {process.pid}) does not end")
+        finally:
+            os.close(descriptor)
 
 
 def free_port(taken: set[int]) -> int:

@@ -33,6 +33,7 @@ from hapax.cli.local.folder import (
     LocalClusterError,
     ProcessState,
     Role,
+    end_leftovers,
     free_port,
     port_is_free,
     start_time,
@@ -103,6 +104,9 @@ class Runner:
             os.close(lock)
 
     def _plan(self) -> None:
+        former = self._folder.read_state()
+        if former is not None:
+            end_leftovers(former)
         arguments, taken = self._arguments, set[int]()
         if arguments.port and not port_is_free(arguments.port):
             raise LocalClusterError(f"port {arguments.port} is taken; choose another with --port, or --port 0")
