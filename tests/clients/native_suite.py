@@ -6,6 +6,8 @@ Inherited by `test_native_against_kafka.py` (Apache Kafka) and `tests/integratio
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import multiprocessing
 import uuid
 from collections import Counter
 from typing import Protocol
@@ -86,6 +88,11 @@ def on(target: Target) -> Cluster:
 
 def values(records: list[Record]) -> list[bytes | None]:
     return [record.value for record in records]
+
+
+def count_nodes(settings: dict[str, object]) -> int:
+    with blocking.Admin(settings) as admin:
+        return len(admin.describe_cluster().nodes)
 
 
 class NativeSuite:
@@ -350,6 +357,13 @@ class NativeSuite:
             consumer.assign(consumer.partitions(topic))
             consumer.seek_to_beginning()
             assert values(consumer.poll(5000)) == [b"1", b"2", b"3"]
+
+    def test_a_forked_child_makes_blocking_clients_of_its_own(self, on: Cluster) -> None:
+        with blocking.Admin(on.settings) as admin:
+            nodes = len(admin.describe_cluster().nodes)
+        pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+        with pool:
+            assert pool.submit(count_nodes, on.settings).result(30) == nodes
 
     # --- crashes ----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The blocking face: the same classes for programs without asyncio.
 
 One background thread runs one event loop for all clients of the process; every call is handed to it and waited for.
-Calls may come from any thread. A program that forks does so before it makes its first client.
+Calls may come from any thread. After a fork the child makes clients of its own; the parent's stay the parent's.
 
     with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
         delivery = producer.send("topic", b"value")
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,11 @@ class _Background:
     """The thread and its loop, made at the first use."""
 
     def __init__(self) -> None:
+        self._start_over()
+        os.register_at_fork(after_in_child=self._start_over)
+
+    def _start_over(self) -> None:
+        """Also in a forked child: the parent's thread is not there."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -77,7 +77,7 @@ class Engine:
         self._linger_ms: int = options["linger.ms"]
         self._delivery_ms: int = options["delivery.timeout.ms"]
         self._committed = Committed()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: the simulator repeats histories exactly
         self._flushers: list[asyncio.Future[None]] = []
         self._pumping = self._again = False
         self._dispatching: asyncio.Handle | None = None
@@ -174,11 +174,11 @@ class Engine:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
