@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from crc32c import crc32c
 
 from hapax.broker.commit import Committer
+from hapax.broker.housekeeping import Housekeeping
 from hapax.broker.storage import StorageGuard
 from hapax.codec.batch import (
     CRC_START,
@@ -29,7 +30,7 @@ from hapax.codec.batch import (
     read_header,
 )
 from hapax.codec.control import decode_control, encode_control
-from hapax.codec.snapshot import SnapshotEncoder, decode_snapshot
+from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import COMPRESSION_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Control, Marker
@@ -45,15 +46,12 @@ from hapax.core.partition import (
     AppendDecision,
     Duplicate,
     Partition,
-    PartitionSnapshot,
 )
 from hapax.core.types import TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs, Verification
 from hapax.kafka.produce import PartitionResult
 from hapax.runtime import telemetry
-from hapax.runtime.log.compaction import Compacted, Rules, compact
 from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.recovery import Recovery, open_log
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.ports import Clock, Disk
@@ -146,8 +144,6 @@ class Replica:
         self.internal = internal
         self.storage_error = ""
         self.commit_queued = False
-        self.compacted_to = 0
-        """Below this offset every key is there once, if the log is a compacted one."""
         self.machine: Partition
         self.log: SegmentLog
         self.verification: Verification[ParkedWrite] = Verification(shared.shard_epochs)
@@ -156,10 +152,7 @@ class Replica:
         self._recovered_aborted: list[AbortedTransaction] = []
         self._waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
         self._readers: dict[Waits, None] = {}
-        self._checkpoint: asyncio.Task[None] | None = None
-        self._compaction: asyncio.Task[Compacted | None] | None = None
-        self._checkpoint_due = False
-        self._closed = False
+        self.keeping = Housekeeping(self)
 
     def set_settings(self, settings: Settings) -> None:
         """`settings` are the topic's (`Settings.for_topic`)."""
@@ -178,7 +171,7 @@ class Replica:
         for aborted in self._recovered_aborted:
             segment_log.note_aborted(aborted)
         self._recovered_aborted.clear()
-        segment_log.on_roll = self._rolled
+        segment_log.on_roll = self.keeping.segment_rolled
         self.machine.advance_high_watermark(segment_log.end_offset)
 
     def restore(
@@ -229,15 +222,9 @@ class Replica:
         """With `checkpoint`, a clean stop after which nothing has to be scanned. Without, the folder may be removed
         afterwards: nothing is at work in it any more. Raises SyncFailed, OSError."""
         self.resign()
-        self._closed = True
-        if self._compaction is not None:
-            self._compaction.cancel()
-        await asyncio.gather(
-            *(task for task in (self._compaction, self._checkpoint) if task is not None), return_exceptions=True
-        )
+        await self.keeping.stop()
         if checkpoint:
-            self.log.active.close_for_writing()
-            await self._write_checkpoint(self.machine.snapshot())
+            await self.keeping.last_checkpoint()
         self.log.close()
 
     # --- write ----------------------------------------------------------------------------------------------------
@@ -342,7 +329,7 @@ class Replica:
     def _written(self) -> None:
         """After each append and its replay."""
         if self.log.scan_cost >= self._checkpoint_cost:
-            self.begin_checkpoint()
+            self.keeping.begin_checkpoint()
         if self._epoch_begins:
             self._note_leader_epoch()
         if not self._durable:
@@ -533,81 +520,6 @@ class Replica:
     def _wake_readers(self) -> None:
         for reader in list(self._readers):
             reader.moved()
-
-    # --- checkpoints and retention --------------------------------------------------------------------------------
-
-    def _rolled(self, offset: int) -> None:
-        self.begin_checkpoint()
-
-    def begin_checkpoint(self) -> None:
-        """Snapshots the state as of now, and writes it beside the traffic."""
-        if self._checkpoint is not None:
-            self._checkpoint_due = True
-            return
-        snapshot = self.machine.snapshot()
-        self.log.checkpoint_started()
-        self._checkpoint = asyncio.get_running_loop().create_task(
-            self._run_checkpoint(snapshot), name=f"checkpoint {self.name}"
-        )
-
-    async def _run_checkpoint(self, snapshot: PartitionSnapshot) -> None:
-        try:
-            await self._write_checkpoint(snapshot)
-        except SyncFailed as error:
-            self.shared.committer.failed(error)
-        except OSError as error:
-            if not self._closed:
-                log.warning("no checkpoint this time", partition=self.name, error=error)
-        finally:
-            self._checkpoint = None
-            if self._checkpoint_due and not self._closed:
-                self._checkpoint_due = False
-                self.begin_checkpoint()
-
-    async def _write_checkpoint(self, snapshot: PartitionSnapshot) -> None:
-        encoder = SnapshotEncoder(snapshot)
-        for _ in encoder:
-            await asyncio.sleep(0)
-        self.log.write_leader_epochs(self.machine.leader_epochs.entries())
-        await self.log.checkpoint(snapshot.offset, encoder.result())
-        if self._durable:
-            self.advance(self.log.synced_offset)
-
-    async def compact(self) -> Compacted | None:
-        """One run of compaction, where it is worth it. Raises OSError, SyncFailed."""
-        machine, segment_log = self.machine, self.log
-        if not segment_log.config.compact or not segment_log.snapshot_offsets:
-            return None
-        limit = min(machine.last_stable_offset, segment_log.snapshot_offsets[-1])
-        self._compaction = asyncio.get_running_loop().create_task(compact(segment_log, self.compacted_to, Rules(
-            limit=limit,
-            aborted=machine.aborted_transactions(machine.log_start_offset, limit),
-            is_last_of_producer=self._is_last_of_producer,
-            tombstones_before_ms=self.shared.clock.now_ms() - segment_log.config.delete_retention_ms,
-            forget=machine.aborted.forget,
-        )))
-        try:
-            done = await self._compaction
-        finally:
-            self._compaction = None
-        if done is not None:
-            self.compacted_to = done.up_to
-        return done
-
-    def _is_last_of_producer(self, producer_id: int, offset: int) -> bool:
-        view = self.machine.describe_producer(producer_id)
-        return view is not None and view.last_offset <= offset
-
-    def retire(self) -> int:
-        """Applies retention; returns the number of segments that went."""
-        dropped = self.log.retire(self.shared.clock.now_ms(), self.machine.last_stable_offset)
-        if dropped:
-            self.machine.advance_log_start(self.log.start_offset)
-            log.info(
-                "retention removed segments", partition=self.name, segments=len(dropped),
-                log_start_offset=self.log.start_offset,
-            )
-        return len(dropped)
 
 
 async def open_replica(replica: Replica, folder: str, *, clean: bool) -> Recovery:

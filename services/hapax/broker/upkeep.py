@@ -64,7 +64,7 @@ class Upkeep:
         """Retention by time and size."""
         for replica in self._serving():
             try:
-                replica.retire()
+                replica.keeping.retire()
             except OSError as error:  # a full disk may refuse the new segment; the next round tries again
                 log.warning("retention failed", partition=replica.name, error=error)
             await asyncio.sleep(0)
@@ -87,7 +87,7 @@ class Upkeep:
             if not replica.log.config.compact or replica.storage_error:
                 continue
             try:
-                done = await replica.compact()
+                done = await replica.keeping.compact()
             except SyncFailed as error:
                 self._partitions.shared.committer.failed(error)
                 return

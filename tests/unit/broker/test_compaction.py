@@ -34,8 +34,8 @@ def records(keys: dict[str, str | None], **producer: Any) -> bytearray:
 async def write(harness: Harness, batches: bytearray, shard_epoch: int = -1) -> None:
     result = await harness.calls.result(harness.produce_internal(batches, shard_epoch))
     assert result.error == 0, result
-    if harness.replica._checkpoint is not None:
-        await harness.replica._checkpoint
+    if harness.replica.keeping.checkpoint is not None:
+        await harness.replica.keeping.checkpoint
 
 
 async def begin(folder: RealDisk, settings: Settings = SETTINGS) -> Harness:
@@ -85,7 +85,7 @@ async def test_only_the_last_record_of_each_key_stays_and_offsets_do_not_change(
         await write(harness, records({f"k{key}": f"v{n}" for key in rng.sample(range(10), 2)}))
     before, by_offset = image(harness), dict(offsets(harness))
     segments = len(harness.replica.log.segments)
-    done = await harness.replica.compact()
+    done = await harness.replica.keeping.compact()
     assert done is not None
     assert done.bytes_after < done.bytes_before / 5
     assert len(harness.replica.log.segments) < segments
@@ -94,14 +94,14 @@ async def test_only_the_last_record_of_each_key_stays_and_offsets_do_not_change(
     assert set(kept.items()) <= set(by_offset.items())
     in_clean = [key for offset, key in kept.items() if offset < done.up_to]
     assert len(in_clean) == len(set(in_clean)) == 10
-    assert await harness.replica.compact() is None
+    assert await harness.replica.keeping.compact() is None
 
 
 async def test_readers_walk_over_the_gaps(folder: RealDisk) -> None:
     harness = await begin(folder)
     for n in range(200):
         await write(harness, records({f"k{n % 7}": str(n)}))
-    await harness.replica.compact()
+    await harness.replica.keeping.compact()
     expected = [offset for offset, _ in offsets(harness)]
     for start in range(0, 200):
         seen, offset = [], start
@@ -120,9 +120,9 @@ async def test_runs_follow_on_one_another(folder: RealDisk) -> None:
     for round_ in range(5):
         for n in range(100):
             await write(harness, records({f"k{n % 5}": f"{round_}-{n}"}))
-        done = await harness.replica.compact()
+        done = await harness.replica.keeping.compact()
         assert done is not None
-    assert len([o for o, _ in offsets(harness) if o < harness.replica.compacted_to]) == 5
+    assert len([o for o, _ in offsets(harness) if o < harness.replica.keeping.compacted_to]) == 5
     assert image(harness) == {f"k{n}": f"4-{95 + n}" for n in range(5)}
 
 
@@ -133,12 +133,12 @@ async def test_tombstones_stay_for_their_time_and_then_go(folder: RealDisk) -> N
     for n in range(100):
         await write(harness, records({"filler": str(n)}))
     harness.clock.now = NOW + 3_600_000
-    await harness.replica.compact()
+    await harness.replica.keeping.compact()
     assert b"gone" in dict(offsets(harness)).values()
     for n in range(100):
         await write(harness, records({"filler": str(n)}))
     harness.clock.now = NOW + 86_400_001
-    await harness.replica.compact()
+    await harness.replica.keeping.compact()
     assert b"gone" not in dict(offsets(harness)).values()
     assert set(image(harness)) == {"stays", "filler"}
 
@@ -149,7 +149,7 @@ async def test_of_the_fences_the_last_one_stays(folder: RealDisk) -> None:
         await write(harness, encode_control(ShardFence(epoch, 100), NOW), epoch)
         for n in range(40):
             await write(harness, records({"k": str(n)}), epoch)
-    await harness.replica.compact()
+    await harness.replica.keeping.compact()
     assert [c.shard_epoch for c in controls(harness)] == [5]
     disk = harness.disk
     harness.crash()
@@ -181,7 +181,7 @@ async def test_transactions(folder: RealDisk) -> None:
     for n in range(100):
         await write(harness, records({"filler": str(n)}))
     before |= {"open": "x", "filler": "99"}
-    done = await harness.replica.compact()
+    done = await harness.replica.keeping.compact()
     assert done is not None
     assert done.up_to <= open_at
     assert image(harness) == before
@@ -212,7 +212,7 @@ async def test_compressed_batches_go_as_a_whole_or_stay(folder: RealDisk) -> Non
     for n in range(60):
         await write(harness, records({f"a{n % 2}": str(n), f"b{n % 3}": str(n)}, compression=1))
     before = image(harness)
-    done = await harness.replica.compact()
+    done = await harness.replica.keeping.compact()
     assert done is not None
     assert done.bytes_after < done.bytes_before / 3
     assert image(harness) == before
@@ -289,8 +289,8 @@ async def test_a_full_disk_changes_nothing(folder: RealDisk) -> None:
     before = harness.log_bytes()
     harness.disk.full = True
     with pytest.raises(OSError, match="No space"):
-        await harness.replica.compact()
+        await harness.replica.keeping.compact()
     harness.disk.full = False
     assert harness.log_bytes() == before
     assert not [n for n in harness.disk.list(FOLDER) if n.endswith(".cleaned")]
-    assert await harness.replica.compact() is not None
+    assert await harness.replica.keeping.compact() is not None

@@ -333,9 +333,9 @@ def state(harness: Harness) -> tuple[Any, ...]:
 async def test_a_restart_finds_the_state_of_live_operation(harness: Harness, clean: bool, checkpoint: bool) -> None:
     await filled(harness)
     if checkpoint:
-        harness.replica.begin_checkpoint()
-        assert harness.replica._checkpoint is not None
-        await harness.replica._checkpoint
+        harness.replica.keeping.begin_checkpoint()
+        assert harness.replica.keeping.checkpoint is not None
+        await harness.replica.keeping.checkpoint
         await harness.produced(batch(producer_id=1, epoch=0, sequence=30))
     before = state(harness)
     if clean:
@@ -356,8 +356,8 @@ async def test_checkpoints_come_with_bytes_and_with_segments(folder: RealDisk) -
     await harness.open()
     for sequence in range(60):
         await harness.produced(batch(producer_id=1, epoch=0, sequence=sequence))
-        if harness.replica._checkpoint is not None:
-            await harness.replica._checkpoint
+        if harness.replica.keeping.checkpoint is not None:
+            await harness.replica.keeping.checkpoint
     assert len(harness.replica.log.segments) > 1
     newest = harness.replica.log.snapshot_offsets[-1]
     assert 60 - newest <= 1000 // len(batch()) + 1

@@ -158,8 +158,8 @@ async def test_a_full_disk_stops_no_upkeep(folder: RealDisk, monkeypatch: pytest
     await harness.open()
     for n in range(40):
         await harness.produced(batch(producer_id=7, epoch=0, sequence=n))
-        if harness.replica._checkpoint is not None:
-            await harness.replica._checkpoint
+        if harness.replica.keeping.checkpoint is not None:
+            await harness.replica.keeping.checkpoint
     harness.disk.full = True
     keep = upkeep(harness)
     await keep.compact()

@@ -1,0 +1,121 @@
+"""What keeps a partition's log in order beside its traffic: checkpoints, compaction, retention."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hapax.codec.snapshot import SnapshotEncoder
+from hapax.core.partition import PartitionSnapshot
+from hapax.runtime import telemetry
+from hapax.runtime.log.compaction import Compacted, Rules, compact
+from hapax.runtime.log.durable import SyncFailed
+
+if TYPE_CHECKING:
+    from hapax.broker.replica import Replica
+
+log = telemetry.logger("partition")
+
+
+class Housekeeping:
+    """Of one partition. At most one checkpoint and one run of compaction are at work at a time."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.compacted_to = 0
+        """Below this offset every key is there once, if the log is a compacted one."""
+        self.checkpoint: asyncio.Task[None] | None = None
+        """The one at work."""
+        self._replica = replica
+        self._compaction: asyncio.Task[Compacted | None] | None = None
+        self._checkpoint_due = False
+        self._stopped = False
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    def segment_rolled(self, offset: int) -> None:
+        """`SegmentLog.on_roll`: the machine is at `offset` now."""
+        self.begin_checkpoint()
+
+    def begin_checkpoint(self) -> None:
+        """Snapshots the state as of now, and writes it beside the traffic."""
+        if self.checkpoint is not None:
+            self._checkpoint_due = True
+            return
+        snapshot = self._replica.machine.snapshot()
+        self._replica.log.checkpoint_started()
+        self.checkpoint = asyncio.get_running_loop().create_task(self._run_checkpoint(snapshot), name="checkpoint")
+
+    async def _run_checkpoint(self, snapshot: PartitionSnapshot) -> None:
+        try:
+            await self._write_checkpoint(snapshot)
+        except SyncFailed as error:
+            self._replica.shared.committer.failed(error)
+        except OSError as error:
+            if not self._stopped:
+                log.warning("no checkpoint this time", partition=self._replica.name, error=error)
+        finally:
+            self.checkpoint = None
+            if self._checkpoint_due and not self._stopped:
+                self._checkpoint_due = False
+                self.begin_checkpoint()
+
+    async def _write_checkpoint(self, snapshot: PartitionSnapshot) -> None:
+        encoder = SnapshotEncoder(snapshot)
+        for _ in encoder:
+            await asyncio.sleep(0)
+        segment_log = self._replica.log
+        segment_log.write_leader_epochs(self._replica.machine.leader_epochs.entries())
+        await segment_log.checkpoint(snapshot.offset, encoder.result())
+
+    async def last_checkpoint(self) -> None:
+        """After `stop`: the next start needs no scan. Raises SyncFailed, OSError."""
+        self._replica.log.active.close_for_writing()
+        await self._write_checkpoint(self._replica.machine.snapshot())
+
+    async def stop(self) -> None:
+        """Returns when nothing is at work any more."""
+        self._stopped = True
+        if self._compaction is not None:
+            self._compaction.cancel()
+        at_work = [task for task in (self._compaction, self.checkpoint) if task is not None]
+        await asyncio.gather(*at_work, return_exceptions=True)
+
+    # --- compaction and retention ---------------------------------------------------------------------------------
+
+    async def compact(self) -> Compacted | None:
+        """One run of compaction, where it is worth it. Raises OSError, SyncFailed."""
+        machine, segment_log = self._replica.machine, self._replica.log
+        if not segment_log.config.compact or not segment_log.snapshot_offsets or self._stopped:
+            return None
+        limit = min(machine.last_stable_offset, segment_log.snapshot_offsets[-1])
+        now_ms = self._replica.shared.clock.now_ms()
+        self._compaction = asyncio.get_running_loop().create_task(compact(segment_log, self.compacted_to, Rules(
+            limit=limit,
+            aborted=machine.aborted_transactions(machine.log_start_offset, limit),
+            is_last_of_producer=self._is_last_of_producer,
+            tombstones_before_ms=now_ms - segment_log.config.delete_retention_ms,
+            forget=machine.aborted.forget,
+        )))
+        try:
+            done = await self._compaction
+        finally:
+            self._compaction = None
+        if done is not None:
+            self.compacted_to = done.up_to
+        return done
+
+    def _is_last_of_producer(self, producer_id: int, offset: int) -> bool:
+        view = self._replica.machine.describe_producer(producer_id)
+        return view is not None and view.last_offset <= offset
+
+    def retire(self) -> int:
+        """Applies retention; returns the number of segments that went. Raises OSError."""
+        replica = self._replica
+        dropped = replica.log.retire(replica.shared.clock.now_ms(), replica.machine.last_stable_offset)
+        if dropped:
+            replica.machine.advance_log_start(replica.log.start_offset)
+            log.info(
+                "retention removed segments", partition=replica.name, segments=len(dropped),
+                log_start_offset=replica.log.start_offset,
+            )
+        return len(dropped)
