@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -12,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.figures import record
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.figures import record
 from hapax.cli.local.cluster import LocalCluster
 
 WARM_UP = 100
@@ -88,9 +87,7 @@ def local_cluster() -> Iterator[tuple[LocalCluster, dict[str, int]]]:
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         cluster = LocalCluster(folder)
         try:
-            command = [sys.executable, "-m", "hapax.cli.main", "local", "up", "--dir", folder, "--port", "0", "--detach"]
-            subprocess.run(command, check=True, capture_output=True)
-            state = cluster.status()
+            state = cluster.up()
             yield cluster, {process.name: process.pid for process in state.processes} | {"client": os.getpid()}
         finally:
             cluster.down()

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
 from clients.foreign import Abortable, Fatal, ForeignClient, TransactionalProducer
 from clients.foreign.aio import Aio
 from clients.foreign.confluent import Confluent
 from clients.foreign.kafka_python import KafkaPython
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from hapax.cli.local.cluster import LocalCluster
 
 CLIENTS: list[ForeignClient] = [Confluent(), KafkaPython(), Aio()]

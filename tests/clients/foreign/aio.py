@@ -9,6 +9,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import errors as errors
+
 from clients.foreign.face import Abortable, Fatal, Record
 
 TIMEOUT = 60.0
@@ -111,10 +112,14 @@ class AioReader:
         self._consumer: AIOKafkaConsumer = self._loop.run(start())
 
     def committed(self, topic: str, partition: int) -> int:
-        where = TopicPartition(topic, partition)
-        self._consumer.assign([where])
-        found = self._loop.run(self._consumer.committed(where))
-        return -1 if found is None else int(found)
+        async def fetch() -> int:
+            where = TopicPartition(topic, partition)
+            self._consumer.assign([where])
+            found = await self._consumer.committed(where)
+            return -1 if found is None else int(found)
+
+        offset: int = self._loop.run(fetch())
+        return offset
 
     def read_to(self, topic: str, partition: int, end: int) -> list[Record]:
         async def read() -> list[Record]:

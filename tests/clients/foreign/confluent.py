@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from clients.foreign.face import Abortable, Fatal, Record
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from clients.foreign.face import Abortable, Fatal, Record
 
 TIMEOUT = 60.0
 
@@ -19,6 +20,8 @@ class ConfluentProducer:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "linger.ms": 0,
+                # Without it the binding raises a fatal error out of whichever callback comes next.
+                "error_cb": lambda error: None,
                 "reconnect.backoff.max.ms": 500,
             }
         )
@@ -49,7 +52,8 @@ class ConfluentProducer:
         self._producer.poll(0)
 
     def _delivered(self, error: KafkaError | None, _message: Any) -> None:
-        self._failed = self._failed or error
+        if self._failed is None:
+            self._failed = error
 
     def flush(self) -> None:
         left = self._producer.flush(TIMEOUT)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import kafka.errors as errors
-from clients.foreign.face import Abortable, Fatal, Record
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
+
+from clients.foreign.face import Abortable, Fatal, Record
 
 TIMEOUT = 60.0
 _FATAL = (

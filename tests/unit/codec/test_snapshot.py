@@ -101,7 +101,8 @@ def test_damage_is_noticed() -> None:
     data = encode_snapshot(partition.snapshot())
     offset = partition.log_end_offset
     for damaged in (
-        b"", data[:9], data[:-1], data + b"x", bytes((data[0], 9)) + data[2:], data[:50] + bytes((data[50] ^ 1,)) + data[51:]
+        b"", data[:9], data[:-1], data + b"x", bytes((data[0], 9)) + data[2:],
+        data[:50] + bytes((data[50] ^ 1,)) + data[51:],
     ):
         with pytest.raises(DamagedSnapshot):
             decode_snapshot(damaged, offset)
