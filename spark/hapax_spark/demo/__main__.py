@@ -23,7 +23,7 @@ from rich.table import Table
 
 from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.folder import LocalClusterError
-from hapax_spark.demo.flights_csv import expected_windows
+from hapax_spark.demo.flights_csv import PARTITIONS, expected_windows
 from hapax_spark.demo.report import Part, page
 from hapax_spark.demo.stage import DemoFailure, Stage
 from hapax_spark.demo.verdict import count_lines, differing_windows
@@ -31,6 +31,7 @@ from hapax_spark.demo.verdict import count_lines, differing_windows
 FLIGHTS = 336_776
 SLICE = 20_000
 LIMIT_S = 300
+TOPICS = ("flights", "slice", "delays", "delay_windows", "delays_at_most_once", "delays_at_least_once")
 
 
 def load(stage: Stage, flights: int) -> Part:
@@ -184,6 +185,7 @@ def main() -> int:
         try:
             cluster.up(brokers=2, coordinators=2, owned=True)
             stage = Stage(cluster, folder, show)
+            stage.create_topics(TOPICS, PARTITIONS)
             parts["load"] = load(stage, args.flights)
             stage.run("loader", "--limit", str(args.slice), "--topic", "slice", log="loader.log").finish(LIMIT_S)
             parts["exactly_once"] = exactly_once(stage, args.flights)

@@ -33,8 +33,8 @@ def main() -> None:
     if args.pause_in_commit >= 0:
         os.environ["HAPAX_DEMO_PAUSE_BATCH"] = str(args.pause_in_commit)
         os.environ["HAPAX_DEMO_PAUSE_FILE"] = str(args.pause_file)
-    spark = spark_session("hapax-demo", spark_sql_session_timeZone="UTC")
-    spark.dataSource.register(PausingDataSource if args.pause_in_commit >= 0 else HapaxDataSource)
+    source = PausingDataSource if args.pause_in_commit >= 0 else HapaxDataSource
+    spark = spark_session("hapax-demo", source=source, spark_sql_session_timeZone="UTC")
     queries = [passthrough.start(spark, args)]
     if args.windows:
         windows = argparse.Namespace(**{**vars(args), "output": args.windows})

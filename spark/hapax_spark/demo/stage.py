@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
 from hapax.cli.local.cluster import LocalCluster
-from hapax.client import HapaxError, TopicPartition
+from hapax.client import HapaxError, NewTopic, TopicPartition
 from hapax.client.blocking import Admin, Consumer
 from hapax_spark.demo.report import Kill, Part
 
@@ -75,6 +75,10 @@ class Stage:
         self._show = show
         self._part: Part | None = None
         self._began = 0.0
+
+    def create_topics(self, names: Iterable[str], partitions: int) -> None:
+        with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+            admin.create_topics([NewTopic(name, partitions) for name in names])
 
     def run(self, module: str, *arguments: str, log: str) -> Program:
         program = Program(f"hapax_spark.demo.{module}", ["--bootstrap", self.bootstrap, *arguments], self.folder / log)

@@ -7,12 +7,16 @@ import os
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from hapax_spark import HapaxDataSource
 
 
-def spark_session(name: str, cores: int = 2, **settings: str) -> SparkSession:
-    """The running session, or a local one on `cores` cores. `settings`: further Spark settings, `_` for `.`."""
+def spark_session(
+    name: str, cores: int = 2, source: type[DataSource] = HapaxDataSource, **settings: str
+) -> SparkSession:
+    """The running session, or a local one on `cores` cores, with the data source registered. `settings`: further
+    Spark settings, `_` for `.`."""
     # Workers otherwise start whichever python3 is first on the PATH, which lacks the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
@@ -28,7 +32,7 @@ def spark_session(name: str, cores: int = 2, **settings: str) -> SparkSession:
         builder = builder.config(key.replace("_", "."), value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
-    session.dataSource.register(HapaxDataSource)
+    session.dataSource.register(source)
     return session
 
 
