@@ -13,7 +13,7 @@ class ServiceProcess:
     """`python -m hapax.<role>.main`; whether it serves shows in the metadata store."""
 
     def __init__(
-        self, role: str, node_id: int, cluster_id: str, etcd: EtcdProcess, folder: Path, lease_ms: int = 2000
+        self, role: str, node_id: int, cluster_id: str, etcd: EtcdProcess, folder: Path, lease_ms: int = 5000
     ) -> None:
         self.node_id = node_id
         self.log = folder / f"{role}-{node_id}.log"

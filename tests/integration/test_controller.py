@@ -36,7 +36,7 @@ class Nodes:
     async def join(self, role: Role, node_id: int) -> Registration:
         record = NodeRecord(NodeId(node_id), role, "127.0.0.1", 9000, "127.0.0.1:1", identity=f"folder-{node_id}")
         registration = await register(
-            self.store, self.view.keys, record, random=random.Random(), on_lost=lambda reason: None, ttl_s=2.0)
+            self.store, self.view.keys, record, random=random.Random(), on_lost=lambda reason: None, ttl_s=4.0)
         self.registrations[node_id] = registration
         if role == "broker":
             self._tasks.append(asyncio.ensure_future(self._accept(registration)))
@@ -88,8 +88,8 @@ async def test_a_cluster_survives_its_controllers_its_nodes_and_etcd(
     await view.wait_for(lambda v: len(v.nodes("controller")) == 2 and v.controller is not None, 60)
     await asyncio.gather(nodes.join("broker", 0), nodes.join("coordinator", 100), nodes.join("coordinator", 101))
     at = loop.time()
-    await view.wait_for(is_ready, 30)
-    assert loop.time() - at < 2.0  # 101 partitions assigned and accepted, 100 shards
+    await view.wait_for(is_ready, 30)  # 101 partitions assigned and accepted, 100 shards
+    assert loop.time() - at < 3.0
 
     # The acting controller dies; the other one goes on with what happens next: a broker's new process.
     assert view.controller is not None
@@ -111,7 +111,7 @@ async def test_a_cluster_survives_its_controllers_its_nodes_and_etcd(
     await view.wait_for(lambda v: v.node(NodeId(100)) is None, 30)
     at = loop.time()
     await view.wait_for(is_ready, 30)
-    assert loop.time() - at < 1.5
+    assert loop.time() - at < 3.0
 
     # And calls are answered by the one that acts now.
     assert view.controller is not None

@@ -87,7 +87,7 @@ class Callers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("allocators", [(4, 2000)], indirect=True)
+@pytest.mark.parametrize("allocators", [(4, 5000)], indirect=True)
 async def test_ids_stay_unique_under_concurrent_allocators_kills_and_etcd_restarts(
     allocators: list[ServiceProcess], etcd: EtcdProcess, view: ClusterView
 ) -> None:
@@ -133,7 +133,7 @@ async def test_an_allocator_ends_cleanly_and_restarts_at_once(
     assert "replacing the registration" in allocators[1].log.read_text()
 
 
-@pytest.mark.parametrize("allocators", [(2, 2000)], indirect=True)
+@pytest.mark.parametrize("allocators", [(2, 5000)], indirect=True)
 async def test_a_node_id_in_use_and_a_foreign_folder_are_refused_with_one_line(
     allocators: list[ServiceProcess], etcd: EtcdProcess, view: ClusterView, tmp_path: Path
 ) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hapax.codec.metadata import ControllerRecord, NodeRecord, Role
 from hapax.controller.plan import Plan, plan
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
+from hapax.kafka.events import EventLog
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView
@@ -34,9 +35,6 @@ from hapax.runtime.ports import (
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
 from hapax.runtime.settings import Address, Settings
-
-if TYPE_CHECKING:
-    from hapax.kafka.events import EventLog
 
 log = telemetry.logger("controller")
 
@@ -236,8 +234,6 @@ class ControllerService:
     def _record(self, kind: str, **fields: object) -> None:
         """One of the cluster's events."""
         if self._events is None:
-            from hapax.kafka.events import EventLog  # the protocol's classes are for those that need them
-
             registration = self.registration
             assert registration is not None
             self._events = EventLog(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from hapax.codec.metadata import NodeRecord, PidLeaseRecord
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.leases import LeaseRequest
 from hapax.core.sequence import advance
 from hapax.core.types import NO_PRODUCER_ID, NodeId, PartitionIndex, TopicIdPartition
+from hapax.kafka.events import EventLog
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding, LeasedPartitions
 from hapax.pid.leases import Leases
@@ -24,9 +25,6 @@ from hapax.runtime.ports import MetadataUnavailable, Ports, RpcError, RpcServer,
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen, StoreRefused
 from hapax.runtime.settings import Address, Settings
-
-if TYPE_CHECKING:
-    from hapax.kafka.events import EventLog
 
 log = telemetry.logger("pid")
 
@@ -118,8 +116,6 @@ class PidService:
 
     def _taken_over(self, lease: PidLeaseRecord, former_holder: str) -> None:
         if self._events is None:
-            from hapax.kafka.events import EventLog  # the protocol's classes are for those that need them
-
             registration = self.registration
             assert registration is not None
             self._events = EventLog(

@@ -35,8 +35,9 @@ from hapax.runtime.ports import (
 
 log = telemetry.logger("registration")
 
-DEFAULT_TTL_S: Final = 3.0
-_RENEWALS_PER_TTL: Final = 3
+DEFAULT_TTL_S: Final = 9.0
+_RENEWALS_PER_TTL: Final = 5
+"""A machine that stalls for four fifths of a lease loses nobody."""
 _WAIT_SLACK_S: Final = 1.0
 """Beyond the lease's time to live: etcd checks for ended leases twice a second."""
 _RETRY_S: Final = 0.1

@@ -116,7 +116,7 @@ class Settings:
     """A call to etcd that takes longer counts as failed."""
     log_dir: str = "data"
     """Data folder of this process: segments of a broker; identity and highest seen revision of every node."""
-    broker_session_timeout_ms: Annotated[int, Between(500)] = 3_000
+    broker_session_timeout_ms: Annotated[int, Between(500)] = 9_000
     """Time to live of a node's registration in etcd (at least 2 s there); its partitions and shards move after that."""
     drain_timeout_ms: Annotated[int, Between(0)] = 10_000
     """After SIGTERM, requests in flight may finish for so long."""
