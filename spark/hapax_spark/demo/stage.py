@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from hapax.cli.local.cluster import LocalCluster
-from hapax.client import HapaxError, NewTopic, TopicPartition
+from hapax.client import HapaxError, NewTopic
 from hapax.client.blocking import Admin, Consumer
 from hapax_spark.demo.report import Kill, Part
 
@@ -152,7 +152,7 @@ class Stage:
             if not found:
                 return 0
             with Consumer(self._settings(auto__offset__reset="earliest")) as consumer:
-                partitions = [TopicPartition(topic, p.partition) for p in found[0].partitions]
+                partitions = [(topic, p.partition) for p in found[0].partitions]
                 return sum(consumer.end_offsets(partitions).values())
         except HapaxError:
             return 0
