@@ -101,9 +101,11 @@ class Stage:
         try:
             yield part
         finally:
+            part.seconds = time.monotonic() - self._began
             stop.set()
             sampler.join(10)
-            part.seconds = time.monotonic() - self._began
+            part.samples.append((part.seconds, self.held(topic)))
+            self._show(title, min(part.samples[-1][1], total), total)
 
     def _sample(self, part: Part, topic: str, total: int, stop: threading.Event) -> None:
         began = self._began
