@@ -4,34 +4,40 @@ Here are the asyncio classes; `hapax.client.blocking` has the same for programs 
 does not need Hapax's own calls works against Apache Kafka too. Guide with examples: docs/client.md.
 """
 
-from hapax.client.admin import (
-    Admin,
-    ClusterInfo,
-    NewTopic,
-    NodeInfo,
-    ProducerInfo,
-    TopicInfo,
-    TopicPartitionInfo,
-    TransactionInfo,
-)
-from hapax.client.consumer import Consumer
-from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata
-from hapax.client.errors import (
-    AbortableError,
-    FatalError,
-    FencedError,
-    HapaxError,
-    NotHapaxError,
-    RetriableError,
-    SettingsError,
-    WrongState,
-)
-from hapax.client.leases import Lease, LeaseInfo, Leases, Progress
-from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
-from hapax.client.producer import Committed, Producer, StartFrom
-from hapax.client.records import DeliveryReport, Record
-from hapax.client.tokens import CommitToken
-from hapax.core.types import TopicPartition
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hapax.client.admin import (
+        Admin,
+        ClusterInfo,
+        NewTopic,
+        NodeInfo,
+        ProducerInfo,
+        TopicInfo,
+        TopicPartitionInfo,
+        TransactionInfo,
+    )
+    from hapax.client.consumer import Consumer
+    from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata
+    from hapax.client.errors import (
+        AbortableError,
+        FatalError,
+        FencedError,
+        HapaxError,
+        NotHapaxError,
+        RetriableError,
+        SettingsError,
+        WrongState,
+    )
+    from hapax.client.leases import Lease, LeaseInfo, Leases, Progress
+    from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
+    from hapax.client.producer import Committed, Producer, StartFrom
+    from hapax.client.records import DeliveryReport, Record
+    from hapax.client.tokens import CommitToken
+    from hapax.core.types import TopicPartition
 
 __all__ = [
     "AbortableError",
@@ -69,3 +75,33 @@ __all__ = [
     "Writer",
     "WrongState",
 ]
+
+_MODULES = {
+    "hapax.client.admin": (
+        "Admin", "ClusterInfo", "NewTopic", "NodeInfo", "ProducerInfo", "TopicInfo", "TopicPartitionInfo",
+        "TransactionInfo",
+    ),
+    "hapax.client.consumer": ("Consumer",),
+    "hapax.client.coordination": ("ConsumerGroup", "OffsetAndMetadata"),
+    "hapax.client.errors": (
+        "AbortableError", "FatalError", "FencedError", "HapaxError", "NotHapaxError", "RetriableError",
+        "SettingsError", "WrongState",
+    ),
+    "hapax.client.leases": ("Lease", "LeaseInfo", "Leases", "Progress"),
+    "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),
+    "hapax.client.producer": ("Committed", "Producer", "StartFrom"),
+    "hapax.client.records": ("DeliveryReport", "Record"),
+    "hapax.client.tokens": ("CommitToken",),
+    "hapax.core.types": ("TopicPartition",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Imports what is asked for, when it is: a program that lists topics need not load the code for records."""
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(module), name)
+    globals()[name] = found
+    return found

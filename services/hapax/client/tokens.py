@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hapax.client.cluster import Backoff, Cluster
 from hapax.client.errors import HapaxError, NotHapaxError, RetriableError
@@ -19,8 +19,10 @@ from hapax.core.client_producer_state import Trouble
 from hapax.core.client_producer_verdicts import Verdict, coordinator_verdict
 from hapax.core.errors import ErrorCode
 from hapax.core.types import ProducerEpoch, ProducerId
-from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 from hapax.runtime.ports import RpcError
+
+if TYPE_CHECKING:
+    from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
 SERVICE = "/hapax.v1.Transactions/"
 
@@ -36,13 +38,17 @@ class CommitToken(NamedTuple):
     allow_unknown_history: bool = False
 
     def encode(self) -> pb.CommitToken:
+        from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+
         return pb.CommitToken(scope=self.scope, value=self.value)
 
 
 class TokenOutcome(Enum):
-    COMMITTED = pb.COMMITTED
-    ABORTED = pb.ABORTED
-    ALREADY_COMMITTED = pb.ALREADY_COMMITTED
+    """As numbered in proto/hapax/v1/transactions.proto."""
+
+    COMMITTED = 1
+    ABORTED = 2
+    ALREADY_COMMITTED = 3
 
 
 class Told(NamedTuple):
@@ -66,6 +72,8 @@ async def end_with_token(
 ) -> Told | None:
     """Commits with a token; None: refused for good (the machine knows). Repeats without end: the call is
     idempotent."""
+    from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb  # late: only tokens need it
+
     identity = machine.identity
     request = pb.EndTransactionRequest(
         transactional_id=transactional_id,

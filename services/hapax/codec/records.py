@@ -13,11 +13,14 @@ from typing import Final, NamedTuple
 from zlib import error as ZlibError
 
 import cramjam
-from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, iterate_batches
+from hapax.codec.late_package import place_late
 from hapax.core.errors import ErrorCode, Refusal
+
+place_late("aiokafka")  # its records are needed, not its client
+from aiokafka.errors import CorruptRecordException, UnsupportedCodecError  # noqa: E402
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder  # noqa: E402
 
 UNLIMITED: Final = 0x7FFF_FFFF
 

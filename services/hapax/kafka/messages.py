@@ -9,10 +9,9 @@ here the package is made without running it, and it runs only when somebody asks
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
-from types import ModuleType
 from typing import Any, Final
+
+from hapax.codec.late_package import place_late
 
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "producer.produce": ("Produce",),
@@ -34,34 +33,9 @@ _MODULE_OF: Final = {
 }
 
 
-class _LatePackage(ModuleType):
-    """A package that runs its `__init__` only when one of its own names is asked for."""
-
-    def __getattr__(self, name: str) -> Any:
-        spec = self.__spec__
-        if name.startswith("__") or spec is None or spec.loader is None:
-            raise AttributeError(name)
-        self.__class__ = ModuleType  # type: ignore[assignment]
-        spec.loader.exec_module(self)
-        return getattr(self, name)
-
-
-def _place_late(package: str) -> None:
-    if package in sys.modules:
-        return
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    module.__class__ = _LatePackage
-    sys.modules[package] = module
-    parent, _, child = package.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], child, module)
-
-
 for _package in ("kafka", "kafka.protocol", "kafka.protocol.admin", "kafka.protocol.consumer",
                  "kafka.protocol.producer", "kafka.protocol.metadata"):
-    _place_late(_package)
+    place_late(_package)
 
 from hapax.kafka import hardening  # noqa: E402 - needs the packages above
 
