@@ -130,6 +130,22 @@ class NativeSuite:
             await producer.flush()
         assert values(await on.read(topic)) == [b"%d" % i for i in range(500)]
 
+    async def test_records_linger_and_leave_together(self, on: Cluster) -> None:
+        topic = await on.topic()
+        async with on.producer(linger_ms=100) as producer:
+            deliveries = [await producer.send(topic, b"%d" % i) for i in range(5)]
+            await asyncio.sleep(0)
+            assert not producer.identity.next_sequences, "nothing has left yet"
+            reports = await asyncio.gather(*deliveries)
+        assert [r.offset for r in reports] == [0, 1, 2, 3, 4]
+
+    async def test_a_full_buffer_makes_the_sender_wait(self, on: Cluster) -> None:
+        topic = await on.topic()
+        async with on.producer(buffer_memory=3000, linger_ms=5000) as producer:
+            for i in range(200):
+                await producer.send(topic, b"%d" % i)
+        assert values(await on.read(topic)) == [b"%d" % i for i in range(200)]
+
     async def test_acks_0_is_not_answered_and_still_arrives(self, on: Cluster) -> None:
         topic = await on.topic()
         async with on.producer(acks=0) as producer:
@@ -196,6 +212,19 @@ class NativeSuite:
         async with on.consumer(group_id=group) as consumer:
             consumer.assign([partition])
             assert await consumer.position(partition) == 4
+
+    async def test_without_a_reset_rule_a_missing_position_is_an_error(self, on: Cluster) -> None:
+        topic = await on.topic()
+        async with on.consumer(auto_offset_reset="none") as consumer:
+            (partition,) = await consumer.partitions(topic)
+            consumer.assign([partition])
+            with pytest.raises(FatalError, match=r"no committed offset and auto\.offset\.reset is none"):
+                await consumer.poll(5000)
+            consumer.seek(partition, 5)
+            with pytest.raises(FatalError, match="OFFSET_OUT_OF_RANGE"):
+                await consumer.poll(5000)
+            consumer.seek(partition, 0)
+            assert await consumer.poll(10) == []
 
     async def test_a_delivery_report_is_kept_with_a_committed_offset(self, on: Cluster) -> None:
         topic, group = await on.topic(), unique("g")
