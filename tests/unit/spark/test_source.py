@@ -1,0 +1,49 @@
+"""Offsets of the source: what they say, what they refuse, how they are shared out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapax_spark.options import Options
+from hapax_spark.source import DataLossError, OffsetRange, check_loss, from_offset, limit_rows, split_ranges, to_offset
+
+A, B = ("a", 0), ("b", 1)
+
+
+def test_an_offset_survives_the_journey_through_the_checkpoint() -> None:
+    offset = to_offset("c1", {B: 7, A: 5})
+    assert offset == {"cluster": "c1", "topics": {"a": {"0": 5}, "b": {"1": 7}}}
+    assert from_offset(offset, "c1") == {A: 5, B: 7}
+
+
+def test_the_checkpoint_of_another_cluster_is_refused() -> None:
+    with pytest.raises(DataLossError, match="written against cluster 'c1', this is 'c2'"):
+        from_offset(to_offset("c1", {A: 5}), "c2")
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 3)), st.integers(0, 1000), min_size=1),
+       st.integers(1, 500))  # fmt: skip
+def test_a_limited_end_moves_every_waiting_partition_and_no_further_than_it_holds(
+    waiting: dict[tuple[str, int], int], rows: int
+) -> None:
+    start = dict.fromkeys(waiting, 10)
+    latest = {tp: 10 + n for tp, n in waiting.items()}
+    end = limit_rows(start, latest, rows)
+    for tp, n in waiting.items():
+        assert start[tp] <= end[tp] <= latest[tp]
+        assert n == 0 or end[tp] > start[tp]
+    assert sum(end[tp] - 10 for tp in end) <= max(rows, len(waiting))
+
+
+def test_ranges_are_split_until_there_are_enough_tasks() -> None:
+    parts = split_ranges([OffsetRange("a", 0, 0, 100), OffsetRange("b", 0, 5, 5)], 4)
+    assert [(r.start, r.end) for r in parts] == [(0, 25), (25, 50), (50, 75), (75, 100)]
+
+
+def test_deleted_records_fail_or_are_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataLossError, match="records 3 to 9 were deleted by retention"):
+        check_loss(Options("h:1"), {A: 3}, {A: 10})
+    assert check_loss(Options("h:1", fail_on_data_loss=False), {A: 3, B: 4}, {A: 10}) == {A: 10}
+    assert "going on without them" in caplog.text
