@@ -131,6 +131,7 @@ class OffsetsShard(Shard):
         def stored(offset: int) -> None:
             settled()
             self._replay(records, offset, producer_id, producer_epoch)
+            self.node.counters.offsets.value += len(records)
             if not waiter.done():
                 waiter.set_result(None)
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from hapax.codec.control import encode_control
 from hapax.codec.internal_records import KeyValue, encode_batch
+from hapax.coordinator.counters import Counters
 from hapax.core.control import Control, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
@@ -197,7 +198,11 @@ class ShardLog:
             if base_offset < self.next_offset:
                 offset = -1
             else:
-                self.next_offset = base_offset + sum(len(unit.records) or 1 for unit in sent)
+                count = sum(len(unit.records) or 1 for unit in sent)
+                self.next_offset = base_offset + count
+                counters = self._writer.counters
+                counters.log_batches.value += 1
+                counters.log_records.value += count
             for unit in sent:
                 unit.stored(offset)
                 offset += len(unit.records) if offset >= 0 else 0
@@ -249,12 +254,13 @@ class LogWriter:
 
     def __init__(
         self, network: Network, clock: Clock, view: ClusterView, node_id: NodeId,
-        registration: RegistrationEpoch, session: bytes, request_timeout_ms: int = 30_000,
+        registration: RegistrationEpoch, session: bytes, counters: Counters, request_timeout_ms: int = 30_000,
     ) -> None:
         self.node_id: Final = node_id
         self.network: Final = network
         self.clock: Final = clock
         self.request_timeout_ms: Final = request_timeout_ms
+        self.counters: Final = counters
         self._view = view
         self._proof = (registration, session)
         self._links: dict[tuple[NodeId, RegistrationEpoch], _Link] = {}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hapax.codec.metadata import NodeRecord
+from hapax.coordinator.counters import Counters
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.kafka_api import KafkaApi
 from hapax.coordinator.log_reader import LogReader
@@ -57,6 +58,7 @@ class CoordinatorService:
             ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
         )
         self.rpc = RpcApi(self.shards, view, ports.clock)
+        self.counters = Counters(metrics)
         self._ports = ports
         self._on_lost = on_lost
         self._writer: LogWriter | None = None
@@ -73,6 +75,10 @@ class CoordinatorService:
         self.server = KafkaServer(ports.network, table, server_limits(settings), metrics)
         metrics.observe(
             "coordinator_shards", "Shards that this node owns.", lambda: [((), self.shards.owned())]
+        )
+        metrics.observe(
+            "coordinator_transactional_ids", "Transactional ids in the shards of this node.",
+            lambda: [((), self.shards.transactional_ids())],
         )
         metrics.observe(
             "coordinator_shards_loading", "Owned shards that do not serve yet.",
@@ -120,7 +126,7 @@ class CoordinatorService:
         ports, settings, view = self._ports, self.settings, self.view
         proof = (registration.epoch, registration.record.session)
         writer = self._writer = LogWriter(
-            ports.network, ports.clock, view, self.node_id, *proof, settings.request_timeout_ms
+            ports.network, ports.clock, view, self.node_id, *proof, self.counters, settings.request_timeout_ms
         )
         reader = LogReader(ports.network, view, self.node_id, settings.request_timeout_ms)
         events = self._events = EventLog(ports.network, ports.clock, view, ports.random, self.node_id, *proof)
@@ -128,7 +134,8 @@ class CoordinatorService:
             ports.network, view, self.node_id, self.rpc.write_offsets_markers
         )
         node = Node(
-            self.node_id, settings, ports.clock, ports.random, view, writer, reader, self._newest_connection,
+            self.node_id, settings, ports.clock, ports.random, view, writer, reader, self.counters,
+            self._newest_connection,
             lambda error: self._on_lost(f"a shard failed: {error!r}"),
         )
         verifier = OffsetsVerifier(

@@ -20,6 +20,7 @@ from typing import Final
 from hapax.codec.control import decode_control
 from hapax.codec.internal_records import decode_batch
 from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC, ShardKind
+from hapax.coordinator.counters import Counters
 from hapax.coordinator.log_reader import LogReader, LogUnreadable
 from hapax.coordinator.log_writer import LogWriter, ShardLog, Unit
 from hapax.core.batch import BatchHeader
@@ -61,6 +62,7 @@ class Node:
     view: ClusterView
     writer: LogWriter
     reader: LogReader
+    counters: Counters
     newest_connection: Callable[[], int]
     """The highest serial of this process's client connections (rule 4)."""
     on_fault: Callable[[BaseException], None]
@@ -176,6 +178,7 @@ class Shard:
         if self.log.closed:
             raise LogUnreadable("lost again while it loaded")
         self.serving = True
+        self.node.counters.load_ms.observe((loop.time() - began) * 1000)
         self._loaded()
         log.debug("serving", kind=self.kind, shard=self.shard, epoch=self.epoch, records=self.loaded_records,
                  ms=round((loop.time() - began) * 1000))
@@ -190,6 +193,7 @@ class Shard:
 
     def _on_lost(self, reason: str) -> None:
         log.warning("lost, loading it again", kind=self.kind, shard=self.shard, epoch=self.epoch, reason=reason)
+        self.node.counters.shards_lost.value += 1
         self._stop(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded again")
         self._lost.set()
 

@@ -103,6 +103,9 @@ class Shards:
     def not_serving(self) -> int:
         return sum(not shard.serving for shard in self._all())
 
+    def transactional_ids(self) -> int:
+        return sum(len(shard.machine.transactions) for shard in self._txn.values() if shard.serving)
+
     def owned(self) -> int:
         return len(self._txn) + len(self._group)
 

@@ -39,6 +39,7 @@ from hapax.core.transaction_requests import (
     StopTimer,
     WinnerCheck,
 )
+from hapax.core.transaction_states import State
 from hapax.core.types import Millis, ProducerId, ShardEpoch, ShardId, TimestampMs
 from hapax.runtime import telemetry
 from hapax.runtime.producer_ids import ProducerIdsUnavailable
@@ -198,6 +199,7 @@ class TxnShard(Shard):
 
         def stored(offset: int) -> None:
             effects = self.machine.replay(record, self.now())
+            self._count(record)
             self._wake(transactional_id)
             if not waiter.done():
                 waiter.set_result(None)
@@ -216,8 +218,16 @@ class TxnShard(Shard):
         self.append(Unit(((encode_key(transactional_id), value),), stored, refused))
         return waiter
 
+    def _count(self, record: Record) -> None:
+        if isinstance(record, Transaction):
+            if record.state is State.PREPARE_COMMIT:
+                self.node.counters.committed.value += 1
+            elif record.state is State.PREPARE_ABORT:
+                self.node.counters.aborted.value += 1
+
     async def _hold(self, transactional_id: str, until: Millis) -> None:
         """Until the id's next replay, or `until`."""
+        self.node.counters.held.value += 1
         waiter = self.waiter()
         self._held.setdefault(transactional_id, []).append(waiter)
         delay = max(0, until - self.node.clock.monotonic_ms()) / 1000
@@ -259,6 +269,7 @@ class TxnShard(Shard):
         self._timers.pop(transactional_id, None)
         decision = self.machine.time_out(transactional_id, self.now())
         if decision is not None and decision.record is not None:
+            self.node.counters.timed_out.value += 1
             log.info("transaction timed out", transactional_id=transactional_id)
             self.persist(decision.record)
 
@@ -266,6 +277,7 @@ class TxnShard(Shard):
         transaction = self.machine.transactions[effect.transactional_id]
         fencing = transaction.fencing
         if fencing is not None:
+            self.node.counters.fenced.value += 1
             self._events.record(
                 "producer_fenced", transactional_id=effect.transactional_id, cause=fencing.cause.name.lower(),
                 by_client=fencing.client_id, by_peer=fencing.peer, fenced_producer_id=fencing.fenced_producer_id,
@@ -286,6 +298,7 @@ class TxnShard(Shard):
             self._retries.pop(sent.transactional_id, None)
             self._postpone(completion)
         if progress.retry is not None:
+            self.node.counters.marker_retries.value += 1
             attempt = self._retries.get(sent.transactional_id, 0)
             self._retries[sent.transactional_id] = attempt + 1
             if attempt == 10:

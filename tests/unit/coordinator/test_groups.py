@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hapax.coordinator.counters import Counters
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.shard import SupersededConnection
@@ -26,6 +27,7 @@ from hapax.core.types import (
 )
 from hapax.kafka.txn_offset_commit import TxnOffsetCommit
 from hapax.runtime.settings import Settings
+from hapax.runtime.telemetry import Metrics
 
 T0 = TopicPartition("t", PartitionIndex(0))
 
@@ -67,6 +69,7 @@ async def shard() -> OffsetsShard:
     node: Any = SimpleNamespace(
         settings=Settings(), clock=SimpleNamespace(now_ms=lambda: 1000), random=random.Random(1),
         view=SimpleNamespace(topic=lambda name: None), newest_connection=lambda: -1,
+        counters=Counters(Metrics()),
     )
     made = OffsetsShard(node, ShardId(0), ShardEpoch(1), Verifier())
     made.machine = GroupShard()

@@ -10,12 +10,14 @@ import pytest
 from hapax.codec.batch import check_batch, read_header
 from hapax.codec.control import decode_control
 from hapax.codec.internal_records import decode_batch
+from hapax.coordinator.counters import Counters
 from hapax.coordinator.log_writer import MAX_BATCH_BYTES, ShardLog, Unit
 from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
 from hapax.kafka.internal_writes import InternalBatch, encode_produce, proof
 from hapax.kafka.messages import ProduceRequest, unknown_tag
+from hapax.runtime.telemetry import Metrics
 
 TOPIC = TopicId(bytes(range(16)))
 
@@ -25,6 +27,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.woken = 0
+        self.counters = Counters(Metrics())
 
     def wake(self, shard_log: ShardLog) -> None:
         self.woken += 1
