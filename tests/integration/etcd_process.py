@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -68,6 +69,7 @@ class EtcdProcess:
     def freeze(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # until every thread of it stands still
 
     def thaw(self) -> None:
         assert self.process is not None

@@ -17,6 +17,7 @@ from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.network import TcpNetwork
+from hapax.runtime.ports import MetadataUnavailable
 from hapax.runtime.registration import Registration, register
 from integration.etcd_process import EtcdProcess
 from integration.service_process import ServiceProcess
@@ -47,7 +48,10 @@ class Nodes:
         self.view.on_change(lambda changes: changed.set())
         while True:
             changed.clear()
-            await accept_partitions(self.store, self.view, registration, [p.id for p in self.view.partitions()])
+            try:
+                await accept_partitions(self.store, self.view, registration, [p.id for p in self.view.partitions()])
+            except MetadataUnavailable:
+                continue  # etcd is being killed; the store port has waited for it already
             await changed.wait()
 
     async def close(self) -> None:

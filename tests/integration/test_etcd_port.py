@@ -311,7 +311,7 @@ async def test_reads_go_on_at_another_endpoint(shared_etcd: EtcdProcess) -> None
 
 
 async def test_a_frozen_member_costs_one_time_out_not_for_ever(shared_etcd: EtcdProcess) -> None:
-    store = EtcdStore([shared_etcd.endpoint], timeout_s=0.3)
+    store = EtcdStore([shared_etcd.endpoint], timeout_s=1.0)
     try:
         await store.get(PREFIX + "a")
         shared_etcd.freeze()
