@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from hapax.client.cluster import Cluster, by_node
-from hapax.client.environment import ClientPorts, RealPorts
-from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, WrongState, from_code
+from hapax.client.cluster import by_node
+from hapax.client.connected import Connected
+from hapax.client.environment import ClientPorts
+from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -75,38 +75,12 @@ class ProducerInfo(NamedTuple):
     coordinator_epoch: int
 
 
-class Admin:
+class Admin(Connected):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
-        self._options = Options(settings, "a")
-        self._cluster = Cluster(self._options, ports or RealPorts())
-        self._timeout: int = self._options["default.api.timeout.ms"]
-        self._started = self._closed = False
-
-    async def start(self) -> Self:
-        if self._started:
-            raise WrongState("the admin client was started before; make a new one")
-        self._started = True
-        try:
-            await self._cluster.start()
-        except BaseException:
-            await self._cluster.close()
-            raise
-        return self
-
-    async def close(self) -> None:
-        if self._started and not self._closed:
-            self._closed = True
-            await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        options = Options(settings, "a")
+        super().__init__(options, options["default.api.timeout.ms"], ports)
 
     # --- topics -----------------------------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from hapax.client.cluster import Cluster, by_node
-from hapax.client.coordination import OffsetAndMetadata, Offsets, with_metadata
-from hapax.client.environment import ClientPorts, RealPorts
+from hapax.client.cluster import by_node
+from hapax.client.connected import Connected
+from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
+from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState, from_code
 from hapax.client.fetcher import Fetcher
 from hapax.client.records import Record
@@ -30,7 +30,7 @@ EARLIEST = -2
 LATEST = -1
 
 
-class Consumer:
+class Consumer(Connected):
     """Reads records. Settings under Kafka's names, see `hapax.client.settings.SETTINGS`.
 
     Use as `async with Consumer({...}) as consumer`, or `start()` and `close()`; then `assign`, and `poll` or
@@ -38,35 +38,20 @@ class Consumer:
     """
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
-        self._options = options = Options(settings, "c")
-        self._ports = ports or RealPorts()
-        self._cluster = Cluster(options, self._ports)
+        options = Options(settings, "c")
+        super().__init__(options, options["default.api.timeout.ms"], ports)
         self._group: str | None = options["group.id"]
         if options["enable.auto.commit"] and "enable.auto.commit" in options.given and self._group is None:
             raise SettingsError("enable.auto.commit=true needs a group.id")
-        self._timeout: int = options["default.api.timeout.ms"]
         self._fetcher = Fetcher(self._cluster, self._reset)
         self._auto: asyncio.Task[None] | None = None
-        self._started = self._closed = False
 
-    async def start(self) -> Self:
-        if self._started:
-            raise WrongState("the consumer was started before; make a new one")
-        self._started = True
-        try:
-            await self._cluster.start()
-        except BaseException:
-            await self._cluster.close()
-            raise
+    async def _after_start(self) -> None:
         if self._group is not None and self._options["enable.auto.commit"]:
             self._auto = asyncio.ensure_future(self._commit_from_time_to_time())
-        return self
 
-    async def close(self) -> None:
-        """Commits positions where enable.auto.commit says so, then disconnects."""
-        if self._closed or not self._started:
-            return
-        self._closed = True
+    async def _before_close(self) -> None:
+        """Commits positions where enable.auto.commit says so."""
         if self._auto is not None:
             self._auto.cancel()
             await asyncio.gather(self._auto, return_exceptions=True)
@@ -75,15 +60,6 @@ class Consumer:
             except HapaxError as error:
                 log.warning("positions were not committed at close: %s", error)
         await self._fetcher.close()
-        await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # --- what is read -----------------------------------------------------------------------------------------
 
@@ -125,7 +101,7 @@ class Consumer:
 
         Raises HapaxError for a partition that cannot be read.
         """
-        self._check()
+        self._check_usable()
         return await self._fetcher.take(timeout_ms, max_records or self._options["max.poll.records"])
 
     async def __aiter__(self) -> AsyncIterator[Record]:
@@ -157,7 +133,7 @@ class Consumer:
 
         A position counts a record as read once `poll` has returned it.
         """
-        self._check()
+        self._check_usable()
         if self._group is None:
             raise WrongState("committing needs a group.id")
         await self._commit(self._fetcher.positions() if offsets is None else offsets)
@@ -302,17 +278,7 @@ class Consumer:
         assert self._group is not None
         Message = messages.OffsetCommitRequest
         Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
-        topics: dict[str, list[Any]] = {}
-        for partition, given in offsets.items():
-            offset = with_metadata(given)
-            topics.setdefault(partition.topic, []).append(
-                Partition(
-                    partition_index=partition.partition,
-                    committed_offset=offset.offset,
-                    committed_leader_epoch=offset.leader_epoch,
-                    committed_metadata=offset.metadata,
-                )
-            )
+        topics = encode_offsets(offsets, Partition)
         peer = await self._cluster.coordinator_peer("group", self._group)
         response = await peer.call(
             Message(
@@ -349,10 +315,6 @@ class Consumer:
                     committed = positions
                 except HapaxError as error:
                     log.warning("positions were not committed, next attempt follows: %s", error)
-
-    def _check(self) -> None:
-        if self._closed or not self._started:
-            raise WrongState("the consumer is closed" if self._closed else "the consumer is not started")
 
 
 def _partition(given: TopicPartition | tuple[str, int]) -> TopicPartition:

@@ -53,8 +53,20 @@ class ConsumerGroup(NamedTuple):
     instance_id: str | None = None
 
 
-def with_metadata(offset: OffsetAndMetadata | int) -> OffsetAndMetadata:
-    return OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+def encode_offsets(offsets: Offsets, message: Any) -> dict[str, list[Any]]:
+    """Per topic the partitions of an OffsetCommit or TxnOffsetCommit; `message` is its class for one partition."""
+    topics: dict[str, list[Any]] = {}
+    for partition, given in offsets.items():
+        offset = OffsetAndMetadata(given) if isinstance(given, int) else given
+        topics.setdefault(partition.topic, []).append(
+            message(
+                partition_index=partition.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    return topics
 
 
 class Coordination:
@@ -139,17 +151,7 @@ class Coordination:
                 return False
         Message = messages.TxnOffsetCommitRequest
         Partition = Message.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition
-        topics: dict[str, list[Any]] = {}
-        for partition, given in offsets.items():
-            offset = with_metadata(given)
-            topics.setdefault(partition.topic, []).append(
-                Partition(
-                    partition_index=partition.partition,
-                    committed_offset=offset.offset,
-                    committed_leader_epoch=offset.leader_epoch,
-                    committed_metadata=offset.metadata,
-                )
-            )
+        topics = encode_offsets(offsets, Partition)
 
         def commit(peer: Peer) -> tuple[Any, int]:
             version = peer.capabilities.pick(

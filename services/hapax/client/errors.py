@@ -19,7 +19,7 @@ import re
 from datetime import datetime
 
 from hapax.core.client_producer_state import Trouble
-from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.client_producer_verdicts import TRANSIENT, Verdict
 from hapax.core.errors import ErrorCode
 
 
@@ -123,34 +123,11 @@ def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional
     return FatalError(text, code=code, maybe_written=maybe_written)
 
 
-_RETRIABLE = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-    }
-)
+_RETRIABLE = frozenset(TRANSIENT) | {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+}
 """Codes after which the same call may succeed. 45 among them: a lost batch may be sent anew by the application."""
 
 

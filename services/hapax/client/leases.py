@@ -12,12 +12,11 @@ holder that restarts asks how many of its records each partition holds and goes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from hapax.client.cluster import Cluster
-from hapax.client.environment import ClientPorts, RealPorts
-from hapax.client.errors import FatalError, FencedError, NotHapaxError, WrongState, from_code
+from hapax.client.connected import Connected
+from hapax.client.environment import ClientPorts
+from hapax.client.errors import FatalError, FencedError, NotHapaxError, from_code
 from hapax.client.producer import StartFrom
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
@@ -61,40 +60,16 @@ class LeaseInfo(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class Leases:
+class Leases(Connected):
     """Settings as for an admin client. Calls raise HapaxError; NotHapaxError where the cluster is another system."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
-        self._options = Options(settings, "a")
-        self._cluster = Cluster(self._options, ports or RealPorts())
-        self._timeout: int = self._options["default.api.timeout.ms"]
+        options = Options(settings, "a")
+        super().__init__(options, options["default.api.timeout.ms"], ports)
         self._address: str | None = None
-        self._started = self._closed = False
 
-    async def start(self) -> Self:
-        if self._started:
-            raise WrongState("started before; make a new one")
-        self._started = True
-        try:
-            await self._cluster.start()
-            await self._cluster.within(self._timeout, "finding the allocator", self._find)
-        except BaseException:
-            await self._cluster.close()
-            raise
-        return self
-
-    async def close(self) -> None:
-        if self._started and not self._closed:
-            self._closed = True
-            await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    async def _after_start(self) -> None:
+        await self._cluster.within(self._timeout, "finding the allocator", self._find)
 
     async def take(
         self,
@@ -193,8 +168,7 @@ class Leases:
             raise NotHapaxError("the cluster names no allocator of producer ids")
 
     async def _call(self, method: str, request: bytes) -> bytes:
-        if self._address is None or self._closed:
-            raise WrongState("not started, or closed")
+        self._check_usable()
         seconds = self._options["request.timeout.ms"] / 1000
 
         async def attempt() -> bytes:

@@ -15,14 +15,13 @@ task attempt is a writer, the driver decides.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import NamedTuple, NoReturn, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from hapax.client.cluster import Cluster
+from hapax.client.connected import Connected
 from hapax.client.coordination import ConsumerGroup, Offsets
-from hapax.client.environment import ClientPorts, RealPorts
+from hapax.client.environment import ClientPorts
 from hapax.client.errors import AbortableError, FencedError, WrongState, from_code
 from hapax.client.producer import Committed, Producer
 from hapax.client.settings import Options, Settings
@@ -112,41 +111,14 @@ class Writer(Producer):
         raise WrongState("offsets are not part of multi-writer transactions")
 
 
-class MultiWriter:
+class MultiWriter(Connected):
     """The transactions of one transactional id. Settings as for a producer. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, transactional_id: str, *, ports: ClientPorts | None = None) -> None:
         self._settings = {k: v for k, v in settings.items() if k != "transactional.id"}
-        self._options = Options(self._settings, "p")
-        self._ports = ports or RealPorts()
-        self._cluster = Cluster(self._options, self._ports)
+        options = Options(self._settings, "p")
+        super().__init__(options, options["max.block.ms"], ports)
         self._id = transactional_id
-        self._timeout: int = self._options["max.block.ms"]
-        self._started = self._closed = False
-
-    async def start(self) -> Self:
-        if self._started:
-            raise WrongState("started before; make a new one")
-        self._started = True
-        try:
-            await self._cluster.start()
-        except BaseException:
-            await self._cluster.close()
-            raise
-        return self
-
-    async def close(self) -> None:
-        if self._started and not self._closed:
-            self._closed = True
-            await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def join(self, token: CommitToken, member: str, *, timeout_ms: int | None = None) -> Joined:
         """Opens or joins the transaction of a token. `member` is unique per attempt; joining twice under it gives
@@ -211,8 +183,7 @@ class MultiWriter:
         return CommitToken(scope, answer.value, answer.record_count) if answer.found else None
 
     async def _call(self, method: str, request: Message, response: type[Answer]) -> Answer:
-        if not self._started or self._closed:
-            raise WrongState("not started, or closed")
+        self._check_usable()
         encoded = request.SerializeToString()
 
         async def attempt() -> Answer:

@@ -31,7 +31,7 @@ class Verdict(Enum):
     """This producer cannot go on."""
 
 
-_TRANSIENT: Final[dict[int, Verdict]] = {
+TRANSIENT: Final[dict[int, Verdict]] = {
     code: Verdict.RETRY
     for code in (
         ErrorCode.CORRUPT_MESSAGE,
@@ -58,7 +58,9 @@ _TRANSIENT: Final[dict[int, Verdict]] = {
     )
 }
 
-PRODUCE: Final[Mapping[int, Verdict]] = _TRANSIENT | {
+"""Codes that pass by themselves, whatever was asked."""
+
+PRODUCE: Final[Mapping[int, Verdict]] = TRANSIENT | {
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Verdict.DUPLICATE,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.GAP,
     ErrorCode.UNKNOWN_PRODUCER_ID: Verdict.GAP,
@@ -73,7 +75,7 @@ PRODUCE: Final[Mapping[int, Verdict]] = _TRANSIENT | {
 }
 """Answers to a batch. A code that is not here refuses the batch and nothing more."""
 
-COORDINATOR: Final[Mapping[int, Verdict]] = _TRANSIENT | {
+COORDINATOR: Final[Mapping[int, Verdict]] = TRANSIENT | {
     ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORT,
     ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.ABORT,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORT,
