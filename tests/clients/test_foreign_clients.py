@@ -30,7 +30,7 @@ def client(request: pytest.FixtureRequest) -> ForeignClient:
 
 def new_topic(bootstrap: str, partitions: int) -> str:
     name = f"t-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": bootstrap})
     for created in admin.create_topics([NewTopic(name, partitions, 1)]).values():
         created.result(30)
     return name
@@ -38,7 +38,7 @@ def new_topic(bootstrap: str, partitions: int) -> str:
 
 def end_of(bootstrap: str, topic: str, partition: int) -> int:
     """The high watermark."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
+    consumer = Consumer({"log_level": 0, "bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
         return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
     finally:

@@ -21,6 +21,7 @@ def produce(bootstrap: str, topic: str, values: range, **settings: object) -> li
     """Produces numbers to partition 0; returns those whose delivery failed."""
     failed: list[str] = []
     producer = Producer({
+        "log_level": 0,
         "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 20, **settings,
     })
     for value in values:
@@ -36,6 +37,7 @@ def produce(bootstrap: str, topic: str, values: range, **settings: object) -> li
 def consume(bootstrap: str, topic: str, count: int) -> list[str]:
     """Everything from offset 0 on, until `count` records are there and the partition has no more."""
     consumer = Consumer({
+        "log_level": 0,
         "bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "enable.partition.eof": True,
         "fetch.wait.max.ms": 50,
     })
@@ -57,12 +59,12 @@ def consume(bootstrap: str, topic: str, count: int) -> list[str]:
 
 
 def make_topic(bootstrap: str, name: str, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(TIMEOUT)
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": bootstrap})
     admin.delete_topics([name])[name].result(TIMEOUT)
 
 
@@ -100,6 +102,7 @@ def test_a_broker_killed_while_it_is_written_to_loses_and_doubles_nothing(cluste
     make_topic(bootstrap, "t")
     failed: list[str] = []
     producer = Producer({
+        "log_level": 0,
         "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 20,
         "reconnect.backoff.max.ms": 100,
     })
@@ -139,7 +142,7 @@ def test_a_full_disk_refuses_writes_and_recovers_by_itself(cluster_factory: Make
 
 def _first_error(bootstrap: str, topic: str) -> object:
     errors: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 2000, "retries": 0})
+    producer = Producer({"log_level": 0, "bootstrap.servers": bootstrap, "message.timeout.ms": 2000, "retries": 0})
     producer.produce(topic, "lost", partition=0, on_delivery=lambda error, message: errors.append(error))
     producer.flush(TIMEOUT)
     assert errors[0] is not None, "a write to a full disk was acknowledged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from clients.foreign.face import Abortable, Fatal, Record
 
 TIMEOUT = 60.0
+QUIET = {"log_level": 0}
+"""A broker that is being killed is no news; and lines on stderr from its threads outlive the test."""
+FAULTS = (KafkaException, SystemError)
+"""The binding raises a fatal error out of its error callback; if a delivery report follows in the same turn, Python
+sees a callback that began with an exception set, and makes it a SystemError."""
 
 
 class ConfluentProducer:
@@ -20,8 +26,8 @@ class ConfluentProducer:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "linger.ms": 0,
-                # Without it the binding raises a fatal error out of whichever callback comes next.
                 "error_cb": lambda error: None,
+                **QUIET,
                 "reconnect.backoff.max.ms": 500,
             }
         )
@@ -35,6 +41,8 @@ class ConfluentProducer:
             try:
                 operation(*args)
                 return
+            except SystemError as raised:
+                raise Fatal(str(raised.__cause__ or raised)) from raised
             except KafkaException as raised:
                 error = raised.args[0]
                 if error.retriable() and time.monotonic() < deadline:
@@ -48,21 +56,27 @@ class ConfluentProducer:
         self._call(self._producer.begin_transaction)
 
     def send(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
-        self._producer.produce(topic, value, key, partition=partition, on_delivery=self._delivered)
-        self._producer.poll(0)
+        try:
+            self._producer.produce(topic, value, key, partition=partition, on_delivery=self._delivered)
+            self._producer.poll(0)
+        except FAULTS as raised:
+            raise Fatal(str(raised.__cause__ or raised)) from raised
 
     def _delivered(self, error: KafkaError | None, _message: Any) -> None:
         if self._failed is None:
             self._failed = error
 
     def flush(self) -> None:
-        left = self._producer.flush(TIMEOUT)
+        try:
+            left = self._producer.flush(TIMEOUT)
+        except FAULTS as raised:
+            raise Fatal(str(raised.__cause__ or raised)) from raised
         if left or self._failed is not None:
             error = self._failed
             raise (Fatal if error is not None and error.fatal() else Abortable)(str(error or f"{left} unsent"))
 
     def send_offsets(self, topic: str, partition: int, offset: int, group: str) -> None:
-        consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": group})
+        consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": group, **QUIET})
         try:
             metadata = consumer.consumer_group_metadata()
         finally:
@@ -77,8 +91,9 @@ class ConfluentProducer:
         self._call(self._producer.abort_transaction, TIMEOUT)
 
     def close(self) -> None:
-        self._producer.purge()
-        self._producer.flush(1)
+        with contextlib.suppress(*FAULTS):
+            self._producer.purge()
+            self._producer.flush(1)
 
 
 class ConfluentReader:
@@ -91,6 +106,7 @@ class ConfluentReader:
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
+                **QUIET,
             }
         )
 
@@ -123,7 +139,7 @@ class Confluent:
     name = "confluent"
 
     def produce_idempotently(self, bootstrap: str, topic: str, records: list[tuple[int, bytes, bytes]]) -> list[int]:
-        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1})
+        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, **QUIET})
         offsets: list[int] = []
 
         def delivered(error: KafkaError | None, message: Any) -> None:
