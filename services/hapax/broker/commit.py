@@ -53,11 +53,12 @@ class Committer:
         if not self._opening and (self._open == 0 or len(self._queue) > _LOGS_PER_ROUND):
             # At the end of the loop's turn: all requests of one read of the sockets share the first round.
             self._opening = True
-            asyncio.get_running_loop().call_soon(self._open_lane)
+            asyncio.get_running_loop().call_soon(self._open_lanes)
 
-    def _open_lane(self) -> None:
+    def _open_lanes(self) -> None:
         self._opening = False
-        if self._queue and self._open < _LANES:
+        wanted = min(_LANES, -(-len(self._queue) // _LOGS_PER_ROUND))
+        while self._open < wanted:
             self._open += 1
             lane = asyncio.get_running_loop().create_task(self._run())
             self._lanes.add(lane)

@@ -97,6 +97,17 @@ async def test_only_the_last_record_of_each_key_stays_and_offsets_do_not_change(
     assert await harness.replica.keeping.compact() is None
 
 
+async def test_a_batch_that_loses_records_keeps_its_offsets(folder: RealDisk) -> None:
+    harness = await begin(folder)
+    await write(harness, records({"a": "1", "b": "1", "c": "1"}))
+    for n in range(60):
+        await write(harness, records({"b": str(n), "c": str(n)}))
+    await harness.replica.keeping.compact()
+    first = harness.log_headers()[0]
+    assert (first.base_offset, first.last_offset, first.record_count) == (0, 2, 1)
+    assert [record.offset for record in decode_batch(harness.log_bytes(), 0, first.size)] == [0]
+
+
 async def test_readers_walk_over_the_gaps(folder: RealDisk) -> None:
     harness = await begin(folder)
     for n in range(200):
@@ -190,7 +201,10 @@ async def test_transactions(folder: RealDisk) -> None:
     marked = {h.base_offset for h in harness.log_headers() if h.is_control}
     assert {t.last_offset for t in machine.aborted} <= marked, "an entry without its marker misleads readers"
     assert len([c for c in controls(harness) if c.producer_id == 2]) < 25
-    state = list(machine.describe_producers())
+    state, aborted = list(machine.describe_producers()), list(machine.aborted)
+    await harness.replica.close()
+    await harness.open(internal=True, clean=True)
+    assert list(harness.replica.machine.aborted) == aborted
     await check_full_replay(harness, before, open_at)
     assert [p.serial for p in harness.replica.machine.describe_producers()] == [p.serial for p in state]
 

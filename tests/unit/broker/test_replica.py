@@ -196,7 +196,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_any_more(harness: Har
     assert "Input/output error" in harness.fatal[0]
     harness.disk.sync_fails = False
     later = harness.produce(batch())
-    await turns()
+    await harness.committer.drain()
     assert number not in harness.calls.results
     assert later not in harness.calls.results
     assert harness.replica.machine.high_watermark == 0
@@ -236,6 +236,16 @@ async def test_an_unverified_batch_is_refused(harness: Harness) -> None:
 async def test_a_transactional_batch_needs_a_transactional_id(harness: Harness) -> None:
     result = await harness.produced(batch(producer_id=7, epoch=0, sequence=0, transactional=True))
     assert result.error == ErrorCode.INVALID_TXN_STATE
+
+
+async def test_an_answer_from_before_a_marker_counts_for_nothing(harness: Harness) -> None:
+    """It may speak of the transaction that the marker has just ended (rule 3)."""
+    number = harness.produce(batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x")
+    harness.replica.write_markers([Marker(7, 0, True, 0, serial=1)])
+    harness.verify()
+    assert number not in harness.calls.results
+    harness.verify()
+    assert (await harness.calls.result(number)).base_offset == 1
 
 
 async def test_markers_move_the_last_stable_offset(harness: Harness) -> None:
@@ -349,6 +359,16 @@ async def test_a_restart_finds_the_state_of_live_operation(harness: Harness, cle
     assert len(read.aborted) == 2
     duplicate = await harness.produced(batch(producer_id=1, epoch=0, sequence=29))
     assert duplicate.base_offset == 29
+
+
+async def test_aborted_transactions_that_only_a_scan_found_are_kept(harness: Harness) -> None:
+    await filled(harness)
+    harness.crash()
+    await harness.open()
+    await harness.replica.close()
+    await harness.open(clean=True)
+    assert harness.recovery.clean
+    assert len(harness.replica.machine.aborted) == 2
 
 
 async def test_checkpoints_come_with_bytes_and_with_segments(folder: RealDisk) -> None:

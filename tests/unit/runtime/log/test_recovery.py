@@ -96,6 +96,16 @@ async def test_a_damaged_batch_and_what_follows_it_are_cut(disk: RealDisk) -> No
     assert whole_log(again) == list(range(22))
 
 
+async def test_a_batch_of_offsets_that_were_there_before_is_cut(log: SegmentLog, disk: RealDisk) -> None:
+    for _ in range(3):
+        append(log)
+    log.active.file.append([batch(1)])
+    log.close()
+    again, recovery, _ = await reopen(disk)
+    assert recovery.truncated_why == "a batch of offset 1 where 3 was due"
+    assert again.end_offset == 3
+
+
 async def test_zeros_at_the_end_are_cut(log: SegmentLog, disk: RealDisk) -> None:
     append(log)
     log.active.file.append([bytes(4096)])

@@ -99,6 +99,22 @@ async def test_sync_and_checkpoint_make_names_indexes_and_snapshot_durable(log: 
     ]
 
 
+async def test_what_is_written_during_a_sync_needs_another_one(log: SegmentLog) -> None:
+    append(log)
+    first = log.begin_sync()
+    append(log)
+    log.release(first)
+    log.finish_sync(first)
+    assert (log.synced_offset, log.needs_sync) == (1, True)
+    assert log.begin_sync().segments == [log.active]
+
+
+async def test_two_syncs_at_once_do_not_believe_one_another(log: SegmentLog) -> None:
+    append(log)
+    first, second = log.begin_sync(), log.begin_sync()
+    assert first.segments == second.segments == [log.active]
+
+
 async def test_a_failed_write_leaves_the_log_as_it_was(log: SegmentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     append(log)
     file = log.active.file
