@@ -34,7 +34,11 @@ install_with_uv() { # uv is only a faster pip: anything that fails here is left 
         uv=.venv/bin/uv
     fi
     UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}} SSL_CERT_FILE=${SSL_CERT_FILE:-${PIP_CERT:-}} \
-        "$uv" pip install --quiet --python .venv/bin/python --require-hashes -r requirements.lock
+        "$uv" pip install --quiet --compile-bytecode --python .venv/bin/python --require-hashes -r requirements.lock
+}
+
+bytecode() { # where PYTHONDONTWRITEBYTECODE is set, every process would compile all of it anew
+    .venv/bin/python -m compileall -q services spark
 }
 
 etcd() {
@@ -71,5 +75,6 @@ java_for_spark() {
 }
 
 python_packages
+bytecode
 etcd
 java_for_spark
