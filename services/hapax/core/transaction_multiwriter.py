@@ -351,8 +351,12 @@ def _winner_checks(transaction: Transaction, winners: tuple[Winner, ...]) -> tup
 
 
 def _with_winners(transaction: Transaction, winners: tuple[Winner, ...]) -> tuple[Member, ...]:
-    won = {winner.producer_id: tuple(each.partition for each in winner.partitions) for winner in winners}
-    return tuple(replace(member, won=won.get(member.producer_id, ())) for member in transaction.members)
+    # In the order in which the member registered them, as the log gives them back: not in the commit's.
+    named = {winner.producer_id: {each.partition for each in winner.partitions} for winner in winners}
+    return tuple(
+        replace(member, won=tuple(p for p in member.partitions if p in named.get(member.producer_id, ())))
+        for member in transaction.members
+    )
 
 
 def _missing_records(missing: tuple[WinnerCheck, ...]) -> Refusal:

@@ -215,6 +215,18 @@ def test_winners_are_committed_and_the_rest_aborted() -> None:
     assert driver.txn().state is State.COMPLETE_COMMIT and driver.txn().members == ()
 
 
+def test_the_order_in_which_a_commit_names_partitions_does_not_enter_the_state() -> None:
+    driver = Driver()
+    member = driver.run_join()
+    registered = (partition(1), partition(0), partition(0, "u", 2))
+    driver.run_verify(member.identity, *registered)
+    driver.run_end_token(winners=(winner(member.identity, registered[0], registered[2], registered[1]),))
+    live = driver.txn()
+    assert live.members[0].won == registered
+    driver.take_over()
+    assert driver.txn().members == live.members
+
+
 def test_a_missing_record_fails_the_commit_and_decides_nothing() -> None:
     driver = Driver()
     member = driver.run_join().identity
