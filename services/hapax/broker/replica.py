@@ -25,6 +25,7 @@ from hapax.codec.batch import (
     check_batch,
     check_client_batch,
     iterate_batches,
+    make_header,
     patch_append_time,
     patch_prefix,
     read_header,
@@ -64,7 +65,6 @@ _PLAIN: Final = COMPRESSION_MASK & 3 | LOG_APPEND_TIME | TRANSACTIONAL
 _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
 
-_make_header = BatchHeader._make
 
 
 class Settles(Protocol):
@@ -311,7 +311,7 @@ class Replica:
         machine = self.machine
         base_offset = machine.log_end_offset
         patch_prefix(batch, base_offset, self.leader_epoch)
-        header = _make_header((base_offset, header[1], self.leader_epoch, *header[3:]))
+        header = make_header((base_offset, header[1], self.leader_epoch, *header[3:]))
         self._persist(batch, header)
         machine.replay(header)
         self._written()
