@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from hapax.codec.metadata import OFFSETS_TOPIC
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_record import TransactionPartition
 from hapax.core.transaction_requests import Marker, MarkerResult, SendMarkers
 from hapax.core.types import NodeId, ShardEpoch, ShardId
@@ -55,6 +55,21 @@ class Sender(Protocol):
     def serving(self) -> bool: ...
 
     def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None: ...
+
+
+class Asked:
+    """Stands for a shard where one call waits for the answer to its markers itself."""
+
+    def __init__(self, shard: ShardId, epoch: ShardEpoch) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.serving = True
+        self.answer: asyncio.Future[Sequence[MarkerResult]] = asyncio.get_running_loop().create_future()
+
+    def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None:
+        """The first destination's answer; ask for one partition only."""
+        if not self.answer.done():
+            self.answer.set_result(results)
 
 
 class _Item(NamedTuple):
@@ -121,6 +136,13 @@ class MarkerSender:
             self._schedule(address, queue)
         if nowhere:
             self._loop.call_soon(sender.markers_answered, sent, sender.epoch, nowhere)
+
+    async def send_once(self, asked: Asked, sent: SendMarkers) -> None:
+        """Returns when the marker (for one partition) is stored. Raises Refusal."""
+        self.send(asked, sent)
+        for result in await asked.answer:
+            if result.error:
+                raise Refusal(result.error, "the partition's leader did not store the marker")
 
     def _destination(self, partition: TransactionPartition) -> tuple[str, bool] | ErrorCode:
         """(address, whether it takes offsets), or the answer where there is none."""

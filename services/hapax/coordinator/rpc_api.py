@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from hapax.codec.metadata import OFFSETS_TOPIC
+from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import CONFIRMED_WITHIN_S
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import OffsetsMarker
 from hapax.core.transaction_record import Token, TransactionPartition
 from hapax.core.transaction_requests import (
-    AbortHanging,
     Caller,
     CommitTokenFound,
     EndTransaction,
@@ -33,7 +33,6 @@ from hapax.core.transaction_requests import (
 )
 from hapax.core.types import (
     Millis,
-    Offset,
     PartitionIndex,
     ProducerEpoch,
     ProducerId,
@@ -54,6 +53,9 @@ _Response = TypeVar("_Response")
 
 
 class RpcApi:
+    hanging: HangingTransactions
+    """Set when the shards start."""
+
     def __init__(self, shards: Shards, view: ClusterView, clock: Clock) -> None:
         self._shards = shards
         self._view = view
@@ -118,29 +120,7 @@ class RpcApi:
 
     async def _abort_hanging(self, payload: bytes) -> bytes:
         request = coordinator_pb2.AbortHangingRequest.FromString(payload)
-
-        async def answer() -> coordinator_pb2.AbortHangingResponse:
-            topic = self._view.topic_by_id(TopicId(request.partition.topic_id))
-            if topic is None:
-                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID)
-            question = AbortHanging(
-                request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
-                TransactionPartition(topic.name, topic.topic_id, PartitionIndex(request.partition.partition)),
-                Offset(request.first_offset), self._caller(),
-            )
-            if request.transactional_id:
-                await self._shards.txn_shard(request.transactional_id).abort_hanging(question)
-                return coordinator_pb2.AbortHangingResponse()
-            for shard in self._shards.txn_shards():
-                try:
-                    await shard.abort_hanging(question)
-                    return coordinator_pb2.AbortHangingResponse()
-                except Refusal as refusal:
-                    if refusal.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                        raise
-            raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "no transactional id here uses this producer id")
-
-        return (await _answered(answer, coordinator_pb2.AbortHangingResponse)).SerializeToString()
+        return (await self.hanging.abort(request)).SerializeToString()
 
     async def _write_offsets_markers(self, payload: bytes) -> bytes:
         request = coordinator_pb2.WriteOffsetsMarkersRequest.FromString(payload)

@@ -13,6 +13,7 @@ from typing import Final
 from hapax.codec.metadata import NodeRecord
 from hapax.coordinator.counters import Counters
 from hapax.coordinator.groups import OffsetsShard
+from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.kafka_api import KafkaApi
 from hapax.coordinator.log_reader import LogReader
 from hapax.coordinator.log_writer import LogWriter
@@ -140,6 +141,9 @@ class CoordinatorService:
         )
         verifier = OffsetsVerifier(
             ports.network, view, self.node_id, ports.random, self.rpc.verify_partitions
+        )
+        self.rpc.hanging = HangingTransactions(
+            self.shards, view, ports.network, ports.clock, self.node_id, markers, events
         )
         winners = WinnersOfPartitions(ports.network, view)
         reserve = Reserve(self.producer_ids)

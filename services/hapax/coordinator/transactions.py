@@ -13,7 +13,7 @@ from typing import Protocol
 
 from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
-from hapax.coordinator.markers import MarkerSender, retry_after
+from hapax.coordinator.markers import Asked, MarkerSender, retry_after
 from hapax.coordinator.shard import SLICE, Node, Shard, SupersededConnection
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
@@ -172,21 +172,12 @@ class TxnShard(Shard):
         """Answers when the marker is stored. Raises Refusal."""
         self.check_serving()
         decision = self.machine.abort_hanging(request, self.now())
-        assert isinstance(decision, Decision)
+        if not isinstance(decision, Decision):
+            raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "a record of this transactional id is being written")
         await self.confirm()
         for effect in decision.effects:
             assert isinstance(effect, SendMarkers)
-            stored: asyncio.Future[Sequence[MarkerResult]] = asyncio.get_running_loop().create_future()
-            self._markers.send(_Asked(self, stored), effect)
-            async with asyncio.timeout(self.node.settings.request_timeout_ms / 1000):
-                for result in await stored:
-                    if result.error:
-                        raise Refusal(result.error, "the partition's leader refused the marker")
-        self._events.record(
-            "hanging_transaction_aborted", transactional_id=request.transactional_id,
-            producer_id=request.producer_id, topic=request.partition.topic, partition=request.partition.partition,
-            first_offset=request.first_offset,
-        )
+            await self._markers.send_once(Asked(self.shard, self.epoch), effect)
 
     def persist(self, record: Record) -> asyncio.Future[None]:
         """Appends a record that the machine has decided. The future is done after its replay.
@@ -395,24 +386,6 @@ class TxnShard(Shard):
 
 class _WinnersWanted(Exception):
     """The decision needs to know what the partitions hold."""
-
-
-class _Asked:
-    """Stands for a shard where one call waits for its markers itself."""
-
-    def __init__(self, shard: TxnShard, stored: asyncio.Future[Sequence[MarkerResult]]) -> None:
-        self.shard = shard.shard
-        self.epoch = shard.epoch
-        self._of = shard
-        self._stored = stored
-
-    @property
-    def serving(self) -> bool:
-        return self._of.serving and self._of.epoch == self.epoch
-
-    def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None:
-        if not self._stored.done():
-            self._stored.set_result(results)
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

@@ -38,26 +38,30 @@ class VerifyPartitionsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., shard: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.PartitionError, _Mapping]]] = ...) -> None: ...
 
 class AbortHangingRequest(_message.Message):
-    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partition", "first_offset")
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partition", "first_offset", "own_shards_only")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OWN_SHARDS_ONLY_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partition: _common_pb2.TopicPartition
     first_offset: int
-    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ...) -> None: ...
+    own_shards_only: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., own_shards_only: _Optional[bool] = ...) -> None: ...
 
 class AbortHangingResponse(_message.Message):
-    __slots__ = ("error", "reason")
+    __slots__ = ("error", "reason", "shards")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OffsetsMarker(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "commit", "coordinator_epoch", "serial", "group_shards", "shard")

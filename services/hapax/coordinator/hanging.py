@@ -1,0 +1,142 @@
+"""Ends transactions that hang on a partition: open there past every limit, whatever the reason (self-healing).
+
+Whoever knows the transaction decides: an open or deciding one is left alone, since its own end will mark the partition.
+A broker knows the transactional id only of what it has seen begin itself; where it does not, every shard of the
+cluster is asked for the producer id. Only when all of them, each by its present owner, say that they do not know it is
+the transaction nobody's, and aborted as such. The marker is conditional in every case: it decides only a transaction
+that began at the offset which the broker named (rule 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from hapax.coordinator.markers import Asked, MarkerSender
+from hapax.coordinator.shards import Shards
+from hapax.coordinator.transactions import EventSink
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_record import TransactionPartition
+from hapax.core.transaction_requests import AbortHanging, Caller, Marker, SendMarkers
+from hapax.core.types import (
+    NO_SERIAL,
+    Millis,
+    NodeId,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    ShardEpoch,
+    ShardId,
+    TopicId,
+)
+from hapax.rpc.gen.hapax.internal.v1.coordinator_pb2 import AbortHangingRequest, AbortHangingResponse
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Clock, Network, RpcError
+
+ABORT_HANGING: Final = "/hapax.internal.v1.TxnCoordinator/AbortHanging"
+
+_NO_SHARD: Final = ShardId(-1)
+_WHOLE_CLUSTER: Final = ShardEpoch(2**31 - 1)
+"""Coordinator epoch of a marker for a producer that no shard knows: above whichever wrote the last one."""
+_CALL_TIMEOUT_S: Final = 5.0
+
+
+class HangingTransactions:
+    def __init__(
+        self, shards: Shards, view: ClusterView, network: Network, clock: Clock, node_id: NodeId,
+        markers: MarkerSender, events: EventSink,
+    ) -> None:
+        self._shards = shards
+        self._view = view
+        self._network = network
+        self._clock = clock
+        self._node_id = node_id
+        self._markers = markers
+        self._events = events
+
+    async def abort(self, request: AbortHangingRequest) -> AbortHangingResponse:
+        """Answered when the marker is stored."""
+        topic = self._view.topic_by_id(TopicId(request.partition.topic_id))
+        if topic is None:
+            return AbortHangingResponse(error=ErrorCode.UNKNOWN_TOPIC_ID)
+        question = AbortHanging(
+            request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
+            TransactionPartition(topic.name, topic.topic_id, PartitionIndex(request.partition.partition)),
+            Offset(request.first_offset), Caller("", "", Millis(self._clock.monotonic_ms())),
+        )
+        try:
+            if request.transactional_id:
+                await self._shards.txn_shard(request.transactional_id).abort_hanging(question)
+            else:
+                strangers = await self._ask_own(question)
+                if strangers is not None and request.own_shards_only:
+                    return AbortHangingResponse(error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, shards=strangers)
+                if strangers is not None and not await self._ask_others(request, strangers):
+                    await self._abort_as_nobodys(question)
+        except Refusal as refusal:
+            return AbortHangingResponse(error=refusal.code, reason=refusal.reason)
+        if not request.own_shards_only:
+            self._report(question)
+        return AbortHangingResponse()
+
+    async def _ask_own(self, question: AbortHanging) -> list[int] | None:
+        """None: done. Else the shards of this process, none of which knows the producer. Raises Refusal."""
+        asked = []
+        for shard in self._shards.txn_shards():
+            try:
+                await shard.abort_hanging(question)
+                return None
+            except Refusal as refusal:
+                if refusal.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    raise
+            await shard.confirm()
+            asked.append(int(shard.shard))
+        return asked
+
+    async def _ask_others(self, request: AbortHangingRequest, strangers: list[int]) -> bool:
+        """True: one of them has done it. False: no shard of the cluster knows the producer. Raises Refusal."""
+        cluster = self._view.cluster
+        assert cluster is not None
+        missing = set(range(cluster.txn_shards)) - set(strangers)
+        further = AbortHangingRequest()
+        further.CopyFrom(request)
+        further.own_shards_only = True
+        owners = {}
+        for shard in sorted(missing):
+            owner = self._view.txn_shard_owner(shard)
+            if owner is not None and owner.node_id != self._node_id:
+                owners[owner.node_id] = owner.rpc_address
+        answers = await asyncio.gather(*(self._call(address, further) for address in owners.values()))
+        for answer in answers:
+            if answer.error == ErrorCode.NONE:
+                return True
+            if answer.error != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise Refusal(ErrorCode(answer.error), answer.reason)
+            missing -= set(answer.shards)
+        if missing:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shards {sorted(missing)} could not be asked")
+        return False
+
+    async def _call(self, address: str, request: AbortHangingRequest) -> AbortHangingResponse:
+        try:
+            answer = await self._network.rpc_channel(address).call(
+                ABORT_HANGING, request.SerializeToString(), _CALL_TIMEOUT_S
+            )
+        except RpcError as error:
+            return AbortHangingResponse(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, reason=str(error))
+        return AbortHangingResponse.FromString(answer)
+
+    async def _abort_as_nobodys(self, question: AbortHanging) -> None:
+        marker = Marker(question.producer_id, question.producer_epoch, False, (question.partition,))
+        await self._markers.send_once(
+            Asked(_NO_SHARD, _WHOLE_CLUSTER), SendMarkers("", NO_SERIAL, 1, (marker,), question.first_offset)
+        )
+
+    def _report(self, question: AbortHanging) -> None:
+        self._events.record(
+            "hanging_transaction_aborted", transactional_id=question.transactional_id,
+            producer_id=question.producer_id, producer_epoch=question.producer_epoch,
+            topic=question.partition.topic, partition=question.partition.partition,
+            first_offset=question.first_offset,
+        )
