@@ -199,6 +199,9 @@ class SimDisk:
             del self.store.names[name]
         self.store.folders = {f for f in self.store.folders if f != path and not f.startswith(path + "/")}
 
+    def discard(self, path: str) -> None:
+        self.remove_tree(path)
+
     async def sync_folder(self, path: str) -> None:
         await asyncio.sleep(self.store.rng.uniform(*self.store.sync_delay))
         prefix = path.rstrip("/") + "/" if path.strip("/.") else ""

@@ -120,6 +120,9 @@ class Poll:
             except Cold as found:
                 cold.append((replica, found))
                 continue
+            except OSError as failure:
+                log.warning("a read failed", partition=partition.partition, error=failure)
+                fetched = failed(partition, ErrorCode.KAFKA_STORAGE_ERROR)
             error = error or fetched.error != 0 or fetched.diverging is not None
             size += 0 if fetched.records is None else fetched.records.size
             results.append(fetched)

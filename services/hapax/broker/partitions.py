@@ -8,6 +8,7 @@ topic's folder goes and never comes back, since folders carry the topic's id (ru
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Final
 
@@ -32,7 +33,7 @@ from hapax.runtime.log.layout import (
     partition_folder,
 )
 from hapax.runtime.log.segment_log import SegmentLog
-from hapax.runtime.ports import MetadataStore, MetadataUnavailable, Task
+from hapax.runtime.ports import Disk, MetadataStore, MetadataUnavailable, Task
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings, SettingsError
 
@@ -40,6 +41,7 @@ log = telemetry.logger("partitions")
 
 _OPEN_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.1
+_REOPEN_S: Final = 1.0
 
 
 class PartitionSet:
@@ -61,8 +63,10 @@ class PartitionSet:
         self._store = store
         self._registration: Registration | None = None
         self._folders: dict[TopicIdPartition, str] = {}
-        self._clean = False
+        self._clean: dict[str, int] = {}
+        """Folders that the last stop left clean -> size of their newest log then."""
         self._changed: dict[TopicIdPartition, None] = {}
+        self._unopened: set[TopicIdPartition] = set()
         self._wake = asyncio.Event()
         self._follower: Task | None = None
         self._unfollow: Callable[[], None] | None = None
@@ -107,13 +111,13 @@ class PartitionSet:
     async def start(self) -> None:
         """Looks through the data folder."""
         disk = self.shared.disk
-        self._clean = disk.exists(CLEAN_SHUTDOWN)
-        if self._clean:
+        if disk.exists(CLEAN_SHUTDOWN):
+            self._clean = _read_clean_shutdown(disk)
             disk.remove(CLEAN_SHUTDOWN)
             await disk.sync_folder("")
         for name in disk.list(""):
             if is_gone_folder(name, "delete"):
-                disk.remove_tree(name)
+                disk.discard(name)
             elif parse_partition_folder(name) is not None and disk.list(name):
                 self._found(name)
 
@@ -127,24 +131,13 @@ class PartitionSet:
             topic_id = decode_partition_metadata(file.read(0, file.size()))
             file.close()
         except (FileNotFoundError, LayoutError) as error:
-            if self._has_data(folder):
+            if any(_size(disk, f"{folder}/{name}") for name in disk.list(folder) if name.endswith(LOG)):
                 log.warning("a folder without a readable topic id is left alone", folder=folder, reason=error)
             else:
                 disk.remove_tree(folder)  # a crash came while it was made
             return
         partition = TopicIdPartition(topic_id, parsed.partition)
         self._folders[partition] = folder
-
-    def _has_data(self, folder: str) -> bool:
-        disk = self.shared.disk
-        for name in disk.list(folder):
-            if name.endswith(LOG):
-                file = disk.open(f"{folder}/{name}")
-                size = file.size()
-                file.close()
-                if size:
-                    return True
-        return False
 
     def follow(self, registration: Registration) -> None:
         """Begins to serve what the store assigns to this registration."""
@@ -245,12 +238,25 @@ class PartitionSet:
                 self.shared.committer.failed(error)
                 return
             except OSError as error:
-                log.error("a partition cannot be opened; trying again", partition=partition, error=error)
-                await asyncio.sleep(_RETRY_S)
-                self._changed[partition] = None
-                self._wake.set()
+                self._cannot_open(partition, error)
                 return
+        self._unopened.discard(partition)
         self._lead(replica)
+
+    def _cannot_open(self, partition: TopicIdPartition, error: OSError) -> None:
+        """Mostly a full disk. One line, and another attempt every second."""
+        if partition not in self._unopened:
+            self._unopened.add(partition)
+            log.error("a partition cannot be opened; trying again", partition=self._name_of(partition), error=error)
+        asyncio.get_running_loop().call_later(_REOPEN_S, self._look_again, partition)
+
+    def _look_again(self, partition: TopicIdPartition) -> None:
+        self._changed[partition] = None
+        self._wake.set()
+
+    def _name_of(self, partition: TopicIdPartition) -> str:
+        topic = self.view.topic_by_id(partition.topic_id)
+        return partition_folder("?" if topic is None else topic.name, partition.partition)
 
     def _lead(self, replica: Replica) -> None:
         """Also when the opening took so long that somebody else leads by now: then nothing happens."""
@@ -272,7 +278,8 @@ class PartitionSet:
             await self._make(replica, topic)
         else:
             started = asyncio.get_running_loop().time()
-            recovery = await open_replica(replica, known, clean=self._clean)
+            clean = self._clean.get(known, -1) == _newest_log_size(self.shared.disk, known)
+            recovery = await open_replica(replica, known, clean=clean)
             if not recovery.clean:
                 log.info(
                     "recovered after an unclean stop", partition=replica.name, from_offset=recovery.from_offset,
@@ -313,8 +320,8 @@ class PartitionSet:
             disk = self.shared.disk
             gone = gone_folder(folder, partition.topic_id, "delete")
             disk.rename(folder, gone)
-            disk.remove_tree(gone)
             await disk.sync_folder("")
+            disk.discard(gone)
             log.info("removed a deleted topic's folder", folder=folder)
 
     # --- end ------------------------------------------------------------------------------------------------------
@@ -335,8 +342,14 @@ class PartitionSet:
                 await replica.close()
 
         await asyncio.gather(*(close(replica) for replica in self.replicas.values()))
+        clean = {
+            folder: _newest_log_size(self.shared.disk, folder) if partition in self.replicas else self._clean[folder]
+            for partition, folder in self._folders.items()
+            if partition in self.replicas or folder in self._clean  # not opened this time: as clean as it was
+        }
         self.replicas.clear()
-        await self.shared.disk.write_atomically(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
+        content = {"version": 0, "brokerEpoch": -1, "sizes": clean}
+        await self.shared.disk.write_atomically(CLEAN_SHUTDOWN, json.dumps(content).encode())
 
     async def abandon(self) -> None:
         """Ends without touching the disk: the next start recovers."""
@@ -353,3 +366,27 @@ class PartitionSet:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower = None
+
+
+def _read_clean_shutdown(disk: Disk) -> dict[str, int]:
+    file = disk.open(CLEAN_SHUTDOWN)
+    try:
+        sizes = json.loads(file.read(0, file.size())).get("sizes", {})
+    except ValueError:
+        return {}
+    finally:
+        file.close()
+    return {str(folder): int(size) for folder, size in sizes.items()}
+
+
+def _newest_log_size(disk: Disk, folder: str) -> int:
+    logs = [name for name in disk.list(folder) if name.endswith(LOG)]
+    return _size(disk, f"{folder}/{logs[-1]}") if logs else 0
+
+
+def _size(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()

@@ -167,6 +167,9 @@ class RealDisk:
         if os.path.exists(full):
             shutil.rmtree(full)
 
+    def discard(self, path: str) -> None:
+        self.off_loop(_discard, self._full(path)).add_done_callback(_ignore_failure)
+
     async def sync_folder(self, path: str) -> None:
         await self.off_loop(_sync_folder, self._full(path))
 
@@ -234,6 +237,19 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
             loop.call_soon_threadsafe(disk._finish, future, error)
         except RuntimeError:
             return  # The loop was closed: nobody waits any more.
+
+
+def _discard(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _ignore_failure(future: asyncio.Future[None]) -> None:
+    """What could not be removed is found again at the next start."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _sync_all(fds: Sequence[int]) -> None:

@@ -178,6 +178,48 @@ async def test_a_restarted_process_serves_nothing_under_its_old_epoch(begin: Cal
     assert [h[1] for h in again.partitions.find("t", 0).machine.leader_epochs.entries()] == [0, 5]
 
 
+@pytest.mark.parametrize("first_clean", [True, False])
+async def test_a_clean_stop_says_nothing_of_what_was_not_open(
+    begin: Callable[[], Broker], folder: RealDisk, first_clean: bool
+) -> None:
+    """A crash, then a process that ends cleanly before it opened the partition: it still needs its scan."""
+    broker = begin()
+    await broker.start()
+    topic_id = broker.make_topic()
+    await broker.served()
+    await broker.write(5)
+    await broker.stop(clean=first_clean)
+    between = begin()
+    await between.start()
+    await between.stop(clean=True)
+    assert folder.exists(".kafka_cleanshutdown")
+    again = begin()
+    await again.start()
+    again.assign(topic_id, epoch=1)
+    await again.served()
+    assert again.end_offset() == 5
+    sizes = again.partitions._clean
+    assert ("t-0" in sizes) == first_clean
+
+
+async def test_a_folder_that_changed_since_the_clean_stop_is_scanned(
+    begin: Callable[[], Broker], folder: RealDisk
+) -> None:
+    broker = begin()
+    await broker.start()
+    topic_id = broker.make_topic()
+    await broker.served()
+    await broker.write(5)
+    await broker.stop(clean=True)
+    folder.open(f"t-0/{0:020d}.log").append([b"something else"])
+    again = begin()
+    await again.start()
+    again.assign(topic_id, epoch=1)
+    await again.served()
+    assert again.end_offset() == 5
+    assert again.partitions.find("t", 0).log.active.size == 5 * len(batch())
+
+
 async def test_a_partition_given_to_another_is_not_served(begin: Callable[[], Broker]) -> None:
     broker = begin()
     await broker.start()

@@ -114,6 +114,17 @@ def test_names(disk: RealDisk) -> None:
     assert disk.free_bytes() > 0
 
 
+async def test_discard_removes_some_time(disk: RealDisk) -> None:
+    disk.make_folder("f/g")
+    disk.open("f/g/h", create=True).close()
+    disk.open("x", create=True).close()
+    for name in ("f", "x", "missing"):
+        disk.discard(name)
+    disk.close()  # waits for what is under way
+    assert not disk.exists("f")
+    assert not disk.exists("x")
+
+
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
     first = open_folder(str(tmp_path))
     with pytest.raises(FolderInUse, match="in use by another process"):

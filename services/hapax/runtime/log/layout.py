@@ -27,6 +27,8 @@ INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
+DELETED: Final = ".deleted"
+"""Ending of a segment's log that is on its way out."""
 SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 """The files of one segment. `.log` is the first to go: an index without its log is swept away at the next start."""
 

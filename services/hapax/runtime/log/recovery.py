@@ -18,6 +18,7 @@ from hapax.core.partition import AbortedTransaction
 from hapax.runtime.log.compaction import finish_swaps
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import (
+    DELETED,
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
@@ -111,7 +112,7 @@ def _swept(disk: Disk, folder: str) -> list[str]:
     for name in names:
         parsed = parse_offset_name(name)
         orphan = parsed is not None and parsed[1] in SEGMENT_SUFFIXES and name.partition(".")[0] not in logs
-        if orphan or name.endswith((".tmp", ".deleted")):
+        if orphan or name.endswith((".tmp", DELETED)):
             disk.remove(f"{folder}/{name}")
         else:
             kept.append(name)

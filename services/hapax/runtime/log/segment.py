@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from hapax.codec.batch import HEADER_SIZE, LENGTH_END
 from hapax.runtime.log.index import OffsetIndex, TimeIndex
-from hapax.runtime.log.layout import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
+from hapax.runtime.log.layout import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
 from hapax.runtime.ports import Disk, File
 
 _WINDOW: Final = 4096
@@ -212,8 +212,12 @@ class Segment:
             self._dropped()
 
     def _remove(self) -> None:
+        """The log's name goes at once, its bytes in their own time."""
         self.file.close()
-        for suffix in SEGMENT_SUFFIXES:
+        if self.disk.exists(self.path(LOG)):
+            self.disk.rename(self.path(LOG), self.path(LOG) + DELETED)
+            self.disk.discard(self.path(LOG) + DELETED)
+        for suffix in SEGMENT_SUFFIXES[1:]:
             self.disk.remove(self.path(suffix))
 
 
