@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.codec.batch import HEADER_SIZE, read_header
 from hapax.core.connection_fencing import ConnectionFencing
-from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition import OpenTransaction
 from hapax.core.transaction_record import ProducerIdentity
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.core.verification import FIRST_VERSION_THAT_ADDS
@@ -36,6 +36,7 @@ from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 _NO_INTERNAL_WRITES: Final = PartitionResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
 )
+AskToAbort = Callable[[Replica, OpenTransaction], Awaitable[Refusal | None]]
 _ACKS: Final = (-1, 0, 1)
 _TRANSACTIONAL: Final = 0x10
 _ONE_REPLICA: Final = PartitionResult(
@@ -194,9 +195,10 @@ async def _first_record(segment: Segment, place: Place, timestamp: int) -> tuple
 class ProducerService:
     """InitProducerId without a transactional id, DescribeProducers and WriteTxnMarkers."""
 
-    def __init__(self, partitions: PartitionSet, producer_ids: ProducerIds) -> None:
+    def __init__(self, partitions: PartitionSet, producer_ids: ProducerIds, ask_to_abort: AskToAbort) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
+        self._ask_to_abort = ask_to_abort
 
     async def init_producer_id(
         self, ctx: RequestContext, transactional_id: str | None, timeout_ms: int, producer_id: int,
@@ -227,13 +229,12 @@ class ProducerService:
                 replica = self._partitions.find(topic, partition)
                 if replica.internal:
                     raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION)
-                ((end, refusal),) = replica.write_markers([Marker(
-                    marker.producer_id, marker.producer_epoch, marker.commit, marker.coordinator_epoch,
-                    transaction_version=max(1, marker.transaction_version),
-                )])
-                if refusal is not None:
-                    raise refusal
-                await replica.committed(end)
+                opened = next(
+                    (t for t in replica.machine.open_transactions() if t.producer_id == marker.producer_id), None
+                )
+                # Where nothing is open there is nothing to end; a marker would only raise the producer's epoch.
+                if opened is not None:
+                    await self._end_open(replica, opened, marker)
             except Refusal as refused:
                 return refused.code
             return ErrorCode.NONE
@@ -241,3 +242,14 @@ class ProducerService:
         return [
             await asyncio.gather(*(one(marker, p.topic, p.partition) for p in marker.partitions)) for marker in markers
         ]
+
+    async def _end_open(self, replica: Replica, opened: OpenTransaction, marker: WritableMarker) -> None:
+        """Raises Refusal unless the transaction is aborted by a durable marker: nobody but its coordinator may commit
+        one, and one that its coordinator has open, or is deciding, is left alone."""
+        if marker.commit:
+            raise Refusal(ErrorCode.INVALID_TXN_STATE, "only its coordinator commits a transaction")
+        if marker.producer_epoch < opened.producer_epoch:
+            raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH)
+        refusal = await self._ask_to_abort(replica, opened)
+        if refusal is not None:
+            raise refusal

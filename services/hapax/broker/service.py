@@ -76,10 +76,8 @@ class BrokerService:
         self.producer_ids = ProducerIds(
             ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
         )
-        self.upkeep = Upkeep(
-            self.partitions, settings, ports.clock, ports.random,
-            HangingWatch(self.partitions, view, ports.network, ports.clock, settings),
-        )
+        self.hanging = HangingWatch(self.partitions, view, ports.network, ports.clock, settings)
+        self.upkeep = Upkeep(self.partitions, settings, ports.clock, ports.random, self.hanging)
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self.fetches = FetchService(
             self.partitions.find, self._leader_of, settings.fetch_max_bytes, self._incidents, metrics
@@ -93,7 +91,7 @@ class BrokerService:
             self.node_id, self.view, self._ports.network, auto_create=settings.auto_create_topics_enable,
             delete_enabled=settings.delete_topic_enable,
         )
-        producers = ProducerService(partitions, self.producer_ids)
+        producers = ProducerService(partitions, self.producer_ids, self.hanging.ask_to_abort)
         produce.register(table, ProduceService(partitions, metrics))
         fetch.register(table, self.fetches)
         list_offsets.register(table, OffsetService(partitions))

@@ -8,7 +8,7 @@ from typing import Final
 
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
-from hapax.core.errors import Refusal
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.hashing import shard_of
 from hapax.core.partition import OpenTransaction
 from hapax.core.types import TopicIdPartition
@@ -140,13 +140,20 @@ class HangingWatch:
                 seen[key] = since
         self._seen = seen
         for replica, transaction in late:
-            await self._ask(replica, transaction)
+            log.warning(
+                "a transaction hangs; asking its coordinator to abort it", partition=replica.name,
+                producer_id=transaction.producer_id, first_offset=transaction.first_offset,
+            )
+            refusal = await self.ask_to_abort(replica, transaction)
+            if refusal is not None:
+                log.info("the coordinator left it alone", partition=replica.name, reason=refusal)
 
-    async def _ask(self, replica: Replica, transaction: OpenTransaction) -> None:
+    async def ask_to_abort(self, replica: Replica, transaction: OpenTransaction) -> Refusal | None:
+        """None: its abort marker is stored. Else why not; a transaction that is alive is left alone."""
         transactional_id = replica.transactional_ids.get(transaction.producer_id, "")
         owner = self._coordinator(transactional_id)
         if owner is None:
-            return
+            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the shard has no owner")
         request = coordinator_pb2.AbortHangingRequest(
             transactional_id=transactional_id,
             producer_id=transaction.producer_id,
@@ -154,20 +161,13 @@ class HangingWatch:
             partition=common_pb2.TopicPartition(topic_id=replica.id.topic_id, partition=replica.index),
             first_offset=transaction.first_offset,
         )
-        log.warning(
-            "a transaction hangs; asking its coordinator to abort it", partition=replica.name,
-            producer_id=transaction.producer_id, first_offset=transaction.first_offset,
-            transactional_id=transactional_id or "(unknown)",
-        )
         try:
             answer = await self._network.rpc_channel(owner.rpc_address).call(
                 ABORT_HANGING, request.SerializeToString(), _CALL_TIMEOUT_S)
         except RpcError as error:
-            log.warning("the coordinator did not answer", partition=replica.name, error=error)
-            return
+            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator did not answer: {error}")
         response = coordinator_pb2.AbortHangingResponse.FromString(answer)
-        if response.error:
-            log.info("the coordinator left it alone", partition=replica.name, reason=response.reason)
+        return Refusal(ErrorCode(response.error), response.reason) if response.error else None
 
     def _coordinator(self, transactional_id: str) -> Node | None:
         """The owner of the id's shard; an id that is not known is looked for by the owner of the empty id's."""

@@ -11,7 +11,7 @@ from hapax.broker.calls import OffsetService, ProducerService, ProduceService
 from hapax.broker.replica import Replica
 from hapax.broker.rpc import BrokerRpc
 from hapax.codec.control import encode_control
-from hapax.core.control import ShardFence
+from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import RegistrationEpoch, ShardEpoch, TopicPartition
 from hapax.kafka.internal_writes import proof
@@ -230,10 +230,27 @@ async def test_a_tool_aborts_a_hanging_transaction(harness: Harness, partitions:
     number = harness.produce(batch(producer_id=7, epoch=3, sequence=0, transactional=True), transactional_id="x")
     harness.verify()
     await harness.calls.result(number)
-    service: Any = ProducerService(partitions, None)  # type: ignore[arg-type]
+    asked: list[int] = []
+    alive = Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "its coordinator has it open")
+
+    async def ask_to_abort(replica: Any, opened: Any) -> Refusal | None:
+        asked.append(opened.first_offset)
+        if len(asked) == 1:
+            return alive
+        ((end, refusal),) = replica.write_markers([Marker(7, 3, False, 0)])
+        await replica.committed(end)
+        return refusal  # type: ignore[no-any-return]
+
+    service: Any = ProducerService(partitions, None, ask_to_abort)  # type: ignore[arg-type]
     context: Any = Context()
     (active,) = await service.describe_producers(context, "t", 0)
     assert (active.producer_id, active.txn_first_offset) == (7, 0)
+    for commit, epoch, code in (
+        (True, 3, ErrorCode.INVALID_TXN_STATE), (False, 2, ErrorCode.INVALID_PRODUCER_EPOCH), (False, 3, alive.code),
+    ):
+        marker = WritableMarker(7, epoch, commit, 0, 0, (TopicPartition("t", 0),))
+        assert await service.write_txn_markers(context, [marker]) == [[code]]
+    assert harness.replica.machine.last_stable_offset == 0
     codes = await service.write_txn_markers(context, [
         WritableMarker(7, 3, False, 0, 0, (TopicPartition("t", 0), TopicPartition("t", 1)))])
     assert [list(c) for c in codes] == [[ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]]
