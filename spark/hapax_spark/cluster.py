@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
+import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,16 +17,21 @@ from hapax.client import (
     Committed,
     CommitToken,
     Consumer,
+    HapaxError,
     Joined,
     MultiWriter,
     Producer,
     Record,
+    RetriableError,
     TopicPartition,
     Winner,
     Writer,
+    blocking,
 )
 from hapax_spark.arrow import OutputRow
 from hapax_spark.options import OptionError, Options
+
+log = logging.getLogger("hapax.spark")
 
 T = TypeVar("T")
 
@@ -64,7 +70,7 @@ class Cluster:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._settings = {"bootstrap.servers": options.bootstrap_servers, **options.client}
+        self.settings = {"bootstrap.servers": options.bootstrap_servers, **options.client}
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._open: list[Any] = []
         self._consumer: Consumer | None = None
@@ -101,7 +107,7 @@ class Cluster:
         if self._cluster_id is None:
 
             async def ask() -> str:
-                async with Admin(self._settings) as admin:
+                async with Admin(self.settings) as admin:
                     return (await admin.describe_cluster()).cluster_id
 
             self._cluster_id = self.run(ask())
@@ -111,7 +117,7 @@ class Cluster:
         if self._consumer is None:
 
             async def make() -> Consumer:
-                settings = {"isolation.level": "read_committed", "auto.offset.reset": "none", **self._settings}
+                settings = {"isolation.level": "read_committed", "auto.offset.reset": "none", **self.settings}
                 return Consumer({**settings, "enable.auto.commit": "false"})
 
             self._consumer = self._start(self.run(make()))
@@ -122,7 +128,7 @@ class Cluster:
         names = list(topics)
 
         async def ask() -> dict[str, list[int]]:
-            async with Admin(self._settings) as admin:
+            async with Admin(self.settings) as admin:
                 found = {topic.name: topic for topic in await admin.list_topics()}
             missing = [name for name in names if name not in found]
             if missing:
@@ -183,7 +189,7 @@ class Cluster:
         """At least once: an idempotent producer without a transaction. Returns the number of records."""
 
         async def make() -> Producer:
-            return Producer({"enable.idempotence": "true", **self._settings})
+            return Producer({"enable.idempotence": "true", **self.settings})
 
         producer = self._start(self.run(make()))
         records = self.run(_send_all(producer, rows))
@@ -194,7 +200,7 @@ class Cluster:
         """A place for one task attempt in the transaction of the token."""
 
         async def make() -> MultiWriter:
-            return MultiWriter(self._settings, token.transactional_id)
+            return MultiWriter(self.settings, token.transactional_id)
 
         transactions = self._start(self.run(make()))
         timeout = self.options.transaction_timeout_ms
@@ -217,7 +223,7 @@ class Cluster:
         self.run(self._decide(token, lambda t: t.abort(token.commit_token(), serial=serial)))
 
     async def _decide(self, token: Token, call: Any) -> Any:
-        async with MultiWriter(self._settings, token.transactional_id) as transactions:
+        async with MultiWriter(self.settings, token.transactional_id) as transactions:
             return await call(transactions)
 
 
@@ -228,7 +234,10 @@ class Attempt:
         self, cluster: Cluster, transactions: MultiWriter, joined: Joined, writer: Writer | None
     ) -> None:
         self._cluster, self._transactions, self._joined, self._writer = cluster, transactions, joined, writer
-        self._renew_at = time.monotonic() + joined.remaining_ms / 2000
+        self._timeout_ms = cluster.options.transaction_timeout_ms
+        self._ended = threading.Event()
+        if writer is not None:
+            threading.Thread(target=self._keep_open, name="hapax-renewal", daemon=True).start()
 
     @property
     def already_committed(self) -> bool:
@@ -239,22 +248,38 @@ class Attempt:
         return self._joined.serial
 
     def write(self, rows: Iterator[OutputRow]) -> int:
-        """Sends rows; pushes the transaction's deadline out when half of its time has passed."""
+        """Sends rows; returns how many."""
         assert self._writer is not None
-        return self._cluster.run(self._write(rows))
+        return self._cluster.run(_send_all(self._writer, rows))
 
     def finish(self) -> Winner:
-        """Everything is stored: what the commit has to name."""
+        """Everything is stored: what the commit has to name. The driver has the whole time-out from here to commit."""
         assert self._writer is not None
-        return self._cluster.run(self._writer.finish())
+        try:
+            winner = self._cluster.run(self._writer.finish())
+        finally:
+            self._ended.set()
+        self._cluster.run(self._transactions.renew(self._joined, self._timeout_ms))
+        return winner
 
-    async def _write(self, rows: Iterator[OutputRow]) -> int:
-        assert self._writer is not None
-        if time.monotonic() >= self._renew_at:
-            remaining = await self._transactions.renew(self._joined, self._cluster.options.transaction_timeout_ms)
-            self._renew_at = time.monotonic() + remaining / 2000
-        return await _send_all(self._writer, rows)
+    def leave(self) -> None:
+        """The task ends here, well or not: the transaction is no longer kept open for its sake."""
+        self._ended.set()
 
+    def _keep_open(self) -> None:
+        """Pushes the deadline out while the task works, however long it computes between two rows. A thread with
+        connections of its own, which are only made where a task takes a third of the time-out."""
+        while not self._ended.wait(self._timeout_ms / 3000):
+            try:
+                with blocking.MultiWriter(self._cluster.settings, self._joined.transactional_id) as transactions:
+                    while not self._ended.is_set():
+                        transactions.renew(self._joined, self._timeout_ms)
+                        self._ended.wait(self._timeout_ms / 3000)
+            except RetriableError as error:
+                log.warning("renewing the transaction: %s", error)
+            except HapaxError as error:
+                log.error("the transaction cannot be kept open: %s", error)  # the task's next write says so too
+                return
 
 
 async def _send_all(producer: Producer, rows: Iterator[OutputRow]) -> int:

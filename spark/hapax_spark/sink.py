@@ -52,16 +52,20 @@ def write_attempt(
             return AttemptMessage(token, cluster.send_plainly(everything))
         attempt: Attempt | None = None
         records = 0
-        for batch in rows:
-            if attempt is None and batch.num_rows:
-                # Joined at the first row: an empty task needs no identity.
-                attempt = cluster.join(token, member_key=uuid.uuid4().hex)
-            if attempt is not None and not attempt.already_committed:
-                attempt.write(arrow_to_rows(batch, columns, options.topic))
-            records += batch.num_rows
-        if attempt is None or attempt.already_committed:
-            return AttemptMessage(token, records)
-        return AttemptMessage(token, records, attempt.serial, attempt.finish())
+        try:
+            for batch in rows:
+                if attempt is None and batch.num_rows:
+                    # Joined at the first row: an empty task needs no identity.
+                    attempt = cluster.join(token, member_key=uuid.uuid4().hex)
+                if attempt is not None and not attempt.already_committed:
+                    attempt.write(arrow_to_rows(batch, columns, options.topic))
+                records += batch.num_rows
+            if attempt is None or attempt.already_committed:
+                return AttemptMessage(token, records)
+            return AttemptMessage(token, records, attempt.serial, attempt.finish())
+        finally:
+            if attempt is not None:
+                attempt.leave()
 
 
 def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:

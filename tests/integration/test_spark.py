@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,27 @@ def test_a_task_that_fails_and_is_tried_again_writes_once(
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert marker.exists(), "no attempt failed: the test proved nothing"
+    assert values(cluster, topics[1]) == EVERYTHING
+
+
+def test_a_write_longer_than_its_transactions_time_out_renews_it(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    @F.udf("binary")
+    def slow(value: bytes) -> bytes:
+        time.sleep(0.06)  # the work of a slow task: 150 records take well over the time-out
+        return bytes(value)
+
+    rows = reading(spark, cluster, topics[0]).select("key", slow("value").alias("value"))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    try:
+        began = time.monotonic()
+        rows.write.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap).option(
+            "topic", topics[1]
+        ).option("transaction.timeout.ms", "6000").mode("append").save()
+        assert time.monotonic() - began > 7, "it was not longer than the time-out: the test proved nothing"
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert values(cluster, topics[1]) == EVERYTHING
 
 
