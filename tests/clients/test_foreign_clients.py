@@ -37,8 +37,10 @@ def new_topic(bootstrap: str, partitions: int) -> str:
 
 
 def end_of(bootstrap: str, topic: str, partition: int) -> int:
-    """The high watermark."""
-    consumer = Consumer({"log_level": 0, "bootstrap.servers": bootstrap, "group.id": "ends"})
+    """The high watermark. Under read_committed, librdkafka's default, it would be the last stable offset, which a
+    commit's answer may be ahead of: the markers follow it."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "ends", "isolation.level": "read_uncommitted"}
+    consumer = Consumer({"log_level": 0, **settings})
     try:
         return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
     finally:
