@@ -254,13 +254,16 @@ class LogWriter:
 
     def __init__(
         self, network: Network, clock: Clock, view: ClusterView, node_id: NodeId,
-        registration: RegistrationEpoch, session: bytes, counters: Counters, request_timeout_ms: int = 30_000,
+        registration: RegistrationEpoch, session: bytes, counters: Counters,
+        on_fault: Callable[[BaseException], None], request_timeout_ms: int = 30_000,
     ) -> None:
+        """`on_fault`: a replay failed, which is a fault of this program: the process must end."""
         self.node_id: Final = node_id
         self.network: Final = network
         self.clock: Final = clock
         self.request_timeout_ms: Final = request_timeout_ms
         self.counters: Final = counters
+        self.on_fault: Final = on_fault
         self._view = view
         self._proof = (registration, session)
         self._links: dict[tuple[NodeId, RegistrationEpoch], _Link] = {}
@@ -336,7 +339,7 @@ class _Link:
             if self._connecting is None:
                 self._connecting = self._loop.create_task(self._connect(), name="log-writer-connect")
             return
-        while self._ready and self._in_flight < MAX_IN_FLIGHT:
+        while self._ready and self._in_flight < MAX_IN_FLIGHT and self._peer is not None:
             self._send()
 
     async def _connect(self) -> None:
@@ -400,7 +403,6 @@ class _Link:
         left_at = self._loop.time()
 
         def answered(response: asyncio.Future[Any]) -> None:
-            self._in_flight -= 1
             error = response.exception()
             if error is not None:
                 for shard_log in logs.values():
@@ -415,7 +417,6 @@ class _Link:
                         )
                 for shard_log in logs.values():
                     shard_log.give_up("append left out of the answer")
-            self._schedule()
 
         self._submit(ProduceRequest, PRODUCE_VERSION, body, answered, list(logs.values()))
 
@@ -442,7 +443,6 @@ class _Link:
         left_at = self._loop.time()
 
         def answered(response: asyncio.Future[Any]) -> None:
-            self._in_flight -= 1
             error = response.exception()
             if error is None:
                 for topic in response.result().topics:
@@ -451,7 +451,6 @@ class _Link:
                         shard_log.end_answered(partition.error_code, partition.offset, left_at)
             for shard_log in waiting.values():
                 shard_log.give_up(f"no word on where the log ends: {error}")
-            self._schedule()
 
         body = [request.encode(version=LIST_OFFSETS_VERSION)]
         self._submit(ListOffsetsRequest, LIST_OFFSETS_VERSION, body, answered, list(waiting.values()))
@@ -468,4 +467,14 @@ class _Link:
                 shard_log.give_up(f"append could not leave: {error}")
             return
         self._in_flight += 1
-        response.add_done_callback(answered)
+
+        def done(response: asyncio.Future[Any]) -> None:
+            self._in_flight -= 1
+            try:
+                answered(response)
+            except BaseException as error:
+                self._writer.on_fault(error)
+                raise
+            self._schedule()
+
+        response.add_done_callback(done)

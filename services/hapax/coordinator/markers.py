@@ -100,12 +100,14 @@ class _Queue:
 
 class MarkerSender:
     def __init__(
-        self, network: Network, view: ClusterView, node_id: NodeId, local_offsets_markers: LocalOffsetsMarkers
+        self, network: Network, view: ClusterView, node_id: NodeId, local_offsets_markers: LocalOffsetsMarkers,
+        on_fault: Callable[[BaseException], None],
     ) -> None:
         self._network = network
         self._view = view
         self._node_id = node_id
         self._local = local_offsets_markers
+        self._on_fault = on_fault
         self._queues: dict[tuple[str, bool], _Queue] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -173,11 +175,17 @@ class MarkerSender:
             queue.calls += 1
             call = self._loop.create_task(self._call(address, queue, items), name="markers")
             self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            call.add_done_callback(self._called)
         elif not queue.items and not queue.calls:
             self._queues.pop(address, None)
         if queue.items:
             self._schedule(address, queue)
+
+    def _called(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled() and (error := call.exception()) is not None:
+            log.error("markers failed", exc_info=error)
+            self._on_fault(error)
 
     async def _call(self, address: tuple[str, bool], queue: _Queue, items: list[_Item]) -> None:
         rpc_address, offsets = address

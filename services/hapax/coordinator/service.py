@@ -127,17 +127,18 @@ class CoordinatorService:
         ports, settings, view = self._ports, self.settings, self.view
         proof = (registration.epoch, registration.record.session)
         writer = self._writer = LogWriter(
-            ports.network, ports.clock, view, self.node_id, *proof, self.counters, settings.request_timeout_ms
+            ports.network, ports.clock, view, self.node_id, *proof, self.counters, self._fault,
+            settings.request_timeout_ms,
         )
         reader = LogReader(ports.network, view, self.node_id, settings.request_timeout_ms)
         events = self._events = EventLog(ports.network, ports.clock, view, ports.random, self.node_id, *proof)
         markers = self._markers = MarkerSender(
-            ports.network, view, self.node_id, self.rpc.write_offsets_markers
+            ports.network, view, self.node_id, self.rpc.write_offsets_markers, self._fault
         )
         node = Node(
             self.node_id, settings, ports.clock, ports.random, view, writer, reader, self.counters,
             self._newest_connection,
-            lambda error: self._on_lost(f"a shard failed: {error!r}"),
+            self._fault,
         )
         verifier = OffsetsVerifier(
             ports.network, view, self.node_id, ports.random, self.rpc.verify_partitions
@@ -153,6 +154,11 @@ class CoordinatorService:
             lambda shard, epoch: TxnShard(node, shard, epoch, limits, reserve, markers, winners, events),
             lambda shard, epoch: OffsetsShard(node, shard, epoch, verifier),
         )
+
+    def _fault(self, error: BaseException) -> None:
+        """The state of a shard is not what its log says any more: nothing may be answered from it."""
+        self.shards.release("the process ends")
+        self._on_lost(f"a fault of this program: {error!r}")
 
     def _newest_connection(self) -> int:
         return max((session.connection.serial for session in self.server.sessions), default=-1)

@@ -32,6 +32,7 @@ from hapax_sim.cluster import SimCluster
 from hapax_sim.loop import SimLoop, SimProcess
 
 SHARDS = 4
+RECORD = bytes(encode_batch([(b"k", b"v")], 0))
 MOVING = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
@@ -165,15 +166,14 @@ class CoordinatorWorld:
         assert registration is not None
         return proof(registration.epoch, registration.record.session, ShardEpoch(epoch))
 
-    async def write_internal(self, topic: str, shard: int, shown: bytes | None) -> int:
+    async def write_internal(self, topic: str, shard: int, shown: bytes | None, batch: bytes = RECORD) -> int:
         """The error code of a Produce to an internal partition, with the tagged field of internal writers or not."""
         found = self.view(self.coordinators()[0]).topic(topic)
         assert found is not None
         kind = messages.ProduceRequest
         request = kind(transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=[
             kind.TopicProduceData(topic_id=UUID(bytes=found.topic_id), partition_data=[
-                kind.TopicProduceData.PartitionProduceData(index=shard, records=bytes(encode_batch([(b"k", b"v")], 0)))
-            ])])
+                kind.TopicProduceData.PartitionProduceData(index=shard, records=batch)])])
         tags = None if shown is None else {INTERNAL_WRITE_TAG: shown}
         response = await (await self.broker()).call(request, version=13, tags=tags)
         return int(response.responses[0].partition_responses[0].error_code)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hapax.codec.control import encode_control
+from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode
 from hapax.kafka import messages
 from hapax.kafka.peer import PeerClosed
@@ -287,5 +289,44 @@ def test_only_a_registered_owner_may_write_the_log() -> None:
             answered = await world.write_internal(TXN_STATE_TOPIC, shard.shard, proof)
             assert answered in (code, ErrorCode.INVALID_TOPIC_EXCEPTION), (proof, answered)
         assert [record.state.name for record in await world.transactions_logged(ID)] == ["EMPTY"]
+
+    run(scenario)
+
+
+def test_a_fault_of_the_program_ends_the_process_and_nothing_is_answered_from_its_memory() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        me = await begun(world)
+        former = world.owner_of(ID)
+
+        def broken(record: object, now: object) -> None:
+            raise AssertionError("a transition that the table does not allow")
+
+        world.txn_shard(ID).machine.replay = broken  # type: ignore[method-assign, assignment]
+        with pytest.raises(PeerClosed):
+            answered = await world.end(ID, me, True)
+            assert answered.error_code == ErrorCode.NOT_COORDINATOR
+            raise PeerClosed("answered, and not by a guess")
+        assert any("a fault of this program" in line for line in world.cluster.exits())
+        await world.cluster.wait_until(
+            lambda: world.cluster.nodes[former].lives == 2 and world.cluster.ready(), "it is back"
+        )
+        answered = await world.until_answered(lambda: world.end(ID, me, True), lambda r: int(r.error_code))
+        assert answered.error_code == 0 and await visible(world) == [b"v"]
+
+    run(scenario, exits_allowed=True)
+
+
+def test_an_owner_that_another_one_has_fenced_lets_the_shard_go() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        me = await begun(world)
+        shard = world.txn_shard(ID)
+        fence = bytes(encode_control(ShardFence(shard.epoch + 1, 7), 0))
+        shown = world.proof_of(world.owner_of(ID), shard.epoch + 1)
+        assert await world.write_internal(TXN_STATE_TOPIC, shard.shard, shown, fence) == 0
+        assert (await world.end(ID, me, True)).error_code == ErrorCode.NOT_COORDINATOR
+        assert shard.released
+        assert (await world.end(ID, me, True)).error_code == ErrorCode.NOT_COORDINATOR
 
     run(scenario)
