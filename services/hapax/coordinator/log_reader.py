@@ -53,7 +53,8 @@ class LogReader:
             peer = await self._peer(leader)
             offset = 0
             while offset <= through:
-                data, start = await self._fetch(peer, topic_id, partition, offset)
+                asked = offset
+                data, start = await self._fetch(peer, topic_id, partition, asked)
                 if start is not None:
                     offset = start
                     continue
@@ -63,6 +64,8 @@ class LogReader:
                     check_batch(data, header, position)
                     yield data, position, header
                     offset = header.next_offset
+                if data and offset <= asked:
+                    raise LogUnreadable(f"the answer at offset {asked} holds no whole batch")
         except PeerError as error:
             self._peers.pop(key, None)
             raise LogUnreadable(str(error)) from error

@@ -53,7 +53,7 @@ that took over decides no transaction without marking its partitions. The bound 
 longer from answering at all before it has asked. Answers without such a guard (commit tokens) are confirmed anew."""
 
 POSTPONED_FOR_S = 0.5
-"""A completed transaction's record waits at most so long for the id's next one to make it unnecessary."""
+"""A completed transaction's record waits so long for the id's next one to make it unnecessary."""
 
 _EXPIRE_AT_ONCE = 1000
 
@@ -113,7 +113,8 @@ class TxnShard(Shard):
         self._held: dict[str, list[asyncio.Future[None]]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, int] = {}
-        self._postponed: dict[str, None] = {}
+        self._postponed: dict[str, float] = {}
+        """Transactional id -> loop time since which its completion waits, in this order."""
         self._newest: dict[bytes, bytes | None] = {}
         """While the shard loads: the last value of each key."""
         self._completer: asyncio.TimerHandle | None = None
@@ -301,16 +302,24 @@ class TxnShard(Shard):
 
     def _postpone(self, completion: Transaction) -> None:
         """The id's next record says it too; where none comes soon, the completion is appended after all."""
+        loop = asyncio.get_running_loop()
         self.machine.postpone(completion)
-        self._postponed[completion.transactional_id] = None
+        self._postponed.pop(completion.transactional_id, None)
+        self._postponed[completion.transactional_id] = loop.time()
         self._wake(completion.transactional_id)
         if self._completer is None:
-            self._completer = asyncio.get_running_loop().call_later(POSTPONED_FOR_S, self._complete)
+            self._completer = loop.call_later(POSTPONED_FOR_S, self._complete, POSTPONED_FOR_S)
 
-    def _complete(self) -> None:
+    def _complete(self, waited_s: float) -> None:
+        """Appends the completions that have waited so long for a record to make them unnecessary."""
         self._completer = None
-        postponed, self._postponed = self._postponed, {}
-        for transactional_id in postponed:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for transactional_id, since in list(self._postponed.items()):
+            if now - since < waited_s:
+                self._completer = loop.call_later(since + POSTPONED_FOR_S - now, self._complete, POSTPONED_FOR_S)
+                return
+            del self._postponed[transactional_id]
             decision = self.machine.completion(transactional_id)
             if decision is not None and decision.record is not None:
                 self.persist(decision.record)
@@ -324,7 +333,9 @@ class TxnShard(Shard):
     async def drained(self) -> None:
         """Postponed completions are stored first, so that the next owner has nothing to mark again."""
         if self.serving:
-            self._complete()
+            if self._completer is not None:
+                self._completer.cancel()
+            self._complete(0.0)
         await super().drained()
 
     def _begin_load(self) -> None:
