@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -136,7 +137,7 @@ def test_a_write_longer_than_its_transactions_time_out_renews_it(
 ) -> None:
     @F.udf("binary")
     def slow(value: bytes) -> bytes:
-        time.sleep(0.06)  # the work of a slow task: 150 records take well over the time-out
+        threading.Event().wait(0.06)  # the work of a slow task: 150 records take well over the time-out
         return bytes(value)
 
     rows = reading(spark, cluster, topics[0]).select("key", slow("value").alias("value"))
