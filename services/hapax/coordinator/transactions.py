@@ -270,10 +270,14 @@ class TxnShard(Shard):
         fencing = transaction.fencing
         if fencing is not None:
             self.node.counters.fenced.value += 1
+            fenced = fencing.fenced
             self._events.record(
                 "producer_fenced", transactional_id=effect.transactional_id, cause=fencing.cause.name.lower(),
-                by_client=fencing.client_id, by_peer=fencing.peer, fenced_producer_id=fencing.fenced_producer_id,
-                fenced_epoch=fencing.fenced_epoch, producer_id=transaction.producer_id,
+                by_client=fencing.client_id, by_peer=fencing.peer,
+                fenced_client="" if fenced is None else fenced.client_id,
+                fenced_peer="" if fenced is None else fenced.peer,
+                fenced_producer_id=fencing.fenced_producer_id, fenced_epoch=fencing.fenced_epoch,
+                producer_id=transaction.producer_id,
                 producer_epoch=transaction.producer_epoch, serial=transaction.serial,
             )
 
