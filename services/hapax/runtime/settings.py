@@ -200,7 +200,7 @@ class Settings:
     # --- coordinator ---
     transaction_state_log_num_partitions: Count = 50
     """Shards of the transaction coordinator; fixed when the cluster is made."""
-    transaction_state_log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 16 << 20
+    transaction_state_log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 4 << 20
     """Segment size of the transaction log. Only closed segments are compacted, so this bounds what a take-over reads
     beside one record per id; Kafka's default is 100 MiB."""
     transaction_max_timeout_ms: Millis = 900_000
@@ -217,7 +217,7 @@ class Settings:
     """A transaction open on a partition for transaction.max.timeout.ms and this longer is healed."""
     offsets_topic_num_partitions: Count = 50
     """Shards of the group coordinator; fixed when the cluster is made."""
-    offsets_topic_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 16 << 20
+    offsets_topic_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 4 << 20
     """Segment size of the offsets topic; see transaction.state.log.segment.bytes. Kafka's default is 100 MiB."""
     offsets_retention_minutes: Annotated[int, Between(1)] = 10_080
     """Committed offsets of an idle group are forgotten after so long."""

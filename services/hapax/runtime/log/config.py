@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from hapax.runtime.settings import Settings
 
 UNLIMITED: Final = -1
-INTERNAL_SEGMENT_BYTES: Final = 4 << 20
-"""A compacted internal topic's segments are rolled early: what is not compacted yet is what a coordinator must read
-record by record when it takes a shard over."""
+INTERNAL_MERGED_BYTES: Final = 64 << 20
+"""A coordinator's segments are small, so that little is left uncompacted for it to read at a take-over; compacted ones may
+be larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,9 @@ class LogConfig:
         """`settings` are the topic's (`Settings.for_topic`)."""
         compact = "compact" in settings.log_cleanup_policy
         segment_bytes = settings.log_segment_bytes
-        if internal and compact:
-            segment_bytes = min(segment_bytes, INTERNAL_SEGMENT_BYTES)
         return cls(
             segment_bytes=segment_bytes,
-            compacted_segment_bytes=settings.log_segment_bytes,
+            compacted_segment_bytes=max(segment_bytes, INTERNAL_MERGED_BYTES) if internal else segment_bytes,
             segment_ms=settings.roll_ms,
             index_interval_bytes=settings.log_index_interval_bytes,
             index_bytes=settings.log_index_size_max_bytes,
