@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 UNLIMITED: Final = -1
 INTERNAL_MERGED_BYTES: Final = 64 << 20
-"""A coordinator's segments are small, so that little is left uncompacted for it to read at a take-over; compacted ones may
-be larger."""
+"""A coordinator's segments are small, so that little is left uncompacted for it to read at a take-over; what
+compaction merges may be larger."""
 
 
 @dataclass(frozen=True, slots=True)
