@@ -11,6 +11,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.partition import AbortedTransaction
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import FetchRequest as FetchMessage
+from hapax.kafka.peer import uvarint
 from hapax.kafka.table import ApiTable, RequestContext
 from hapax.runtime.ports import Chunk, FileRange
 
@@ -206,17 +207,7 @@ def _put_tags(head: bytearray, partition: FetchedPartition) -> None:
 
 
 def _count(count: int, flexible: bool) -> bytes:
-    if not flexible:
-        return _I32.pack(count)
-    value = count + 1
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return uvarint(count + 1) if flexible else _I32.pack(count)
 
 
 def failed(partition: FetchPartition, error: ErrorCode, leader: tuple[int, int] | None = None) -> FetchedPartition:

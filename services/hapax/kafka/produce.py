@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode
 from hapax.kafka.apis import ApiKey
-from hapax.kafka.peer import INTERNAL_WRITE_TAG
+from hapax.kafka.peer import INTERNAL_WRITE_TAG, uvarint
 from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
 
 FIRST_FLEXIBLE: Final = 9
@@ -315,7 +315,7 @@ def _topic(topic: str | bytes, flexible: bool) -> bytes:
     if isinstance(topic, bytes):
         return topic
     name = topic.encode()
-    return (_varint_bytes(len(name) + 1) if flexible else _I16.pack(len(name))) + name
+    return (uvarint(len(name) + 1) if flexible else _I16.pack(len(name))) + name
 
 
 def _grouped(partitions: list[PartitionRecords]) -> list[tuple[str | bytes, int, int]]:
@@ -337,7 +337,7 @@ def _encode_partition(version: int, index: int, result: PartitionResult) -> byte
         text = reason.encode()
         return b"".join((
             _PARTITION_5.pack(index, error, base_offset, append_time, log_start), b"\1",
-            _varint_bytes(len(text) + 1), text, b"\0",
+            uvarint(len(text) + 1), text, b"\0",
         ))
     if version >= 8:
         if not reason:
@@ -352,15 +352,4 @@ def _encode_partition(version: int, index: int, result: PartitionResult) -> byte
 
 
 def _count(count: int, flexible: bool) -> bytes:
-    return _varint_bytes(count + 1) if flexible else _I32.pack(count)
-
-
-def _varint_bytes(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return uvarint(count + 1) if flexible else _I32.pack(count)
