@@ -12,9 +12,11 @@ from conftest import end_cluster, start_cluster
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client import (
     AbortableError,
+    Admin,
     CommitToken,
     FatalError,
     FencedError,
+    HapaxError,
     Lease,
     Leases,
     MultiWriter,
@@ -54,6 +56,13 @@ def both(topic: str) -> list[TopicPartition]:
 
 
 class TestOnHapax(NativeSuite):
+    async def abort_from_outside(self, on: Cluster, admin: Admin, name: str, partition: TopicPartition) -> None:  # noqa: F811
+        """A marker on one partition would tear a live transaction apart: its producer has to be fenced instead."""
+        with pytest.raises(HapaxError, match="INVALID_TXN_STATE"):
+            await admin.abort_transaction(name, partition)
+        async with on.producer(transactional_id=name):
+            pass
+
     async def test_a_fenced_producer_is_told_by_whom_when_and_from_where(self, on: Cluster) -> None:  # noqa: F811
         topic, name = await on.topic(), unique("x")
         async with on.producer(transactional_id=name) as zombie:

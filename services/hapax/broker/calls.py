@@ -251,5 +251,8 @@ class ProducerService:
         if marker.producer_epoch < opened.producer_epoch:
             raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH)
         refusal = await self._ask_to_abort(replica, opened)
+        if refusal is not None and refusal.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            # Not to be tried again: it is alive. Who wants it gone fences its producer (`hapax txn abort`).
+            raise Refusal(ErrorCode.INVALID_TXN_STATE, refusal.reason)
         if refusal is not None:
             raise refusal

@@ -231,7 +231,7 @@ async def test_a_tool_aborts_a_hanging_transaction(harness: Harness, partitions:
     harness.verify()
     await harness.calls.result(number)
     asked: list[int] = []
-    alive = Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "its coordinator has it open")
+    alive = Refusal(ErrorCode.INVALID_TXN_STATE, "its coordinator has it open")
 
     async def ask_to_abort(replica: Any, opened: Any) -> Refusal | None:
         asked.append(opened.first_offset)
