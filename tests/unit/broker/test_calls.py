@@ -246,7 +246,9 @@ async def test_a_tool_aborts_a_hanging_transaction(harness: Harness, partitions:
     (active,) = await service.describe_producers(context, "t", 0)
     assert (active.producer_id, active.txn_first_offset) == (7, 0)
     for commit, epoch, code in (
-        (True, 3, ErrorCode.INVALID_TXN_STATE), (False, 2, ErrorCode.INVALID_PRODUCER_EPOCH), (False, 3, ErrorCode.INVALID_TXN_STATE),
+        (True, 3, ErrorCode.INVALID_TXN_STATE),
+        (False, 2, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (False, 3, ErrorCode.INVALID_TXN_STATE),
     ):
         marker = WritableMarker(7, epoch, commit, 0, 0, (TopicPartition("t", 0),))
         assert await service.write_txn_markers(context, [marker]) == [[code]]
