@@ -17,6 +17,7 @@ from hapax.core.failover import PartitionState
 from hapax.core.leases import Lease
 from hapax.core.types import (
     NO_LEADER_EPOCH,
+    NO_REGISTRATION,
     LeaderEpoch,
     NodeId,
     PartitionIndex,
@@ -194,12 +195,18 @@ class NodeRecord:
     identity: str = ""
     """Names the node's data folder (or its place under a runner): a process with the same identity may replace
     the registration of its predecessor before that one's lease has ended. Empty: never."""
+    intact_since: RegistrationEpoch = NO_REGISTRATION
+    """The first registration since this data folder was last stopped uncleanly; 0: this one (rule 5)."""
+    standing: str = ""
+    """Why a broker wants to lead nothing (`stopping`, `draining`, `full disk`, `slow disk`); empty: it is fit.
+    It keeps leading what nobody else in sync can lead."""
 
     def encode(self) -> bytes:
         return _encode({
             "node_id": self.node_id, "role": self.role, "host": self.host, "port": self.port,
             "rpc_address": self.rpc_address, "http_address": self.http_address, "session": self.session.hex(),
-            "rack": self.rack, "identity": self.identity,
+            "rack": self.rack, "identity": self.identity, "intact_since": self.intact_since,
+            "standing": self.standing,
         })
 
     @classmethod
@@ -210,7 +217,7 @@ class NodeRecord:
         return cls(
             NodeId(f["node_id"]), cast(Role, f["role"]), f["host"], f["port"], f["rpc_address"],
             f.get("http_address", ""), bytes.fromhex(f.get("session", "")), f.get("rack", ""),
-            f.get("identity", ""),
+            f.get("identity", ""), RegistrationEpoch(f.get("intact_since", 0)), f.get("standing", ""),
         )
 
 
@@ -264,8 +271,9 @@ class PartitionRecord(PartitionState):
     def encode(self) -> bytes:
         return _encode({
             "leader": self.leader, "leader_epoch": self.leader_epoch,
-            "leader_registration": self.leader_registration, "isr": self.isr, "replicas": self.replicas,
-            "accepted_epoch": self.accepted_epoch,
+            "leader_registration": self.leader_registration, "isr": self.isr,
+            "isr_registrations": self.isr_registrations, "replicas": self.replicas,
+            "accepted_epoch": self.accepted_epoch, "adding": self.adding, "removing": self.removing,
         })
 
     @classmethod
@@ -275,6 +283,9 @@ class PartitionRecord(PartitionState):
             NodeId(f["leader"]), LeaderEpoch(f["leader_epoch"]), RegistrationEpoch(f["leader_registration"]),
             tuple(NodeId(n) for n in f["replicas"]), tuple(NodeId(n) for n in f["isr"]),
             LeaderEpoch(f.get("accepted_epoch", NO_LEADER_EPOCH)),
+            tuple(RegistrationEpoch(r) for r in f.get("isr_registrations", ())),
+            tuple(NodeId(n) for n in f.get("adding", ())),
+            tuple(NodeId(n) for n in f.get("removing", ())),
         )
 
 

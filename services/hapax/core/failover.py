@@ -35,6 +35,12 @@ class PartitionState:
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
     accepted_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    isr_registrations: tuple[RegistrationEpoch, ...] = ()
+    """Of the members of `isr`, in their order: which process of the node was in sync (rule 5)."""
+    adding: tuple[NodeId, ...] = ()
+    """Those of `replicas` that a reassignment brings; they count for nothing until they are in sync."""
+    removing: tuple[NodeId, ...] = ()
+    """Those of `replicas` that go once everything in `adding` is in sync."""
 
     @property
     def accepted(self) -> bool:
