@@ -45,6 +45,29 @@ def test_connections_from_before_the_load_are_dropped() -> None:
     assert fencing.admit(ID, 1, 0, -1) is None, "other services are not connections"  # type: ignore[arg-type]
 
 
+def speak(fencing: ConnectionFencing, name: str, connection: int) -> bool:
+    return fencing.admit(name, 1, 0, connection) is None  # type: ignore[arg-type]
+
+
+def test_memory_is_bounded_and_what_is_forgotten_lets_no_older_connection_through() -> None:
+    fencing = ConnectionFencing(limit=100)
+    for connection in range(1000):
+        assert speak(fencing, f"id-{connection}", connection)
+        assert len(fencing) <= 100
+    assert not speak(fencing, "id-500", 400), "connection 500 had spoken for it, and that is forgotten"
+    assert fencing.superseded("id-500", 400) is not None
+    assert speak(fencing, "id-999", 999) and not speak(fencing, "id-999", 998), "the newest are remembered"
+
+
+def test_ids_in_use_are_not_forgotten_before_those_that_have_gone() -> None:
+    fencing = ConnectionFencing(limit=100)
+    for connection in range(1000):
+        assert speak(fencing, f"gone-{connection}", connection)
+        assert speak(fencing, "living", connection)
+    assert fencing.superseded("living", 998) is not None
+    assert speak(fencing, "living", 999)
+
+
 # --- in the machine -----------------------------------------------------------------------------------------------
 
 
