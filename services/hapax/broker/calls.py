@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from struct import Struct
 from typing import Final
 
 from hapax.broker.partitions import PartitionSet
@@ -44,6 +45,20 @@ _ONE_REPLICA: Final = PartitionResult(
 )
 
 
+_NOT_HANDED_OUT: Final = PartitionResult(
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    reason="as far as this broker knows, the producer id has not been handed out: InitProducerId gives one",
+)
+"""Retriable: the news of a new block may come later than its first user. An id that somebody made up must not get
+into a log, or the store would seem to have gone back behind it (rule 12)."""
+_PRODUCER_ID: Final = Struct(">43xq")
+
+
+def _producer_id_of(body: memoryview, start: int, end: int) -> int:
+    """-1 where there is no whole header: the partition says what is wrong."""
+    return int(_PRODUCER_ID.unpack_from(body, start)[0]) if end - start >= HEADER_SIZE else -1
+
+
 class ProduceService:
     """`kafka.produce.Service`."""
 
@@ -63,6 +78,7 @@ class ProduceService:
             return
         partitions = self._partitions
         transactional_id = request.transactional_id or ""
+        below = partitions.view.producer_ids_below
         for number, part in enumerate(request.partitions):
             topic, index, start, end = part
             replica = (
@@ -78,6 +94,9 @@ class ProduceService:
                 call.settle(number, PartitionResult(ErrorCode.INVALID_RECORD, reason="no records"))
             elif request.acks == -1 and replica.settings.min_insync_replicas > 1:
                 call.settle(number, _ONE_REPLICA)
+            elif _producer_id_of(body, start, end) >= below:
+                replica.machine.note_refused(read_header(body[start:end]))
+                call.settle(number, _NOT_HANDED_OUT)
             else:
                 batch = body[start:end]
                 if transactional_id and ctx.api_version < FIRST_VERSION_THAT_ADDS:

@@ -241,7 +241,8 @@ class PartitionSet:
                 self._cannot_open(partition, error)
                 return
         self._unopened.discard(partition)
-        self._lead(replica)
+        if await self.view.saw_in_log(replica.machine.producers.highest):
+            self._lead(replica)
 
     def _cannot_open(self, partition: TopicIdPartition, error: OSError) -> None:
         """Mostly a full disk. One line, and another attempt every second."""

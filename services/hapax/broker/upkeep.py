@@ -70,8 +70,10 @@ class Upkeep:
             await asyncio.sleep(0)
 
     async def expire(self) -> None:
-        """Idle producers. Internal writers' state never expires (rule 1)."""
+        """Idle producers. Internal writers' state never expires (rule 1). On the way: the ids in use, for the memory
+        of what the store has given out (rule 12)."""
         for replica in self._serving():
+            self._partitions.view.seen.saw_producer_id(replica.machine.producers.highest)
             if not replica.internal and not replica.storage_error:
                 due = replica.machine.decide_expiry(self._clock.now_ms())
                 if due is not None:

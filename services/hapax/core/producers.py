@@ -103,7 +103,7 @@ class ProducerTable:
 
     __slots__ = (
         "_at", "_ended", "_hand", "_keys", "_low_mask", "_open", "_rows", "count", "expired_at_ms", "expired_below",
-        "leased",
+        "highest", "leased",
     )  # fmt: skip
 
     def __init__(self, open_ids: Collection[int]) -> None:
@@ -118,6 +118,8 @@ class ProducerTable:
         """Rows, dead ones that the sweep has not reached included."""
         self.leased = False
         """Whether any row ever had a lease: most partitions never look at one."""
+        self.highest = -1
+        """The highest producer id that ever had a row here, as far as the log and its snapshots tell (rule 12)."""
         self.expired_below = -1
         self.expired_at_ms = -1
 
@@ -213,6 +215,8 @@ class ProducerTable:
         self._forget_end(producer_id)
 
     def _insert(self, producer_id: int, row: bytes) -> None:
+        if producer_id > self.highest:
+            self.highest = producer_id
         if self.count >= ROWS_PER_PAGE * len(self._rows):
             self._split_one_page()
         page = self._page_of(producer_id)
@@ -339,9 +343,17 @@ class ProducerTable:
             self._low_mask = (1 << (len(pages).bit_length() - 1)) - 1
             self.count = sum(len(keys) for keys, _ in pages) // 8
         self._ended = ended[:]
+        self.highest = max((highest_key(keys) for keys in self._keys if keys), default=-1)
+        if ended:
+            self.highest = max(self.highest, ended[-1])
         self.leased = len(ended) > 0 or any(
             keep_until >= 0 for rows in self._rows for _, keep_until in _liveness.iter_unpack(rows)
         )
+
+
+def highest_key(keys: bytes | bytearray) -> int:
+    """Of a page that has one. Keys are big-endian and not negative, so the greatest bytes are the greatest id."""
+    return int(max(_key.iter_unpack(keys))[0])
 
 
 def read_page(keys: bytes, rows: bytes) -> Iterator[tuple[int, Producer]]:

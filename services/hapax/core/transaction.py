@@ -94,6 +94,10 @@ class TransactionShard:
         else:
             self.transactions[record.transactional_id] = record
 
+    def highest_producer_id(self) -> int:
+        """Of all ids and members; -1: none. The store's counter must be above it (rule 12)."""
+        return max((transaction.highest_producer_id for transaction in self.transactions.values()), default=-1)
+
     def resume(self, now: Now) -> Iterator[Effect]:
         """After the load: the markers of every decided transaction, the timer of every open one."""
         for transaction in self.transactions.values():

@@ -185,6 +185,14 @@ class Transaction:
         return self.producer_epoch >= LAST_EPOCH
 
     @property
+    def highest_producer_id(self) -> ProducerId:
+        """Of those it uses or has used, its members' included."""
+        return max(
+            self.producer_id, self.next_producer_id, self.previous_producer_id,
+            *(member.producer_id for member in self.members), *(member.producer_id for member in self.idle_members),
+        )
+
+    @property
     def every_partition(self) -> tuple[TransactionPartition, ...]:
         """Of the single writer or of all members, each once, in the order of their registration."""
         if not self.members:

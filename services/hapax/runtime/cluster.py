@@ -9,9 +9,9 @@ went backwards is refused (rule 12).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from hapax.codec.metadata import (
     ClusterRecord,
@@ -19,6 +19,7 @@ from hapax.codec.metadata import (
     Keys,
     NodeRecord,
     PartitionRecord,
+    PidCounterRecord,
     Role,
     ShardKind,
     ShardRecord,
@@ -48,6 +49,8 @@ log = telemetry.logger("metadata")
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
+
+_T = TypeVar("_T")
 
 
 # --- what the image holds -----------------------------------------------------------------------------------
@@ -189,6 +192,8 @@ class ClusterView:
         self.seen: Final = seen or HighestSeen(cluster_id)
         self.revision = 0
         """The image holds everything up to this revision of the store."""
+        self.producer_ids_below = 0
+        """Producer ids from here on have not been handed out as of `revision`."""
         self.cluster: ClusterRecord | None = None
         self.controller: Controller | None = None
         self._store = store
@@ -315,6 +320,37 @@ class ClusterView:
         """Returns when the image holds the store's state at that revision: to read one's own write."""
         await self.wait_for(lambda view: view.revision >= revision, timeout)
 
+    # --- producer ids (rule 12)
+
+    async def saw_in_log(self, producer_id: int) -> bool:
+        """The highest producer id that a log on which this node relies has in it. False: the store would hand it out
+        again; it is refused, and the service ends. Waits while the store is away and the image does not tell."""
+        if producer_id >= self.producer_ids_below:
+            counter = await self._asked_until_answered(self._read_counter)
+            if producer_id >= counter:
+                self._refuse(StoreRefused(
+                    f"the metadata store would hand out producer id {counter}, but {producer_id} is in a log here "
+                    "already: it was restored from an old backup or lost writes; refusing to follow it"
+                ))
+                return False
+        self.seen.saw_producer_id(producer_id)
+        return True
+
+    async def _read_counter(self) -> int:
+        kv = await self._store.get(self.keys.pid_next)
+        return 0 if kv is None else PidCounterRecord.decode(kv.value).next
+
+    def _apply_counter(self, kv: KeyValue | None) -> None:
+        counter = 0 if kv is None else PidCounterRecord.decode(kv.value).next
+        if counter < self.producer_ids_below:
+            raise StoreRefused(
+                f"the metadata store's counter of producer ids went back from {self.producer_ids_below} to {counter}; "
+                "refusing to follow it"
+            )
+        self.producer_ids_below = counter
+
+    # --- following, step by step
+
     async def _follow(self) -> None:
         while True:
             try:
@@ -332,24 +368,34 @@ class ClusterView:
         if follower.cancelled():
             return
         error = follower.exception()
-        refusal = error if isinstance(error, StoreRefused) else StoreRefused(f"metadata unreadable: {error!r}")
-        log.error(str(refusal), exc_info=None if error is refusal else error)
+        self._refuse(
+            error if isinstance(error, StoreRefused) else StoreRefused(f"metadata unreadable: {error!r}"), error)
+
+    def _refuse(self, refusal: StoreRefused, cause: BaseException | None = None) -> None:
+        log.error(str(refusal), exc_info=None if cause is refusal else cause)
         if self._on_refused is not None:
             self._on_refused(refusal)
 
     async def _read_until_answered(self) -> None:
+        in_use = self.seen.producer_id  # before the store is asked: it must know of every id in use by then
+        kvs, revision = await self._asked_until_answered(lambda: self._store.list(self.keys.prefix))
+        self.seen.check_revision(revision)
+        self._apply_image(kvs, revision)
+        if in_use >= self.producer_ids_below:
+            raise StoreRefused(
+                f"the metadata store would hand out producer id {self.producer_ids_below}, but this node has seen "
+                f"{in_use} in use: it was restored from an old backup; refusing to follow it"
+            )
+
+    async def _asked_until_answered(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         delay = _BACKOFF_FIRST_S
         while True:
             try:
-                kvs, revision = await self._store.list(self.keys.prefix)
+                return await ask()
             except MetadataUnavailable as error:
                 log.warning("metadata store is away, asking again", pause_s=delay, error=error)
                 await asyncio.sleep(delay * (0.5 + self._random.random()))
                 delay = min(delay * 2, _BACKOFF_MAX_S)
-                continue
-            self.seen.check_revision(revision)
-            self._apply_image(kvs, revision)
-            return
 
     def _apply_image(self, kvs: Sequence[KeyValue], revision: int) -> None:
         changes = Changes()
@@ -420,8 +466,10 @@ class ClusterView:
             case "group_shard":
                 self._apply_shard("group", ShardId(parsed.number), kv)
                 changes.group_shards[ShardId(parsed.number)] = None
+            case "pid_next":
+                self._apply_counter(kv)
             case _:
-                return  # producer ids and leases change often and concern the allocator alone
+                return  # leases change often and concern the allocator alone
         if kv is None:
             self._mod_revisions.pop(key, None)
         else:

@@ -38,6 +38,7 @@ class Partitions:
         self.view = SimpleNamespace(
             registered=lambda registration, session: "node" if (registration, session) == (5, SESSION) else None,
             is_deleted=lambda topic_id: topic_id == b"deleted",
+            producer_ids_below=1000,
         )
 
     def find(self, topic: str | bytes, partition: int) -> Replica:
@@ -98,6 +99,18 @@ def error(made: ProduceCall) -> int:
 
 
 # --- Produce ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_id_that_nobody_handed_out_gets_into_no_log(harness: Harness, partitions: Any) -> None:
+    """Else the store would seem to have gone back behind it (rule 12). Retriable: the broker's news may be late."""
+    first, second = batch(producer_id=1000, epoch=0, sequence=0), batch(producer_id=1000, epoch=0, sequence=1)
+    assert error(call(partitions, first)) == ErrorCode.NOT_ENOUGH_REPLICAS
+    partitions.view.producer_ids_below = 2000
+    assert error(call(partitions, second)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the first one comes first"
+    call(partitions, first)
+    call(partitions, second)
+    await harness.committer.drain()
+    assert [header.base_sequence for header in harness.log_headers()] == [0, 1]
 
 
 async def test_answers_wait_for_every_partition(harness: Harness, partitions: Any) -> None:

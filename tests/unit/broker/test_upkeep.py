@@ -13,6 +13,7 @@ from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
 from hapax.rpc.gen.hapax.internal.v1 import coordinator_pb2
 from hapax.runtime.disk import RealDisk
+from hapax.runtime.seen import HighestSeen
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import Harness, batch
 
@@ -36,7 +37,8 @@ class Network:
 
 
 def partitions(harness: Harness) -> Any:
-    return SimpleNamespace(replicas={harness.replica.id: harness.replica}, shared=harness.shared)
+    view = SimpleNamespace(seen=HighestSeen("c"))
+    return SimpleNamespace(replicas={harness.replica.id: harness.replica}, shared=harness.shared, view=view)
 
 
 def upkeep(harness: Harness) -> Upkeep:
@@ -107,6 +109,7 @@ async def test_idle_producers_expire_by_a_record_that_recovery_replays(harness: 
     await keep.expire()
     await harness.committer.drain()
     assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]
+    assert keep._partitions.view.seen.producer_id == 8, "ids in use are remembered (rule 12)"
     harness.crash()
     await harness.open()
     assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]

@@ -99,7 +99,7 @@ def test_one_whose_id_the_broker_does_not_know_is_looked_for_in_every_shard() ->
 def test_one_that_no_shard_knows_is_nobodys() -> None:
     async def scenario(world: CoordinatorWorld) -> None:
         await world.start(("t", 2))
-        stranger = (999_999, 3)
+        stranger = (999, 3)  # the last id of a block that nobody has used up
         assert (await world.produce("gone", stranger, "t", 0, b"v")).error_code == 0
         name, other = world.coordinators()
         await world.stop(other)

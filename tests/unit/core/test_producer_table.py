@@ -30,6 +30,24 @@ def test_rows_are_found_while_the_table_grows_and_shrinks() -> None:
     assert sorted(table.ids()) == sorted(model)
 
 
+def test_the_highest_id_survives_removal_and_a_snapshot() -> None:
+    table = ProducerTable(())
+    assert table.highest == -1
+    for producer_id in (3, 900, 17, 0):
+        table.put_new(producer_id, 0)
+    assert table.highest == 900
+    table.expired_below, table.expired_at_ms = 1, 1
+    table.sweep(10, 0, 2)
+    assert (table.count, table.highest) == (0, 900)
+    table.put_new(256, 0)
+    table.put_new(41, 0)
+    loaded = ProducerTable(())
+    loaded.load(table.freeze(), array("q"))
+    assert loaded.highest == 256, "a snapshot knows the ids that it holds"
+    loaded.load(table.freeze(), array("q", (5, 377)))
+    assert loaded.highest == 377, "and those whose lease ended"
+
+
 def test_keys_that_overlap_in_the_page_are_not_confused() -> None:
     """A key's last bytes and its neighbour's first ones may spell a third key."""
     table = ProducerTable(())

@@ -272,6 +272,40 @@ async def test_a_restarted_node_refuses_a_store_behind_its_memory(store: Store, 
         HighestSeen("other", disk)
 
 
+async def test_a_store_that_would_hand_out_an_id_again_is_refused_whatever_its_revision(
+    store: Store, disk: RealDisk
+) -> None:
+    store.put(KEYS.pid_next, PidCounterRecord(ProducerId(3000)))
+    view = await store.view(seen=HighestSeen("c", disk))
+    assert view.producer_ids_below == 3000
+    assert await view.saw_in_log(2999)
+    await view.close()
+
+    restored = Store()
+    restored.put(KEYS.pid_next, PidCounterRecord(ProducerId(2000)))
+    restored.model.revision += 1000
+    with pytest.raises(StoreRefused, match="would hand out producer id 2000, but this node has seen 2999"):
+        await restored.view(seen=HighestSeen("c", disk))
+
+
+async def test_an_id_in_a_log_beyond_the_counter_ends_the_service(store: Store) -> None:
+    store.put(KEYS.pid_next, PidCounterRecord(ProducerId(2000)))
+    refusals: list[StoreRefused] = []
+    view = await store.view(on_refused=refusals.append)
+    store.put(KEYS.pid_next, PidCounterRecord(ProducerId(3000)))
+    assert await view.saw_in_log(2500), "the image may lag behind the store, which is asked then"
+    assert refusals == []
+    assert not await view.saw_in_log(3000)
+    assert "would hand out producer id 3000, but 3000 is in a log here" in str(refusals)
+    await view.close()
+
+
+async def test_a_counter_that_goes_back_is_refused(store: Store) -> None:
+    store.put(KEYS.pid_next, PidCounterRecord(ProducerId(2000)))
+    reason = await refused(store, lambda: store.put(KEYS.pid_next, PidCounterRecord(ProducerId(1000))))
+    assert "counter of producer ids went back from 2000 to 1000" in reason
+
+
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"cluster_id":"c","revision":"x","producer_id":1}'])
 async def test_a_damaged_memory_is_not_taken_for_an_empty_one(disk: RealDisk, damage: bytes) -> None:
     await disk.write_atomically("metadata-seen.json", damage)
