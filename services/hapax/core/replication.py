@@ -1,0 +1,239 @@
+"""What the leader of a partition knows of its replicas, for the time of one leadership (KIP-497, KIP-966, rule 5).
+
+The rules everything else follows from:
+
+* **The high watermark is what every replica has that could be elected.** Whoever elects looks at the stored in-sync
+  set, so an addition counts from the moment its write is sent, for the write may have arrived; a removal counts once
+  it is known to be stored, for it may not have.
+* **A replica has what it has synced** (by the durability setting), the leader too. What it fetched says nothing.
+* **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose.
+
+A proposal is a compare-and-swap on one revision of the partition's record. Its outcome may stay unknown; it is decided
+as soon as a later revision is seen, or the store refuses any write that compares the same or a later revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from hapax.core.types import NodeId, RegistrationEpoch
+
+UNKNOWN_END: Final = -1
+
+
+class Eligible(NamedTuple):
+    """What the image of the cluster says of a live broker."""
+
+    registration: RegistrationEpoch
+    joins: bool
+    """False: it is about to stop, and should not become a member any more."""
+
+
+class Proposal(NamedTuple):
+    """The in-sync set that the leader wants stored, in place of the one of `revision`."""
+
+    isr: tuple[NodeId, ...]
+    added: tuple[NodeId, ...]
+    removed: tuple[NodeId, ...]
+    revision: int
+
+
+class Follower:
+    """One replica as the leader sees it."""
+
+    __slots__ = ("caught_up_ms", "end", "marked_end", "marked_ms", "registration")
+
+    def __init__(self, log_end: int, now_ms: int) -> None:
+        self.registration = RegistrationEpoch(0)
+        """That its last fetch named; 0: it has not fetched yet."""
+        self.end = UNKNOWN_END
+        """It has synced everything below."""
+        self.caught_up_ms = now_ms
+        """When it last had everything that the leader had at that time, as far as the checks saw it."""
+        self.marked_ms = now_ms
+        self.marked_end = log_end
+        """The leader's end at the last check that it has passed since: reaching it means having been in sync then."""
+
+
+class Replication:
+    """See above. `fetched`, `synced`, `sent`, `stored` and `refused` tell what happened; the rest only reads."""
+
+    __slots__ = (
+        "_effective_minimum", "_followers", "_me", "_members", "_min_insync", "epoch_start", "isr", "own_end",
+        "pending", "replicas", "revision", "unclear",
+    )  # fmt: skip
+
+    def __init__(
+        self, me: NodeId, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int,
+        min_insync: int, now_ms: int,
+    ) -> None:
+        """`revision`: of the stored record, which names `replicas` and `isr`. `log_end`: the leader's, where its epoch
+        begins."""
+        self._me = me
+        self._followers = {node: Follower(log_end, now_ms) for node in replicas if node != me}
+        self._members: tuple[Follower, ...] = ()
+        self._min_insync = min_insync
+        self._effective_minimum = 1
+        self.epoch_start = log_end
+        self.own_end = UNKNOWN_END
+        self.pending: Proposal | None = None
+        """Sent and not decided yet."""
+        self.unclear = False
+        self.replicas = tuple(replicas)
+        self.isr = tuple(isr)
+        self.revision = revision
+        self._count(log_end, now_ms)
+
+    def _count(self, log_end: int, now_ms: int) -> None:
+        """Who counts for the high watermark, after the stored set or the proposal changed."""
+        counted = dict.fromkeys(self.isr)
+        if self.pending is not None:
+            counted.update(dict.fromkeys(self.pending.added))
+        counted.pop(self._me, None)
+        for node in counted:
+            if node not in self._followers:
+                self._followers[node] = Follower(log_end, now_ms)
+        self._members = tuple(self._followers[node] for node in counted)
+        self._effective_minimum = min(self._min_insync, max(1, len(self.replicas)))
+
+    # --- what happened --------------------------------------------------------------------------------------------
+
+    def synced(self, end: int) -> None:
+        """The leader's own log is durable below `end`."""
+        self.own_end = end
+
+    def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int) -> bool:
+        """A replica's fetch said that it has synced everything below `end`, in the leader's very history. False: it is
+        not a replica of this partition."""
+        follower = self._followers.get(node)
+        if follower is None:
+            return False
+        follower.registration = registration
+        follower.end = end
+        return True
+
+    def stored(
+        self, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int, now_ms: int
+    ) -> None:
+        """The store holds this set, as of this revision."""
+        if revision < self.revision:
+            return
+        self.revision = revision
+        self.replicas, self.isr = tuple(replicas), tuple(isr)
+        if self.pending is not None and revision > self.pending.revision:
+            self.pending, self.unclear = None, False
+        for node in replicas:
+            if node != self._me and node not in self._followers:
+                self._followers[node] = Follower(log_end, now_ms)
+        for node in [node for node in self._followers if node not in replicas and node not in isr]:
+            del self._followers[node]
+        self._count(log_end, now_ms)
+
+    def sent(self, proposal: Proposal) -> None:
+        """It is on its way to the store: from now on it may have been stored. To be called before it is."""
+        if self.pending is not None:  # the former one may still arrive in its place
+            added = (*self.pending.added, *(node for node in proposal.added if node not in self.pending.added))
+            proposal = proposal._replace(added=added)
+        self.pending = proposal
+        self._count(self.epoch_start, 0)
+
+    def unanswered(self) -> None:
+        """Nobody knows whether what was sent has been stored, or will be."""
+        self.unclear = True
+
+    def refused(self) -> None:
+        """The store did not take what was sent last: somebody else wrote first, or a member is not what it was. That
+        says nothing of an earlier one without an answer."""
+        if not self.unclear:
+            self.pending = None
+            self._count(self.epoch_start, 0)
+
+    def require(self, min_insync: int) -> None:
+        """min.insync.replicas has changed."""
+        self._min_insync = min_insync
+        self._count(self.epoch_start, 0)
+
+    # --- the high watermark -----------------------------------------------------------------------------------------
+
+    @property
+    def too_few(self) -> bool:
+        """acks=all is refused: fewer are in sync than min.insync.replicas asks for."""
+        return len(self.isr) < self._min_insync
+
+    @property
+    def sole(self) -> bool:
+        """Nobody else has a part in this partition."""
+        return self.pending is None and self.isr == (self._me,) and self.replicas == (self._me,)
+
+    def committed(self) -> int:
+        """Every member has everything below: where the high watermark may be. Never to be taken back; -1: unknown."""
+        if len(self.isr) < self._effective_minimum:
+            return UNKNOWN_END
+        end = self.own_end
+        for member in self._members:
+            if member.end < end:
+                end = member.end
+        return end
+
+    # --- the in-sync set ----------------------------------------------------------------------------------------------
+
+    def may_join(self, node: NodeId, high_watermark: int) -> bool:
+        """It has all that is committed, and has seen this leader's history: worth a closer look by `decide_isr`."""
+        if node in self.isr or (self.pending is not None and node in self.pending.added):
+            return False
+        return node in self.replicas and self._has_all(node, high_watermark)
+
+    def _has_all(self, node: NodeId, high_watermark: int) -> bool:
+        follower = self._followers.get(node)
+        return follower is not None and follower.end >= high_watermark and follower.end >= self.epoch_start
+
+    def check_lag(self, log_end: int, now_ms: int, lag_max_ms: int) -> tuple[NodeId, ...]:
+        """Members that have not been in sync for replica.lag.time.max.ms. To be called a few times in that time."""
+        lagging = []
+        for node in self.isr:
+            follower = self._followers.get(node)
+            if follower is None:
+                continue
+            if follower.end >= log_end:
+                follower.caught_up_ms = now_ms
+            elif follower.end >= follower.marked_end:
+                follower.caught_up_ms = max(follower.caught_up_ms, follower.marked_ms)
+            elif now_ms - follower.caught_up_ms > lag_max_ms:
+                lagging.append(node)
+                continue
+            else:
+                continue
+            follower.marked_end, follower.marked_ms = log_end, now_ms
+        return tuple(lagging)
+
+    def decide_isr(
+        self, high_watermark: int, live: Mapping[NodeId, Eligible], lagging: Sequence[NodeId] = ()
+    ) -> Proposal | None:
+        """The set to be stored next, or None: it is as it should be. `live`: the brokers that are registered now."""
+        removed = tuple(node for node in self.isr if node != self._me and (node not in live or node in lagging))
+        added = tuple(
+            node for node in self.replicas
+            if node not in self.isr and node in live and live[node].joins
+            and live[node].registration == self.registration_of(node)
+            and self._has_all(node, high_watermark)
+        )
+        if not removed and not added and not self.unclear:
+            return None  # where it is unclear what is stored, the same set once more makes it clear
+        kept = [node for node in self.isr if node not in removed]
+        members = {*kept, *added}
+        isr = tuple(node for node in self.replicas if node in members)
+        isr += tuple(node for node in kept if node not in isr)
+        return Proposal(isr, added, removed, self.revision)
+
+    def registration_of(self, node: NodeId) -> RegistrationEpoch:
+        """That a follower's last fetch named; 0: it has not fetched from this leader."""
+        follower = self._followers.get(node)
+        return RegistrationEpoch(0) if follower is None else follower.registration
+
+    # --- describe -----------------------------------------------------------------------------------------------------
+
+    def end_of(self, node: NodeId) -> int:
+        """The end that a replica has reported; -1: not known."""
+        follower = self._followers.get(node)
+        return self.own_end if node == self._me else UNKNOWN_END if follower is None else follower.end
