@@ -1,0 +1,42 @@
+"""Decides from a history alone whether the log kept its promises. Pure: records in, a report out.
+
+    report = check(read_lines(open("history.jsonl")))
+    assert report.valid, report
+
+The definitions follow the Kafka workload of Jepsen (jepsen.tests.kafka): processes append unique values to
+topic-partitions and poll them, in transactions; the order of the offsets gives the order of the versions. What a
+history of clients cannot show (replicas, sequence numbers, leaders) has checks of its own in `invariants`.
+"""
+
+from __future__ import annotations
+
+from hapax_checker.check import ALLOWED_ALWAYS, Report, check
+from hapax_checker.copies import one_to_one, token_outcomes
+from hapax_checker.invariants import (
+    Batch,
+    Replica,
+    contiguous_sequences,
+    ids_never_reused,
+    one_leader_per_epoch,
+    replicas_equal,
+    stable_offsets,
+)
+from hapax_checker.record import Operation, line_of, read_lines
+
+__all__ = [
+    "ALLOWED_ALWAYS",
+    "Batch",
+    "Operation",
+    "Replica",
+    "Report",
+    "check",
+    "contiguous_sequences",
+    "ids_never_reused",
+    "line_of",
+    "one_leader_per_epoch",
+    "one_to_one",
+    "read_lines",
+    "replicas_equal",
+    "stable_offsets",
+    "token_outcomes",
+]

@@ -1,0 +1,61 @@
+"""Exactly once, counted: inputs against outputs, and replayed commits against what became visible."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+
+def one_to_one(inputs: Iterable[Hashable], outputs: Iterable[Hashable]) -> list[str]:
+    """Read-process-write: each input has exactly one output, and there is no other. Name an output by its input."""
+    wanted, found = Counter(inputs), Counter(outputs)
+    sentences = []
+    lost, extra = wanted - found, found - wanted
+    if lost:
+        sentences.append(f"lost-output: {lost.total()} inputs without, such as {sorted(lost, key=str)[:3]}")
+    doubled = [o for o in extra if o in wanted]
+    if doubled:
+        sentences.append(f"doubled-output: {len(doubled)} inputs with several, such as {sorted(doubled, key=str)[:3]}")
+    made_up = [o for o in extra if o not in wanted]
+    if made_up:
+        sentences.append(f"phantom-output: {len(made_up)} outputs of nothing, such as {sorted(made_up, key=str)[:3]}")
+    return sentences
+
+
+class TokenTry(NamedTuple):
+    """One attempt to commit under a token. `values` are unique to the attempt."""
+
+    scope: str
+    token: int
+    outcome: str
+    """committed | already | failed | unknown"""
+    values: tuple[Hashable, ...]
+
+
+def token_outcomes(tries: Iterable[TokenTry], visible: Iterable[Hashable]) -> list[str]:
+    """A replayed commit happens once: of all tries of a token that was ever answered, one is visible, whole."""
+    seen = set(visible)
+    by_token: dict[tuple[str, int], list[TokenTry]] = defaultdict(list)
+    for one in tries:
+        by_token[one.scope, one.token].append(one)
+    sentences = []
+    for (scope, token), attempts in by_token.items():
+        name = f"token {token} of {scope!r}"
+        shown = []
+        for attempt in attempts:
+            there = sum(value in seen for value in attempt.values)
+            if 0 < there < len(attempt.values):
+                sentences.append(f"torn-token: {name} shows {there} of {len(attempt.values)} records of one try")
+            if there:
+                shown.append(attempt)
+                if attempt.outcome in ("already", "failed"):
+                    sentences.append(f"aborted-token: {name}: a try answered '{attempt.outcome}' is visible")
+            elif attempt.outcome == "committed" and attempt.values:
+                sentences.append(f"lost-token: {name} was committed and is not visible")
+        if len(shown) > 1:
+            sentences.append(f"doubled-token: {name} is visible {len(shown)} times")
+        answered = any(attempt.outcome in ("committed", "already") for attempt in attempts)
+        if answered and not shown and any(attempt.values for attempt in attempts):
+            sentences.append(f"lost-token: {name} was answered as committed and no try is visible")
+    return sentences
