@@ -105,13 +105,16 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> b
 class Flood:
     """Idempotent batches of one size to a partition over a connection of its own, some requests in flight."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, batch_bytes: int, in_flight: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partition: int, batch_bytes: int, in_flight: int, producer: int = -1
+    ) -> None:
+        """Draws a producer id where none is given."""
         self.connection = Connection(bootstrap)
         self.connection.socket.setblocking(False)
         self.acknowledged = 0
         self._topic, self._partition = topic, partition
         self._records = bytes(batch_bytes - 61)
-        self._producer_id = producer_id(bootstrap)
+        self._producer_id = producer if producer >= 0 else producer_id(bootstrap)
         self._sequence = 0
         self._out = bytearray()
         self._in = bytearray()
