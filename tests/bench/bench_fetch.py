@@ -1,7 +1,7 @@
 """The broker's CPU for fetches of 1 MiB from a log of 16 KiB batches in the page cache, beside the kernel's own share.
 
-Nearly all of it is `sendfile` over loopback, whose cost varies threefold with what else the machine does. So passes over
-the log alternate with passes of a process that does nothing but `sendfile` the same file to the same kind of reader.
+Nearly all of it is `sendfile` over loopback, whose cost varies threefold with what else the machine does. So passes
+over the log alternate with passes of a process that does nothing but `sendfile` the same file to the same reader.
 """
 
 from __future__ import annotations
