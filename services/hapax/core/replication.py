@@ -60,8 +60,8 @@ class Replication:
     """See above. `fetched`, `synced`, `sent`, `stored` and `refused` tell what happened; the rest only reads."""
 
     __slots__ = (
-        "_effective_minimum", "_followers", "_me", "_members", "_min_insync", "epoch_start", "isr", "own_end",
-        "pending", "replicas", "revision", "unclear",
+        "_effective_minimum", "_followers", "_me", "_members", "_min_insync", "_several", "epoch_start", "isr",
+        "own_end", "pending", "replicas", "revision",
     )  # fmt: skip
 
     def __init__(
@@ -78,8 +78,8 @@ class Replication:
         self.epoch_start = log_end
         self.own_end = UNKNOWN_END
         self.pending: Proposal | None = None
-        """Sent and not decided yet."""
-        self.unclear = False
+        """Sent, and neither refused nor seen in the store yet."""
+        self._several = False
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
         self.revision = revision
@@ -122,7 +122,7 @@ class Replication:
         self.revision = revision
         self.replicas, self.isr = tuple(replicas), tuple(isr)
         if self.pending is not None and revision > self.pending.revision:
-            self.pending, self.unclear = None, False
+            self.pending, self._several = None, False
         for node in replicas:
             if node != self._me and node not in self._followers:
                 self._followers[node] = Follower(log_end, now_ms)
@@ -132,20 +132,17 @@ class Replication:
 
     def sent(self, proposal: Proposal) -> None:
         """It is on its way to the store: from now on it may have been stored. To be called before it is."""
-        if self.pending is not None:  # the former one may still arrive in its place
+        if self.pending is not None:  # without an answer, or not seen in the store yet: that one may arrive instead
             added = (*self.pending.added, *(node for node in proposal.added if node not in self.pending.added))
             proposal = proposal._replace(added=added)
+            self._several = True
         self.pending = proposal
         self._count(self.epoch_start, 0)
 
-    def unanswered(self) -> None:
-        """Nobody knows whether what was sent has been stored, or will be."""
-        self.unclear = True
-
     def refused(self) -> None:
         """The store did not take what was sent last: somebody else wrote first, or a member is not what it was. That
-        says nothing of an earlier one without an answer."""
-        if not self.unclear:
+        says nothing of what was sent before it."""
+        if not self._several:
             self.pending = None
             self._count(self.epoch_start, 0)
 
@@ -210,7 +207,8 @@ class Replication:
     def decide_isr(
         self, high_watermark: int, live: Mapping[NodeId, Eligible], lagging: Sequence[NodeId] = ()
     ) -> Proposal | None:
-        """The set to be stored next, or None: it is as it should be. `live`: the brokers that are registered now."""
+        """The set to be stored next, or None: it is as it should be. `live`: the brokers that are registered now. Not
+        to be asked while an answer may still come."""
         removed = tuple(node for node in self.isr if node != self._me and (node not in live or node in lagging))
         added = tuple(
             node for node in self.replicas
@@ -218,8 +216,8 @@ class Replication:
             and live[node].registration == self.registration_of(node)
             and self._has_all(node, high_watermark)
         )
-        if not removed and not added and not self.unclear:
-            return None  # where it is unclear what is stored, the same set once more makes it clear
+        if not removed and not added and self.pending is None:
+            return None  # where nobody knows what is stored, the same set once more makes it known
         kept = [node for node in self.isr if node not in removed]
         members = {*kept, *added}
         isr = tuple(node for node in self.replicas if node in members)
