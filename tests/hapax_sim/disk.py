@@ -11,26 +11,83 @@ import asyncio
 import errno
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Final
 
 from hapax_sim.loop import SimLoop, SimProcess
 
+_HOLE_SHARE: Final = 0.25
+"""Power cuts after which a stretch within the unsynced tail is zero, since pages are written in any order."""
 
-@dataclass
+
 class _Inode:
-    data: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    dirty_from: int | None = None
-    """Lowest position changed since the last sync."""
+    """A file's content, as processes see it (`data`) and as it is on the platter (`durable`)."""
+
+    __slots__ = ("data", "dirty_from", "durable", "in_flight", "lost")
+
+    def __init__(self, data: bytes | bytearray = b"") -> None:
+        self.data = bytearray(data)
+        self.durable = bytearray()
+        self.dirty_from: int | None = None
+        """Lowest position changed since the last sync began."""
+        self.in_flight: list[tuple[int, bytes]] = []
+        """What syncs under way are writing: (position, everything from there on as it was then)."""
+        self.lost: list[tuple[int, int]] = []
+        """Ranges whose sync failed: the page cache shows them, no later sync writes them (fsync's worst habit)."""
 
     def touch(self, position: int) -> None:
         self.dirty_from = position if self.dirty_from is None else min(self.dirty_from, position)
+        if self.lost:
+            self.lost = [(a, min(b, position)) for a, b in self.lost if a < position]
 
-    def flush(self) -> None:
+    def begin_sync(self) -> tuple[int, bytes] | None:
+        if self.dirty_from is None:
+            return self.in_flight[-1] if self.in_flight else None
+        writing = (self.dirty_from, bytes(memoryview(self.data)[self.dirty_from :]))
+        self.dirty_from = None
+        self.in_flight.append(writing)
+        return writing
+
+    def finish_sync(self, writing: tuple[int, bytes]) -> None:
+        """It and every sync that began before it are on the platter."""
+        if not any(one is writing for one in self.in_flight):
+            return  # a later one was faster, and took this along
+        while self.in_flight:
+            one = self.in_flight.pop(0)
+            position, data = one
+            if len(self.durable) < position:
+                self.durable += bytes(position - len(self.durable))
+            del self.durable[position:]
+            self.durable += data
+            for begin, end in self.lost:
+                self.durable[begin:end] = bytes(max(0, min(end, len(self.durable)) - begin))
+            if one is writing:
+                break
+
+    def fail_sync(self, writing: tuple[int, bytes]) -> None:
+        self.in_flight = [one for one in self.in_flight if one is not writing]
+        self.lost.append((writing[0], writing[0] + len(writing[1])))
+
+    def power_cut(self, rng: random.Random) -> None:
+        """What is left: the synced bytes and, as real disks do, a seeded part of those written since."""
+        marks = [position for position, _ in self.in_flight]
         if self.dirty_from is not None:
-            del self.durable[self.dirty_from :]
-            self.durable += memoryview(self.data)[len(self.durable) :]
-            self.dirty_from = None
+            marks.append(self.dirty_from)
+        begin = min(marks, default=len(self.data))
+        unsynced = bytearray(memoryview(self.data)[begin:])
+        del unsynced[rng.randrange(0, len(unsynced) + 1) :]
+        if len(unsynced) > 1 and rng.random() < _HOLE_SHARE:
+            hole = rng.randrange(0, len(unsynced))
+            size = rng.randrange(1, len(unsynced) - hole + 1)
+            unsynced[hole : hole + size] = bytes(size)
+        content = self.durable[:begin]
+        if unsynced:
+            content += bytes(begin - len(content)) + unsynced
+        content += self.durable[len(content) :]
+        for a, b in self.lost:
+            content[max(a, begin) : b] = bytes(max(0, min(b, len(content)) - max(a, begin)))
+        self.data, self.durable = content, bytearray(content)
+        self.dirty_from = None
+        self.in_flight, self.lost = [], []
 
 
 class PowerLossDisk:
@@ -44,7 +101,10 @@ class PowerLossDisk:
         self.durable_names: dict[str, _Inode] = {}
         self.folders: set[str] = {""}
         self.sync_delay = (0.0001, 0.0008)
-        self.fail_sync = False
+        self.fail_syncs = 0
+        """So many syncs from now on fail with EIO."""
+        self.fail_writes = 0
+        """So many writes from now on leave a part of their bytes and fail with EIO."""
 
     def mount(self, process: SimProcess) -> SimDisk:
         return SimDisk(self, process)
@@ -65,25 +125,16 @@ class PowerLossDisk:
                 else:
                     survivors[name] = now
         for node in {id(n): n for n in survivors.values()}.values():
-            self._tear(node)
+            node.power_cut(rng)
         self.names = dict(survivors)
         self.durable_names = dict(survivors)
 
-    def process_crash(self) -> None:
-        """After SIGKILL of a process alone: the page cache survives, so nothing is lost."""
-
-    def _tear(self, node: _Inode) -> None:
-        if node.dirty_from is None:
-            return
-        unsynced = bytes(node.data[node.dirty_from :])
-        kept = self.rng.randrange(0, len(unsynced) + 1)
-        content = node.durable[: node.dirty_from]
-        content += unsynced[:kept]
-        if len(content) < len(node.durable):
-            content += node.durable[len(content) :]
-        node.data = bytearray(content)
-        node.durable = bytearray(content)
-        node.dirty_from = None
+    def flip_bit(self, name: str, position: int) -> None:
+        """What the platter gives back is not what was written, and nobody says so."""
+        node = self.names[name]
+        for content in (node.data, node.durable):
+            if position < len(content):
+                content[position] ^= 1 << self.rng.randrange(8)
 
 
 class SimFile:
@@ -102,6 +153,11 @@ class SimFile:
         position = len(node.data)
         node.touch(position)
         store = self._disk.store
+        if store.fail_writes:
+            store.fail_writes -= 1
+            everything = b"".join(chunks)
+            node.data += everything[: store.rng.randrange(len(everything) + 1)]
+            raise OSError(errno.EIO, "Input/output error")
         for chunk in chunks:
             room = store.capacity - store.used() if store.capacity < 1 << 40 else len(chunk)
             if room < len(chunk):
@@ -126,17 +182,17 @@ class SimFile:
             self._node.data += bytes(size - len(self._node.data))
 
     async def sync(self) -> None:
-        store = self._disk.store
+        store, node = self._disk.store, self._node
         # What is durable afterwards is what had been written when the sync began, as with a real fdatasync.
-        frozen_size, node = len(self._node.data), self._node
+        writing = node.begin_sync()
         await asyncio.sleep(store.rng.uniform(*store.sync_delay))
-        if store.fail_sync:
+        if store.fail_syncs:
+            store.fail_syncs -= 1
+            if writing is not None:
+                node.fail_sync(writing)
             raise OSError(errno.EIO, "Input/output error")
-        dirty = node.dirty_from
-        node.flush()
-        if dirty is not None and len(node.data) > frozen_size:
-            del node.durable[max(frozen_size, 0) :]
-            node.dirty_from = frozen_size
+        if writing is not None:
+            node.finish_sync(writing)
 
     def is_cached(self, position: int, size: int) -> bool:
         return True
@@ -221,7 +277,7 @@ class SimDisk:
 
     async def write_atomically(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
-        self.store.names[temporary] = node = _Inode(data=bytearray(data))
+        self.store.names[temporary] = node = _Inode(data)
         node.touch(0)
         await SimFile(self, temporary, node).sync()
         self.rename(temporary, path)

@@ -10,12 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
+import heapq
 import math
+from asyncio import events
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 EPOCH_MS = 1_700_000_000_000
 """Wall clock at the start of every simulation, ms since the Unix epoch."""
+TURN_LIMIT: Final = 20_000
+"""Turns of the loop at one instant of virtual time. A healthy cluster needs some hundred; a runaway never stops."""
+_LAST_LINES: Final = 40
+
+
+CURRENT: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim_process", default=None)
 
 
 class SimProcess:
@@ -24,8 +33,12 @@ class SimProcess:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.vanished = False
+        """It died with its machine: nobody was told, not even by a reset connection."""
         self.frozen = False
-        self.backlog: list[Callable[[], None]] = []
+        self.backlog: list[events.Handle] = []
+        self.context = contextvars.Context()
+        self.context.run(CURRENT.set, self)
         self.tasks: list[asyncio.Task[Any]] = []
         self._on_death: dict[int, Callable[[], None]] = {}
         self._watches = 0
@@ -48,11 +61,44 @@ class SimProcess:
         return f"SimProcess({self.name}{'' if self.alive else ' dead'})"
 
 
-CURRENT: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim_process", default=None)
-
-
 class Deadlock(AssertionError):
     """Nothing is scheduled, yet the main coroutine waits: an event was lost."""
+
+
+class Runaway(AssertionError):
+    """The loop turned and turned without virtual time moving: somebody retries without waiting."""
+
+
+class _SimHandle(events.Handle):
+    """A callback that its process's death or freeze keeps from running."""
+
+    __slots__ = ("process",)
+    process: SimProcess | None
+
+    def _run(self) -> None:
+        process = self.process
+        if process is not None:
+            if not process.alive:
+                return
+            if process.frozen:
+                process.backlog.append(self)
+                return
+        super()._run()
+
+
+class _SimTimer(events.TimerHandle):
+    __slots__ = ("process",)
+    process: SimProcess | None
+
+    def _run(self) -> None:
+        process = self.process
+        if process is not None:
+            if not process.alive:
+                return
+            if process.frozen:
+                process.backlog.append(self)
+                return
+        super()._run()
 
 
 class _VirtualSelector:
@@ -66,6 +112,8 @@ class _VirtualSelector:
             raise Deadlock("nothing left to run")
         if timeout > 0:
             self._loop.advance(timeout)
+        else:
+            self._loop.turn()
         return []
 
     def get_map(self) -> dict[int, Any]:
@@ -84,6 +132,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._selector = _VirtualSelector(self)
         self._trace = hashlib.sha256()
         self.trace_lines = 0
+        self._turns = 0
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._graveyard: list[SimProcess] = []
         """Dead processes are kept: collecting their tasks would run `finally` blocks that SIGKILL never runs."""
         self.listener: Callable[[str], None] | None = None
@@ -96,6 +146,18 @@ class SimLoop(asyncio.BaseEventLoop):
     def advance(self, seconds: float) -> None:
         # Whole microseconds, upwards: rounded down, a timer would never become due.
         self._now = math.ceil((self._now + seconds) * 1e6) / 1e6
+        self._turns = 0
+
+    def turn(self) -> None:
+        """Counts turns without time. Raises Runaway with what ran and what led to it."""
+        self._turns += 1
+        if self._turns > TURN_LIMIT:
+            ready = Counter(_described(handle) for handle in self._ready)  # type: ignore[attr-defined]
+            self._turns = 0
+            raise Runaway(
+                f"{TURN_LIMIT} turns at {self._now:.6f} s; ready: {ready.most_common(5)}; last lines of the trace:\n"
+                + "\n".join(self._last_lines)
+            )
 
     def trace(self, line: str) -> None:
         """Adds one line to the history's hash (and to the listener, where a readable trace is written)."""
@@ -103,6 +165,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._trace.update(stamped.encode())
         self._trace.update(b"\n")
         self.trace_lines += 1
+        self._last_lines.append(stamped)
         if self.listener is not None:
             self.listener(stamped)
 
@@ -112,19 +175,24 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- callbacks belong to processes
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        handle = _SimHandle(callback, args, self, context)
         # An empty context is false: only None means 'the caller's'.
-        context = contextvars.copy_context() if context is None else context
-        return super().call_soon(_owned(callback, args, context), context=context)
+        handle.process = CURRENT.get() if context is None else context.get(CURRENT)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        context = contextvars.copy_context() if context is None else context
-        return super().call_at(when, _owned(callback, args, context), context=context)
+        timer = _SimTimer(when, callback, args, self, context)
+        timer.process = CURRENT.get() if context is None else context.get(CURRENT)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         task = super().create_task(coro, name=name, context=context)
-        process = (contextvars.copy_context() if context is None else context).get(CURRENT)
+        process = CURRENT.get() if context is None else context.get(CURRENT)
         if process is not None:
             # A crashed process's tasks stay pending for ever: that is the point, not a leak to warn about.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -135,9 +203,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def in_process(self, process: SimProcess, callback: Callable[..., Any], *args: Any, delay: float = 0.0) -> None:
         """Schedules a callback as if the process had scheduled it itself (a delivery, an answer)."""
-        context = contextvars.Context()
-        context.run(CURRENT.set, process)
-        self.call_at(round(self._now + delay, 6), callback, *args, context=context)
+        self.call_at(round(self._now + delay, 6), callback, *args, context=process.context)
 
     def spawn(self, process: SimProcess, coro: Any, name: str) -> asyncio.Task[Any]:
         """Starts a coroutine as part of a process."""
@@ -161,8 +227,8 @@ class SimLoop(asyncio.BaseEventLoop):
         process.frozen = False
         self.trace(f"thaw {process.name}")
         backlog, process.backlog = process.backlog, []
-        for callback in backlog:
-            self.in_process(process, callback)
+        for handle in backlog:
+            self._ready.append(handle)  # type: ignore[attr-defined]
 
     # --- what a simulation never does
 
@@ -176,17 +242,9 @@ class SimLoop(asyncio.BaseEventLoop):
         raise AssertionError("services must not use threads in the simulation")
 
 
-def _owned(callback: Any, args: tuple[Any, ...], context: contextvars.Context) -> Callable[[], None]:
-    process = context.get(CURRENT)
-    if process is None:
-        return lambda: callback(*args)
-
-    def run() -> None:
-        if not process.alive:
-            return
-        if process.frozen:
-            process.backlog.append(run)
-            return
-        callback(*args)
-
-    return run
+def _described(handle: events.Handle) -> str:
+    callback = handle._callback  # type: ignore[attr-defined]
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        return f"{task.get_name()}: {task.get_coro().__qualname__}"  # type: ignore[union-attr]
+    return getattr(callback, "__qualname__", repr(callback))

@@ -8,6 +8,7 @@ network does to each call. The same conformance tests run against this and again
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import math
 from bisect import bisect_left, insort
@@ -75,6 +76,8 @@ class MetadataModel:
         self._leases: dict[int, _Lease] = {}
         self._next_lease = 7_000
         self._watchers: list[_Watcher] = []
+        self.written: Callable[[list[WatchEvent]], None] | None = None
+        """Called with the events of each write; what is observed there must not write itself."""
         # Lease timers belong to the store, not to the process that asked for the lease: they must outlive it.
         self._context = contextvars.copy_context()
 
@@ -98,6 +101,21 @@ class MetadataModel:
             watcher.ended = MetadataUnavailable("watch lost")
             watcher.wake()
         self._watchers.clear()
+
+    def later(self, delay_s: float, effect: Callable[[], object]) -> None:
+        """A call that takes effect on its own, whatever became of its caller."""
+
+        def arrive() -> None:
+            if self.up:
+                with contextlib.suppress(MetadataUnavailable, MetadataLeaseGone, MetadataCompacted):
+                    effect()
+
+        asyncio.get_running_loop().call_later(delay_s, arrive, context=self._context)
+
+    def lease_of(self, key: str) -> int:
+        """The living lease that a key hangs on; 0: none."""
+        kv = self._kvs.get(key)
+        return kv.lease if kv is not None and kv.lease in self._leases else 0
 
     def compact(self, revision: int) -> None:
         self.compacted = max(self.compacted, revision)
@@ -207,6 +225,8 @@ class MetadataModel:
         if events:
             self.revision = revision
             self._history.append(events)
+            if self.written is not None:
+                self.written(events)
             for watcher in list(self._watchers):
                 self._offer(watcher, events)
 
@@ -228,6 +248,14 @@ class Link(Protocol):
     async def response(self) -> None:
         """After it took effect, and before each batch of a watch is delivered: raising loses the answer only."""
         ...
+
+
+class TakesEffectLater(MetadataUnavailable):
+    """Raised by a link's `request`: the call arrives after so many seconds, when its caller has given up."""
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__("the store does not answer")
+        self.delay_s = delay_s
 
 
 class PerfectLink:
@@ -279,7 +307,11 @@ class MemoryMetadata:
             self.model.close_watch(watcher)
 
     async def call(self, effect: Callable[[], T]) -> T:
-        await self.link.request()
+        try:
+            await self.link.request()
+        except TakesEffectLater as late:
+            self.model.later(late.delay_s, effect)
+            raise
         if not self.model.up:
             raise MetadataUnavailable("the store is down")
         result = effect()

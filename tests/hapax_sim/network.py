@@ -10,9 +10,12 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, RpcError, RpcHandler
 from hapax_sim.loop import SimLoop, SimProcess
+
+_CONNECT_TIMEOUT_S: Final = 3.0
 
 
 @dataclass
@@ -25,6 +28,8 @@ class Weather:
     slow: float = 0.25
     cut_share: float = 0.0
     """Share of messages at which the connection breaks instead of delivering."""
+    half_open_share: float = 0.3
+    """Share of breaks of which only the sender learns; what it sent last may still arrive, seconds later."""
 
 
 class World:
@@ -36,7 +41,15 @@ class World:
         self.listeners: dict[int, _Listener] = {}
         self.rpc_servers: dict[int, _RpcServer] = {}
         self.blocked: set[tuple[str, str]] = set()
-        """One-way partitions: (from process name, to process name)."""
+        """One-way partitions that reset connections: (from process name, to process name)."""
+        self.held: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        """One-way partitions that swallow packets: TCP sends them again, so all arrives when the partition ends,
+        unless somebody lost patience. Requests thus arrive long after their sender gave up."""
+        self.lag: dict[tuple[str, str], float] = {}
+        """Slow links: up to so many seconds more."""
+        self.living: dict[str, SimProcess] = {}
+        self.machines: dict[int, SimProcess] = {}
+        """Port -> the process that last listened there."""
         self.blocked_methods: set[str] = set()
         """Calls between services that never arrive, by the method's last word (`WriteMarkers`)."""
         self._port = 10_000
@@ -58,6 +71,28 @@ class World:
         if rng.random() < weather.slow_share:
             return rng.uniform(weather.delay[1], weather.slow)
         return rng.uniform(*weather.delay)
+
+    def begin_hold(self, pair: tuple[str, str]) -> None:
+        self.held.setdefault(pair, [])
+
+    def end_hold(self, pair: tuple[str, str]) -> None:
+        for resume in self.held.pop(pair, ()):
+            resume()
+
+    def heal(self) -> None:
+        self.weather.cut_share = 0.0
+        self.blocked.clear()
+        self.lag.clear()
+        for pair in sorted(self.held):
+            self.end_hold(pair)
+
+    def delay_of(self, source: SimProcess, target: SimProcess) -> float:
+        lag = self.lag.get((source.name, target.name)) if self.lag else None
+        return self.delay() if lag is None else self.delay() + self.rng.uniform(0, lag)
+
+    def swallows(self, target: SimProcess) -> bool:
+        """A machine without power answers nothing; once it is up again it resets what it does not know."""
+        return target.vanished and not self.living[target.name].alive
 
     def passes(self, source: SimProcess, target: SimProcess) -> bool:
         """Whether a message sent now arrives; False also where the seed cuts the connection."""
@@ -87,9 +122,15 @@ class _End:
         other = self.other
         if not self.open or other is None:
             return
-        if not self.world.passes(self.process, other.process):
-            self.world.loop.trace(f"cut {self.process.name}->{other.process.name}")
-            self._break("connection reset")
+        world = self.world
+        if not world.passes(self.process, other.process):
+            if world.swallows(other.process):
+                return
+            world.loop.trace(f"cut {self.process.name}->{other.process.name}")
+            if other.process.alive and world.rng.random() < world.weather.half_open_share:
+                self._break_half(frame)
+            else:
+                self._break("connection reset")
             return
         self._deliver(other._receive, frame)
 
@@ -112,14 +153,20 @@ class _End:
 
     # the model
 
-    def _deliver(self, callback: Callable[..., None], *args: object) -> None:
+    def _deliver(self, callback: Callable[..., None], *args: object, late: float = 0.0) -> None:
         """In order per direction: never before what was sent earlier."""
         other = self.other
         assert other is not None
-        now = self.world.loop.time()
+        world = self.world
+        if world.held:
+            held = world.held.get((self.process.name, other.process.name))
+            if held is not None:
+                held.append(lambda: self._deliver(callback, *args))
+                return
+        now = world.loop.time()
         # A microsecond apart: timers that are due at the same instant have no order.
-        self._arrival = max(self._arrival + 2e-6, now + self.world.delay())
-        self.world.loop.in_process(other.process, callback, *args, delay=self._arrival - now)
+        self._arrival = max(self._arrival + 2e-6, now + world.delay_of(self.process, other.process) + late)
+        world.loop.in_process(other.process, callback, *args, delay=self._arrival - now)
 
     def _receive(self, frame: bytearray) -> None:
         if not self.open:
@@ -146,7 +193,26 @@ class _End:
     def _break_other(self, reason: str) -> None:
         other = self.other
         assert other is not None
-        self.world.loop.in_process(other.process, other._closed, reason, delay=self.world.delay())
+        if self.world.held:
+            self._deliver(other._closed, reason)
+        else:
+            self.world.loop.in_process(other.process, other._closed, reason, delay=self.world.delay())
+
+    def peer_died(self) -> None:
+        """This end's process died. The kernel says so, unless it went with it."""
+        if self.open:
+            self.open = False
+            if not self.process.vanished:
+                self._break_other("peer died")
+
+    def _break_half(self, frame: bytearray) -> None:
+        """Half open: this end is closed; the other learns by a keep-alive, and the frame may come late."""
+        rng, other = self.world.rng, self.other
+        assert other is not None
+        self.world.loop.in_process(self.process, self._closed, "connection reset", delay=self.world.delay())
+        if rng.random() < 0.5:
+            self._deliver(other._receive, frame, late=rng.uniform(0.05, 5.0))
+        self._deliver(other._closed, "keep-alive", late=rng.uniform(5.0, 30.0))
 
     def _break(self, reason: str) -> None:
         """The network cut the connection: both ends learn of it, each in its own time."""
@@ -205,6 +271,7 @@ class SimNetwork:
 
     def __init__(self, world: World, process: SimProcess) -> None:
         self.world, self.process = world, process
+        world.living[process.name] = process
         process.watch(self._died)
         self._ends: list[_End] = []
 
@@ -213,6 +280,7 @@ class SimNetwork:
     ) -> _Listener:
         listener = _Listener(self.world, self.process, port or self.world.next_port(), accept, limits)
         self.world.listeners[listener.port] = listener
+        self.world.machines[listener.port] = self.process
         return listener
 
     async def connect(
@@ -221,28 +289,51 @@ class SimNetwork:
         world = self.world
         await asyncio.sleep(world.delay())
         listener = world.listeners.get(port)
-        if listener is None or not listener.process.alive:
+        if listener is None:
+            machine = world.machines.get(port)
+            if machine is not None and world.swallows(machine):
+                await asyncio.sleep(_CONNECT_TIMEOUT_S)
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
-        if not world.passes(self.process, listener.process):
+        await self._way(listener.process, host, port)
+        if not listener.process.alive:
+            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        lost = not world.passes(self.process, listener.process)
+        if lost and world.rng.random() < 0.5:
             raise ConnectionResetError(f"no route to {host}:{port}")
         near = _End(world, self.process, f"{host}:{port}", limits)
         far = _End(world, listener.process, f"{self.process.name}:{near.serial}", listener.limits)
         near.other, far.other = far, near
+        world.loop.in_process(listener.process, self._accept, listener, far, delay=0.0)
+        if lost:
+            # The answer to the handshake was lost: the server has a connection that nobody uses, beside the next.
+            near.open = False
+            near._deliver(far._closed, "keep-alive", late=world.rng.uniform(5.0, 30.0))
+            raise ConnectionResetError(f"no answer from {host}:{port}")
         self._ends = [end for end in self._ends if end.open]
         self._ends.append(near)
-        world.loop.in_process(listener.process, self._accept, listener, far, delay=0.0)
         near.handler = opened(near)
         return near
+
+    async def _way(self, target: SimProcess, host: str, port: int) -> None:
+        """A handshake waits out a partition, for a while."""
+        world = self.world
+        end = world.loop.time() + _CONNECT_TIMEOUT_S
+        there, back = (self.process.name, target.name), (target.name, self.process.name)
+        while there in world.held or back in world.held:
+            if world.loop.time() >= end:
+                raise TimeoutError(f"no answer from {host}:{port}")
+            await asyncio.sleep(0.1)
 
     @staticmethod
     def _accept(listener: _Listener, far: _End) -> None:
         far.handler = listener.accept(far)
-        far.watch = far.process.watch(lambda: far._break_other("peer died"))
+        far.watch = far.process.watch(far.peer_died)
         far._drain()
 
     async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> _RpcServer:
         server = _RpcServer(self.world, self.process, port or self.world.next_port(), handlers)
         self.world.rpc_servers[server.port] = server
+        self.world.machines[server.port] = self.process
         return server
 
     def rpc_channel(self, address: str) -> SimRpcChannel:
@@ -250,9 +341,7 @@ class SimNetwork:
 
     def _died(self) -> None:
         for end in self._ends:
-            if end.open:
-                end.open = False
-                end._break_other("peer died")
+            end.peer_died()
         world = self.world
         world.listeners = {p: v for p, v in world.listeners.items() if v.process is not self.process}
         world.rpc_servers = {p: v for p, v in world.rpc_servers.items() if v.process is not self.process}
@@ -269,23 +358,29 @@ class SimRpcChannel:
         world, loop = self.world, self.world.loop
         server = world.rpc_servers.get(self._port)
         if server is None or not server.process.alive or method.rpartition("/")[2] in world.blocked_methods:
+            machine = world.machines.get(self._port)
+            if machine is not None and world.swallows(machine):
+                await asyncio.sleep(timeout)
+                raise RpcError("DEADLINE_EXCEEDED", method)
             await asyncio.sleep(world.delay())
             raise RpcError("UNAVAILABLE", f"nobody serves {self.address}")
         answer: asyncio.Future[bytes] = loop.create_future()
         caller = self.process
         if world.passes(caller, server.process):
-            loop.in_process(
-                server.process, self._serve, server, method, request, answer, delay=world.delay()
-            )
+            self._carry(caller, server.process, self._serve, server, method, request, answer)
+        elif world.rng.random() < world.weather.half_open_share:
+            # The caller hears of a broken connection; the request arrives all the same.
+            loop.in_process(caller, _fail, answer, RpcError("UNAVAILABLE", "connection reset"), delay=world.delay())
+            late = world.rng.uniform(0.05, 5.0)
+            self._carry(caller, server.process, self._serve, server, method, request, answer, late=late)
         else:
-            loop.in_process(
-                caller, _fail, answer, RpcError("UNAVAILABLE", "connection reset"), delay=world.delay()
-            )
-        watch = server.process.watch(
-            lambda: loop.in_process(
-                caller, _fail, answer, RpcError("UNAVAILABLE", "peer died"), delay=world.delay()
-            )
-        )
+            loop.in_process(caller, _fail, answer, RpcError("UNAVAILABLE", "connection reset"), delay=world.delay())
+
+        def died() -> None:
+            if not server.process.vanished:
+                loop.in_process(caller, _fail, answer, RpcError("UNAVAILABLE", "peer died"), delay=world.delay())
+
+        watch = server.process.watch(died)
         try:
             async with asyncio.timeout(timeout):
                 return await answer
@@ -293,6 +388,16 @@ class SimRpcChannel:
             raise RpcError("DEADLINE_EXCEEDED", method) from None
         finally:
             server.process.unwatch(watch)
+
+    def _carry(
+        self, source: SimProcess, target: SimProcess, callback: Callable[..., None], *args: object, late: float = 0.0
+    ) -> None:
+        world = self.world
+        held = world.held.get((source.name, target.name)) if world.held else None
+        if held is not None:
+            held.append(lambda: self._carry(source, target, callback, *args))
+        else:
+            world.loop.in_process(target, callback, *args, delay=world.delay_of(source, target) + late)
 
     def _serve(self, server: _RpcServer, method: str, request: bytes, answer: asyncio.Future[bytes]) -> None:
         self.world.loop.spawn(server.process, self._run(server, method, request, answer), f"rpc {method}")
@@ -312,9 +417,9 @@ class SimRpcChannel:
         if not world.passes(server.process, caller):
             failure = RpcError("UNAVAILABLE", "connection reset")
         if failure is not None:
-            world.loop.in_process(caller, _fail, answer, failure, delay=world.delay())
+            self._carry(server.process, caller, _fail, answer, failure)
         else:
-            world.loop.in_process(caller, _settle, answer, response, delay=world.delay())
+            self._carry(server.process, caller, _settle, answer, response)
 
     async def close(self) -> None:
         pass
