@@ -37,6 +37,9 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 EVENTS_TOPIC: Final = "__hapax_events"
 INTERNAL_TOPICS: Final = (TXN_STATE_TOPIC, OFFSETS_TOPIC, EVENTS_TOPIC)
 
+STANDING_STOPPING: Final = "stopping"
+"""A `NodeRecord.standing`: the node is about to end, and nobody should wait for it."""
+
 Role = Literal["broker", "coordinator", "pid", "controller"]
 ShardKind = Literal["txn", "group"]
 
@@ -48,8 +51,8 @@ class MetadataFormatError(ValueError):
 # --- keys ---------------------------------------------------------------------------------------------------
 
 KeyKind = Literal[
-    "cluster", "node", "topic", "deleted", "partition", "txn_shard", "group_shard", "pid_next", "pid_lease",
-    "controller", "unknown",
+    "cluster", "node", "draining", "topic", "deleted", "partition", "txn_shard", "group_shard", "pid_next",
+    "pid_lease", "controller", "unknown",
 ]
 
 
@@ -99,6 +102,10 @@ class Keys:
     def node(self, node_id: NodeId) -> str:
         return f"{self.nodes}{node_id}"
 
+    def draining(self, node_id: NodeId) -> str:
+        """There while a broker is to lose what it holds and to get nothing new, whether it runs or not."""
+        return f"{self.prefix}draining/{node_id}"
+
     def topic(self, name: str) -> str:
         return f"{self.prefix}topics/{name}"
 
@@ -121,6 +128,8 @@ class Keys:
                 return ParsedKey("controller")
             case ["nodes", number]:
                 return ParsedKey("node", int(number))
+            case ["draining", number]:
+                return ParsedKey("draining", int(number))
             case ["topics", name]:
                 return ParsedKey("topic", name=name)
             case ["deleted", topic_id]:
@@ -230,12 +239,14 @@ class TopicRecord:
     config: Mapping[str, str] = field(default_factory=dict)
     """Only what was set for this topic, under Kafka's names."""
     internal: bool = False
+    assignment: tuple[tuple[NodeId, ...], ...] = ()
+    """The replicas of the first so many partitions, where their creator chose them; read when they are made."""
 
     def encode(self) -> bytes:
         return _encode({
             "topic_id": self.topic_id.hex(), "name": self.name, "partitions": self.partitions,
             "replication_factor": self.replication_factor, "config": dict(self.config),
-            "internal": self.internal,
+            "internal": self.internal, "assignment": self.assignment,
         })
 
     @classmethod
@@ -244,6 +255,7 @@ class TopicRecord:
         return cls(
             TopicId(bytes.fromhex(f["topic_id"])), f["name"], f["partitions"], f["replication_factor"],
             dict(f.get("config", {})), bool(f.get("internal", False)),
+            tuple(tuple(NodeId(n) for n in replicas) for replicas in f.get("assignment", ())),
         )
 
 

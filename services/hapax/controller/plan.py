@@ -7,7 +7,7 @@ Every change compares what it was derived from; `service.py` adds the controller
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hapax.codec.metadata import (
@@ -20,42 +20,68 @@ from hapax.codec.metadata import (
     ShardRecord,
     TopicRecord,
 )
-from hapax.core.failover import Live, elect
-from hapax.core.placement import place_partitions, place_shards
-from hapax.core.types import NO_NODE, LeaderEpoch, NodeId, PartitionIndex, ShardEpoch, ShardId, TopicId
-from hapax.runtime.cluster import ClusterView, Topic
+from hapax.core.failover import FIT, STOPPING, Brokers, complete, is_unclean, prefer, reassign, settle
+from hapax.core.placement import Replicas, Site, add_replicas, place_replicas, place_shards
+from hapax.core.types import (
+    NO_NODE,
+    LeaderEpoch,
+    NodeId,
+    PartitionIndex,
+    RegistrationEpoch,
+    ShardEpoch,
+    ShardId,
+    TopicId,
+    TopicIdPartition,
+)
+from hapax.runtime.cluster import ClusterView, Partition, Topic
 from hapax.runtime.guarded_writes import Change
 from hapax.runtime.ports import Compare, Delete, Put, Randomness
 from hapax.runtime.settings import Settings
 
 _PARTITIONS_PER_CHANGE: Final = 120
 """New partitions of one topic share a compare of the topic's key; with it they fit one transaction."""
+_SAFE_REPLICAS: Final = 3
+"""From so many on, an internal topic takes no write that only one of them has (transaction.state.log.min.isr)."""
+UNCLEAN: Final = "unclean.leader.election.enable"
+
+Coordinators = Mapping[NodeId, RegistrationEpoch]
 
 
 @dataclass(slots=True)
 class Plan:
     changes: list[Change] = field(default_factory=list)
-    """To be written at once."""
-    balancing: list[Change] = field(default_factory=list)
+    """To be written at once, the most urgent first."""
+    leaderships: list[Change] = field(default_factory=list)
+    """Partitions led well, but not by the replica that they prefer: a few at a time."""
+    shards: list[Change] = field(default_factory=list)
     """Moves of shards that work where they are: a few at a time."""
     elected: int = 0
     """Partitions that get another leader, or the same one under a new epoch, or none."""
     leaderless: int = 0
     """Those of them that have no live in-sync replica."""
+    unclean: list[Partition] = field(default_factory=list)
+    """As they are to be: led by a replica that may lack what was acknowledged."""
     reassigned: int = 0
-    """Shards whose owner is gone, or came back as a new process."""
+    """Shards whose owner is gone, or came back as a new process, or is about to go."""
+    moved: list[Partition] = field(default_factory=list)
+    """As they are to be: a reassignment has ended."""
     unsettled: bool = False
     """Something waits for `settled`: plan again when nodes have had time to come."""
+    waits_for_steady: bool = False
+    """Something waits for `steady`."""
 
 
-def plan(view: ClusterView, settings: Settings, random: Randomness, now_ms: int, *, settled: bool) -> Plan:
-    """`settled`: no node came within the last moment, so what is placed for good may be spread over those there are."""
+def plan(
+    view: ClusterView, settings: Settings, random: Randomness, now_ms: int, *, settled: bool, steady: bool = True
+) -> Plan:
+    """`settled`: no node came within the last moment, so what is placed for good may be spread over those there are.
+    `steady`: none came or went for longer: those that are missing will not be back at once."""
     made = Plan()
     if view.cluster is None:
         made.changes.append(_cluster(view, settings, now_ms))
         return made
-    brokers: Live = {node.node_id: node.registration for node in view.nodes("broker")}
-    coordinators: Live = {node.node_id: node.registration for node in view.nodes("coordinator")}
+    brokers = view.live_brokers()
+    _partitions(view, settings, brokers, steady, made)
     if brokers:
         missing = _internal_topics(view, view.cluster, settings, random)
         if settled:
@@ -63,8 +89,12 @@ def plan(view: ClusterView, settings: Settings, random: Randomness, now_ms: int,
         else:
             made.unsettled = bool(missing)
         made.changes += _new_partitions(view, brokers)
-    _elections(view, brokers, made)
+        if not steady:
+            made.waits_for_steady = True
+        elif not made.changes:
+            made.changes += _safer_internal_topics(view, settings)
     made.changes += _orphans(view)
+    coordinators = _coordinators(view)
     _shards(view, "txn", view.cluster.txn_shards, coordinators, settled, made)
     _shards(view, "group", view.cluster.group_shards, coordinators, settled, made)
     return made
@@ -75,6 +105,9 @@ def _cluster(view: ClusterView, settings: Settings, now_ms: int) -> Change:
         view.keys.cluster_id, settings.transaction_state_log_num_partitions, settings.offsets_topic_num_partitions,
         now_ms)
     return Change((Compare(view.keys.cluster, "create_revision", 0),), (Put(view.keys.cluster, record.encode()),))
+
+
+# --- topics -------------------------------------------------------------------------------------------------------
 
 
 def _internal_topics(
@@ -88,10 +121,54 @@ def _internal_topics(
          compacted | {"segment.bytes": str(settings.offsets_topic_segment_bytes)}),
         (EVENTS_TOPIC, 1, {"cleanup.policy": "delete"}),
     )
-    return [
-        new_topic(view, TopicRecord(new_topic_id(random), name, partitions, 1, config, internal=True))
-        for name, partitions, config in wanted if view.topic(name) is None
-    ]
+    changes = []
+    for name, partitions, config in wanted:
+        if view.topic(name) is None:
+            replicas = _internal_replicas(view, settings, name)
+            safe = {"min.insync.replicas": _min_insync(settings)} if replicas >= _SAFE_REPLICAS else {}
+            record = TopicRecord(new_topic_id(random), name, partitions, replicas, {**config, **safe}, internal=True)
+            changes.append(new_topic(view, record))
+    return changes
+
+
+def _internal_replicas(view: ClusterView, settings: Settings, name: str) -> int:
+    """As many as are wanted, or as there are brokers to hold them."""
+    wanted = (
+        settings.offsets_topic_replication_factor if name == OFFSETS_TOPIC
+        else settings.transaction_state_log_replication_factor)
+    return max(1, min(wanted, sum(view.rank(node) == FIT for node in view.nodes("broker"))))
+
+
+def _min_insync(settings: Settings) -> str:
+    return str(settings.transaction_state_log_min_isr)
+
+
+def _safer_internal_topics(view: ClusterView, settings: Settings) -> list[Change]:
+    """A cluster that began with fewer brokers gets the replicas of its internal topics when there are more."""
+    changes: list[Change] = []
+    for name in (TXN_STATE_TOPIC, OFFSETS_TOPIC, EVENTS_TOPIC):
+        topic = view.topic(name)
+        if topic is None:
+            continue
+        partitions = view.partitions_of(topic.topic_id)
+        wanted = _internal_replicas(view, settings, name)
+        if any(p.record.adding or p.record.removing for p in partitions.values()):
+            continue
+        growing = [p for p in partitions.values() if len(p.record.replicas) < wanted]
+        if growing:
+            held = [p.record.replicas for p in view.partitions()]
+            of_topic = {p.index: p.record.replicas for p in partitions.values()}
+            for partition in growing:
+                target = add_replicas(partition.record.replicas, wanted, sites(view), of_topic.values(), held)
+                of_topic[partition.index] = target
+                changes.append(change_of(view, partition, reassign(partition.record, target)))
+        elif wanted >= _SAFE_REPLICAS and "min.insync.replicas" not in topic.config and all(
+                len(p.record.isr) >= int(_min_insync(settings)) for p in partitions.values()):
+            config = {**topic.config, "min.insync.replicas": _min_insync(settings)}
+            changes.append(changed_topic(view, topic, replace(topic.record, replication_factor=wanted, config=config)))
+        elif topic.record.replication_factor < wanted:
+            changes.append(changed_topic(view, topic, replace(topic.record, replication_factor=wanted)))
+    return changes
 
 
 def new_topic_id(random: Randomness) -> TopicId:
@@ -108,48 +185,60 @@ def new_topic(view: ClusterView, record: TopicRecord) -> Change:
     return Change((Compare(key, "create_revision", 0),), (Put(key, record.encode()),))
 
 
-def _new_partitions(view: ClusterView, brokers: Live) -> list[Change]:
+def changed_topic(view: ClusterView, topic: Topic, record: TopicRecord) -> Change:
+    key = view.keys.topic(topic.name)
+    return Change((Compare(key, "mod_revision", topic.mod_revision),), (Put(key, record.encode()),))
+
+
+def sites(view: ClusterView) -> list[Site]:
+    """Every broker that is alive, and those that are known to hold something."""
+    live = [
+        Site(node.node_id, node.record.rack, view.rank(node) == FIT) for node in view.nodes("broker")
+    ]
+    known = {site.node_id for site in live}
+    gone = sorted({node for partition in view.partitions() for node in partition.record.replicas} - known)
+    return live + [Site(node, fit=not view.is_draining(node), live=False) for node in gone]
+
+
+def _new_partitions(view: ClusterView, brokers: Brokers) -> list[Change]:
     changes: list[Change] = []
-    leaders: list[NodeId] = []
+    held: list[Replicas] = []
     for topic in view.topics():
         existing = view.partitions_of(topic.topic_id)
         missing = [PartitionIndex(i) for i in range(topic.partitions) if i not in existing]
         if not missing or view.is_deleted(topic.topic_id):
             continue
-        leaders = leaders or [partition.record.leader for partition in view.partitions()]
-        placed = place_partitions(
-            len(missing), sorted(brokers), [p.record.leader for p in existing.values()], leaders)
-        leaders += placed
+        held = held or [partition.record.replicas for partition in view.partitions()]
+        given = dict(enumerate(topic.record.assignment))
+        chosen = {i: given[i] for i in missing if given.get(i)}
+        open_ = [i for i in missing if i not in chosen]
+        chosen |= zip(open_, place_replicas(
+            len(open_), topic.record.replication_factor, sites(view),
+            [*(p.record.replicas for p in existing.values()), *chosen.values()], held), strict=True)
+        held += chosen.values()
         for start in range(0, len(missing), _PARTITIONS_PER_CHANGE):
-            end = start + _PARTITIONS_PER_CHANGE
-            changes.append(_partitions(
-                view, topic, dict(zip(missing[start:end], placed[start:end], strict=True)), brokers))
+            some = {i: chosen[i] for i in missing[start : start + _PARTITIONS_PER_CHANGE]}
+            changes.append(_made(view, topic, some, brokers))
     return changes
 
 
-def _partitions(
-    view: ClusterView, topic: Topic, placed: Mapping[PartitionIndex, NodeId], brokers: Live
+def _made(
+    view: ClusterView, topic: Topic, placed: Mapping[PartitionIndex, Replicas], brokers: Brokers
 ) -> Change:
+    """All replicas that are alive are in sync at first: there is nothing to copy."""
     compares = [Compare(view.keys.topic(topic.name), "mod_revision", topic.mod_revision)]
     writes = []
-    for index, leader in placed.items():
+    for index, replicas in placed.items():
         key = view.keys.partition(topic.topic_id, index)
-        record = PartitionRecord(leader, LeaderEpoch(0), brokers[leader], replicas=(leader,), isr=(leader,))
+        isr = tuple(node for node in replicas if node in brokers) or replicas[:1]
+        leader = max(isr, key=lambda node: brokers[node].rank if node in brokers else -1)
+        registrations = tuple(brokers[n].registration if n in brokers else RegistrationEpoch(0) for n in isr)
+        record = PartitionRecord(
+            leader if leader in brokers else NO_NODE, LeaderEpoch(0), registrations[isr.index(leader)], replicas, isr,
+            isr_registrations=registrations)
         compares.append(Compare(key, "create_revision", 0))
         writes.append(Put(key, record.encode()))
     return Change(tuple(compares), tuple(writes))
-
-
-def _elections(view: ClusterView, brokers: Live, made: Plan) -> None:
-    for partition in view.partitions():
-        record = elect(partition.record, brokers)
-        if record is partition.record or view.is_deleted(partition.topic_id):
-            continue
-        made.elected += 1
-        made.leaderless += record.leader == NO_NODE
-        key = view.keys.partition(*partition.id)
-        unchanged = Compare(key, "mod_revision", partition.mod_revision)
-        made.changes.append(Change((unchanged,), (Put(key, record.encode()),)))
 
 
 def _orphans(view: ClusterView) -> list[Change]:
@@ -162,8 +251,66 @@ def _orphans(view: ClusterView) -> list[Change]:
     return changes
 
 
+# --- partitions ---------------------------------------------------------------------------------------------------
+
+
+def change_of(view: ClusterView, partition: Partition, record: PartitionRecord) -> Change:
+    key = view.keys.partition(*partition.id)
+    return Change((Compare(key, "mod_revision", partition.mod_revision),), (Put(key, record.encode()),))
+
+
+def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady: bool, made: Plan) -> None:
+    """Elections first, then in-sync sets, then reassignments that end; at last preferences."""
+    shrunk: list[Change] = []
+    ended: list[Change] = []
+    for partition in view.partitions():
+        before = partition.record
+        record = settle(before, brokers)
+        if record.leader == NO_NODE and _may_lose(view, settings, partition.id):
+            if steady:
+                record = settle(before, brokers, unclean=True)
+            else:
+                made.waits_for_steady = True
+        if record is not before:
+            if view.is_deleted(partition.topic_id):
+                continue
+            change = change_of(view, partition, record)
+            if record.leader_epoch == before.leader_epoch:
+                shrunk.append(change)
+                continue
+            made.elected += 1
+            made.leaderless += record.leader == NO_NODE
+            if is_unclean(before, record):
+                made.unclean.append(replace(partition, record=record))
+            made.changes.append(change)
+        elif (record := complete(before, brokers)) is not before:
+            made.moved.append(replace(partition, record=record))
+            ended.append(change_of(view, partition, record))
+        elif settings.auto_leader_rebalance_enable and (record := prefer(before, brokers)) is not before:
+            made.leaderships.append(change_of(view, partition, record))
+    made.changes += shrunk
+    made.changes += ended
+
+
+def _may_lose(view: ClusterView, settings: Settings, partition: TopicIdPartition) -> bool:
+    topic = view.topic_by_id(partition.topic_id)
+    if topic is None:
+        return False
+    return topic.config.get(UNCLEAN, str(settings.unclean_leader_election_enable)).lower() == "true"
+
+
+# --- shards -------------------------------------------------------------------------------------------------------
+
+
+def _coordinators(view: ClusterView) -> Coordinators:
+    """Those that should own shards: without the ones about to stop, unless there are no others."""
+    nodes = view.nodes("coordinator")
+    staying = [node for node in nodes if view.rank(node) > STOPPING]
+    return {node.node_id: node.registration for node in staying or nodes}
+
+
 def _shards(
-    view: ClusterView, kind: ShardKind, count: int, coordinators: Live, settled: bool, made: Plan
+    view: ClusterView, kind: ShardKind, count: int, coordinators: Coordinators, settled: bool, made: Plan
 ) -> None:
     assigned = view.shards(kind)
     owners: dict[ShardId, NodeId] = {}
@@ -182,10 +329,10 @@ def _shards(
             made.reassigned += 1
             made.changes.append(_shard(view, kind, shard, owner, coordinators))
         elif shard in placement.move:
-            made.balancing.append(_shard(view, kind, shard, placement.move[shard], coordinators))
+            made.shards.append(_shard(view, kind, shard, placement.move[shard], coordinators))
 
 
-def _shard(view: ClusterView, kind: ShardKind, shard: ShardId, owner: NodeId, coordinators: Live) -> Change:
+def _shard(view: ClusterView, kind: ShardKind, shard: ShardId, owner: NodeId, coordinators: Coordinators) -> Change:
     known = view.shard(kind, shard)
     key = view.keys.shard(kind, shard)
     epoch = ShardEpoch(0 if known is None else known.record.epoch + 1)

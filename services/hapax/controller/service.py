@@ -15,11 +15,11 @@ from hapax.codec.metadata import ControllerRecord, NodeRecord, Role
 from hapax.controller.plan import Plan, plan
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import NodeId
+from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.kafka.events import EventLog
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import telemetry
-from hapax.runtime.cluster import Changes, ClusterView
+from hapax.runtime.cluster import Changes, ClusterView, Partition
 from hapax.runtime.guarded_writes import Change, write_changes
 from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import (
@@ -46,9 +46,14 @@ _LEAVE_S: Final = 0.05
 """A node that went away may be back at once: a restarted process replaces its key in two steps."""
 _RETRY_S: Final = 0.1
 _SEE_TIMEOUT_S: Final = 1.0
+_STEADY_S: Final = 3.0
+"""What would hurt if a node came back after all (an unclean election), and what need not hurry, waits so long after
+the last one came or went."""
 _BALANCE_EVERY_S: Final = 1.0
 _BALANCE_PART: Final = 10
 """At most one in so many of all shards moves at a time where the move only balances."""
+_PREFER_PART: Final = 50
+"""As many of the partitions whose leadership returns to the replica that they prefer."""
 
 
 class ControllerService:
@@ -65,6 +70,7 @@ class ControllerService:
         self._term = 0
         """Create revision of the controller key while this process acts, else 0."""
         self._dirty = asyncio.Event()
+        self._registrations: dict[NodeId, RegistrationEpoch] = {}
         self._last_join_s: dict[Role, float] = {}
         self._last_leave_s = float("-inf")
         self._balanced_at_s = float("-inf")
@@ -198,9 +204,13 @@ class ControllerService:
         if wait > 0:
             self._plan_again_in(wait)
             return
+        steady_in = self._steady_in()
         made = plan(
-            self.view, self._settings, self._ports.random, self._ports.clock.now_ms(), settled=self._settled())
+            self.view, self._settings, self._ports.random, self._ports.clock.now_ms(), settled=self._settled(),
+            steady=steady_in <= 0)
         changes = made.changes or self._balance(made)
+        if made.waits_for_steady:
+            self._plan_again_in(steady_in)
         if made.unsettled:
             self._plan_again_in(_SETTLE_S)
         if not changes:
@@ -210,6 +220,15 @@ class ControllerService:
         log.info("changed", written=len(outcome.done), stale=len(outcome.stale), revision=outcome.revision)
         if made.elected or made.reassigned:
             self._record("failover", partitions=made.elected, leaderless=made.leaderless, shards=made.reassigned)
+        written = {write.key for change in outcome.done for write in change.writes}
+        for partition in made.unclean:
+            if self.view.keys.partition(*partition.id) in written:
+                self._record_partition(
+                    "unclean_election", partition, leader=partition.record.leader,
+                    leader_epoch=partition.record.leader_epoch)
+        for partition in made.moved:
+            if self.view.keys.partition(*partition.id) in written:
+                self._record_partition("reassignment_ended", partition, replicas=list(partition.record.replicas))
         try:
             await self.view.reached(outcome.revision, _SEE_TIMEOUT_S)
         except TimeoutError:
@@ -218,8 +237,12 @@ class ControllerService:
             await asyncio.sleep(_RETRY_S * self._ports.random.random())
         self._dirty.set()
 
+    def _record_partition(self, kind: str, partition: Partition, **fields: object) -> None:
+        topic = self.view.topic_by_id(partition.topic_id)
+        self._record(kind, topic="" if topic is None else topic.name, partition=partition.index, **fields)
+
     def _balance(self, made: Plan) -> list[Change]:
-        if not made.balancing:
+        if not made.shards and not made.leaderships:
             return []
         now = asyncio.get_running_loop().time()
         wait = self._balanced_at_s + _BALANCE_EVERY_S - now
@@ -229,7 +252,9 @@ class ControllerService:
         self._balanced_at_s = now
         cluster = self.view.cluster
         assert cluster is not None
-        return made.balancing[: max(1, (cluster.txn_shards + cluster.group_shards) // _BALANCE_PART)]
+        shards = max(1, (cluster.txn_shards + cluster.group_shards) // _BALANCE_PART)
+        leaderships = max(1, sum(topic.partitions for topic in self.view.topics()) // _PREFER_PART)
+        return made.shards[:shards] + made.leaderships[:leaderships]
 
     def _record(self, kind: str, **fields: object) -> None:
         """One of the cluster's events."""
@@ -247,10 +272,14 @@ class ControllerService:
         now = asyncio.get_running_loop().time()
         for node_id in changes.nodes:
             node = self.view.node(node_id)
-            if node is None:
-                self._last_leave_s = now
-            else:
+            former = self._registrations.pop(node_id, None)
+            if node is not None:
+                self._registrations[node_id] = node.registration
+                if node.registration == former:
+                    continue  # it has only changed its standing
                 self._last_join_s[node.role] = now
+            elif former is not None:
+                self._last_leave_s = now
         self._dirty.set()
 
     def _settled(self) -> bool:
@@ -258,11 +287,19 @@ class ControllerService:
         return all(
             now - self._last_join_s.get(role, float("-inf")) >= _SETTLE_S for role in ("broker", "coordinator"))
 
+    def _steady_in(self) -> float:
+        """Seconds; 0 or less: no node has come or gone for a while."""
+        last = max(self._last_leave_s, *(at for at in self._last_join_s.values()), float("-inf"))
+        return last + _STEADY_S - asyncio.get_running_loop().time()
+
     def _plan_again_in(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
         if self._wake is not None:
+            if loop.time() < self._wake.when() <= loop.time() + seconds and not self._wake.cancelled():
+                return
             self._wake.cancel()
         # A wait below the clock's own resolution would never end: the timer is due before the time has come.
-        self._wake = asyncio.get_running_loop().call_later(max(seconds, 0.001), self._dirty.set)
+        self._wake = loop.call_later(max(seconds, 0.001), self._dirty.set)
 
     # --- calls
 

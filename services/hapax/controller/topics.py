@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,12 +11,13 @@ from hapax.codec.metadata import INTERNAL_TOPICS, DeletedTopicRecord, TopicRecor
 from hapax.controller.plan import new_topic, new_topic_id
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.topics import (
+    check_assignment,
     check_partition_count,
     check_replication_factor,
     check_topic_config,
     check_topic_name,
 )
-from hapax.core.types import TopicId
+from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView, Topic
 from hapax.runtime.guarded_writes import Change, write_changes
@@ -79,19 +80,28 @@ class Topics:
         if self._view.topic(spec.name) is not None:
             raise _exists(spec.name)
         self._check_collision(spec.name)
-        check_partition_count(spec.partitions)
         check_topic_config(spec.config)
+        if spec.assignment:
+            return self._assigned(spec)
+        check_partition_count(spec.partitions)
         wanted = self._settings.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
         check_replication_factor(wanted, len(self._view.nodes("broker")))
-        if wanted != 1:
-            raise Refusal(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {wanted}: partitions have one replica in this version")
         return TopicRecord(
             new_topic_id(self._random), spec.name,
             self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, dict(spec.config),
             internal=spec.name in INTERNAL_TOPICS,
         )
+
+    def _assigned(self, spec: pb.TopicSpec) -> TopicRecord:
+        """A topic whose creator chose the replicas. Raises Refusal."""
+        if spec.partitions != -1 or spec.replication_factor != -1:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, "an assignment says how many partitions and replicas there are: no numbers")
+        assignment = _checked_assignment(self._view, spec.assignment)
+        check_partition_count(len(assignment))
+        return TopicRecord(
+            new_topic_id(self._random), spec.name, len(assignment), len(assignment[0]), dict(spec.config),
+            internal=spec.name in INTERNAL_TOPICS, assignment=assignment)
 
     def _check_collision(self, name: str) -> None:
         """As Kafka: metrics write dots as underscores, so two names must not differ in those alone."""
@@ -155,7 +165,8 @@ class Topics:
         for position, name in enumerate(names):
             try:
                 self._fence()
-                grown = self._grown(name, request.total_by_topic[name])
+                chosen = request.assignment_by_topic[name].partitions if name in request.assignment_by_topic else ()
+                grown = self._grown(name, request.total_by_topic[name], chosen)
                 key = self._view.keys.topic(name)
                 changes[position] = Change(
                     (Compare(key, "mod_revision", grown.mod_revision),), (Put(key, grown.record.encode()),))
@@ -170,7 +181,7 @@ class Topics:
             await self._until_accepted(results.values(), request.timeout_ms)
         return [results[position] for position in range(len(names))]
 
-    def _grown(self, name: str, total: int) -> Topic:
+    def _grown(self, name: str, total: int, chosen: Sequence[pb.Replicas]) -> Topic:
         """Raises Refusal."""
         topic = self._view.topic(name)
         if topic is None:
@@ -180,7 +191,17 @@ class Topics:
         if total <= topic.partitions:
             raise Refusal(ErrorCode.INVALID_PARTITIONS, f"the topic has {topic.partitions} partitions already")
         check_partition_count(total)
-        return replace(topic, record=replace(topic.record, partitions=total))
+        record = replace(topic.record, partitions=total)
+        if chosen:
+            if len(chosen) != total - topic.partitions:
+                raise Refusal(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"there are {total - topic.partitions} new partitions, but replicas for {len(chosen)}")
+            existing = self._view.partitions_of(topic.topic_id)
+            indexes = map(PartitionIndex, range(topic.partitions))
+            kept = tuple(existing[i].record.replicas if i in existing else () for i in indexes)
+            record = replace(record, assignment=(*kept, *_checked_assignment(self._view, chosen)))
+        return replace(topic, record=record)
 
     # --- write and wait
 
@@ -222,6 +243,13 @@ def _accepted(view: ClusterView, result: pb.TopicResult) -> bool:
     topic_id = TopicId(result.topic_id)
     return view.is_deleted(topic_id) or all(
         view.leader_of(topic_id, index) is not None for index in range(result.partitions))
+
+
+def _checked_assignment(view: ClusterView, partitions: Sequence[pb.Replicas]) -> tuple[tuple[NodeId, ...], ...]:
+    """Raises Refusal (INVALID_REPLICA_ASSIGNMENT)."""
+    assignment = tuple(tuple(map(NodeId, replicas.nodes)) for replicas in partitions)
+    check_assignment(assignment, {node.node_id for node in view.nodes("broker")})
+    return assignment
 
 
 def _refused(name: str, refusal: Refusal, topic_id: bytes = b"") -> pb.TopicResult:

@@ -1,17 +1,23 @@
-"""Who leads a partition, and who owns a coordinator's shard, after nodes came and went.
+"""Who leads a partition, and which of its replicas count as in sync, after brokers came, went or became unfit.
 
 1. Every change of leader raises the leader epoch, and so does a new registration of the same leader: a restarted
    process never serves under an old epoch (rule 5).
 2. Only an in-sync replica may lead. Where none is alive the partition has no leader and its in-sync set stays as it
-   is, so that no other replica is ever chosen in its place.
-3. A shard's epoch rises the same way. Any coordinator may own any shard, because its state lies in an internal topic.
+   is, so that no other replica is ever chosen in its place; unless the topic allows an unclean election.
+3. The in-sync set names registrations. A member that is gone leaves it, so that nobody waits for it, and a process
+   that came back has to catch up first; the last member stays whatever happens, for nobody else has what it has.
+4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5).
+5. A leader that is unfit (it is about to stop, or its disk is full) gives way as soon as a fit member could lead.
+6. A reassignment ends by itself once everything that it adds is in sync, and never takes the last in-sync copy.
+
+The leader alone adds members. Each function here returns the same object where nothing is to change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from hapax.core.types import (
     NO_LEADER_EPOCH,
@@ -22,8 +28,29 @@ from hapax.core.types import (
     RegistrationEpoch,
 )
 
-Live = Mapping[NodeId, RegistrationEpoch]
-"""The nodes of one role that are registered now."""
+FIT: Final = 2
+UNFIT: Final = 1
+"""It should lead nothing that a fit member could."""
+STOPPING: Final = 0
+"""As unfit, and nobody should wait for it any more."""
+
+
+class Live(NamedTuple):
+    """A broker that is registered now."""
+
+    registration: RegistrationEpoch
+    intact_since: RegistrationEpoch = NO_REGISTRATION
+    """What a process had that registered since then is still there; 0: since this registration."""
+    rank: int = FIT
+    """A leader gives way to a member of a higher one."""
+
+    def has_what(self, registration: RegistrationEpoch) -> bool:
+        """Whether its folder still holds what the process of that registration had. 0: not recorded."""
+        return registration in (NO_REGISTRATION, self.registration) or (
+            self.intact_since != NO_REGISTRATION and registration >= self.intact_since)
+
+
+Brokers = Mapping[NodeId, Live]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +74,168 @@ class PartitionState:
         """The leader said that it accepts writes under this epoch: only now may clients be told of it."""
         return self.leader >= 0 and self.accepted_epoch == self.leader_epoch
 
+    @property
+    def target(self) -> tuple[NodeId, ...]:
+        """The replicas after the reassignment that runs."""
+        return tuple(node for node in self.replicas if node not in self.removing)
+
+    @property
+    def original(self) -> tuple[NodeId, ...]:
+        """The replicas without the reassignment that runs."""
+        return tuple(node for node in self.replicas if node not in self.adding)
+
+    def member_registration(self, node: NodeId) -> RegistrationEpoch:
+        """Which process of a member was in sync; 0 where that is not recorded."""
+        position = self.isr.index(node)
+        return self.isr_registrations[position] if position < len(self.isr_registrations) else NO_REGISTRATION
+
 
 P = TypeVar("P", bound=PartitionState)
 
 
-def elect(partition: P, live: Live) -> P:
-    """The partition's next state; the same object where nothing is to change."""
-    if partition.leader != NO_NODE and live.get(partition.leader) == partition.leader_registration:
-        return partition
-    leader = _next_leader(partition, live)
-    if leader == NO_NODE:
-        if partition.leader == NO_NODE:
+def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
+    """The partition's next state after brokers came and went. `unclean`: a replica that is not in sync may lead where
+    no member can, and what it does not have is lost."""
+    leader = brokers.get(partition.leader)
+    same_leader = leader is not None and leader.registration == partition.leader_registration
+    if leader is not None and same_leader and partition.leader in partition.isr:
+        if leader.rank == FIT and all(_counts(partition, node, brokers) for node in partition.isr):
             return partition
-        return replace(partition, leader=NO_NODE, leader_epoch=_raised(partition),
-                       leader_registration=NO_REGISTRATION)
-    return replace(partition, leader=leader, leader_epoch=_raised(partition), leader_registration=live[leader])
+        members = _members(partition, brokers)
+        successor = _successor(partition, members, brokers, leader.rank)
+        if successor != NO_NODE:
+            return _led(partition, successor, members, brokers)
+        return _restricted(partition, tuple(n for n in partition.isr if n in members or n == partition.leader))
+    members = _members(partition, brokers)
+    elected = _candidate(partition, members, brokers)
+    if elected != NO_NODE:
+        return _led(partition, elected, tuple(node for node in members if node in brokers), brokers)
+    if unclean:
+        saved = [node for node in partition.replicas if node in brokers]
+        saved.sort(key=lambda node: -brokers[node].rank)
+        if saved:
+            return _led(partition, saved[0], (saved[0],), brokers)
+    if partition.leader == NO_NODE:
+        return _restricted(partition, members)
+    return replace(
+        _restricted(partition, members), leader=NO_NODE, leader_epoch=_raised(partition),
+        leader_registration=NO_REGISTRATION)
 
 
-def _next_leader(partition: PartitionState, live: Live) -> NodeId:
-    """The leader itself where it came back, else the first in-sync replica in the order of assignment."""
-    candidates = [node for node in partition.replicas if node in partition.isr and node in live]
-    if partition.leader in candidates:
-        return partition.leader
-    return candidates[0] if candidates else NO_NODE
+def is_unclean(before: PartitionState, after: PartitionState) -> bool:
+    """Whether that election gave the partition to a replica that may lack what was acknowledged."""
+    return after.leader != NO_NODE and after.leader not in before.isr
+
+
+def prefer(partition: P, brokers: Brokers) -> P:
+    """The partition led by the first replica of its assignment, where that is in sync and fit and does not lead yet."""
+    wanted = next(iter(partition.target), NO_NODE)
+    if wanted not in partition.isr or wanted == partition.leader or not partition.accepted:
+        return partition
+    broker = brokers.get(wanted)
+    if broker is None or broker.rank < FIT or not _is_same(partition, wanted, broker):
+        return partition
+    return _led(partition, wanted, partition.isr, brokers)
+
+
+# --- reassignment -------------------------------------------------------------------------------------------------
+
+
+def reassign(partition: P, target: tuple[NodeId, ...]) -> P:
+    """Begins to move the partition to other replicas, in place of a reassignment that runs."""
+    original = partition.original
+    isr = tuple(node for node in partition.isr if node in original or node in target)
+    return replace(
+        _restricted(partition, isr),
+        replicas=(*target, *(node for node in original if node not in target)),
+        adding=tuple(node for node in target if node not in original),
+        removing=tuple(node for node in original if node not in target),
+    )
+
+
+def cancel(partition: P) -> P:
+    """Takes a reassignment back; the replicas that it added go."""
+    return reassign(partition, partition.original) if partition.adding or partition.removing else partition
+
+
+def keeps_a_copy(partition: PartitionState, target: tuple[NodeId, ...]) -> bool:
+    """Whether `reassign` leaves an in-sync copy, at once and when it ends: what it adds will be one."""
+    original = partition.original
+    now = any(node in original or node in target for node in partition.isr)
+    return now and any(node in partition.isr or node not in original for node in target)
+
+
+def complete(partition: P, brokers: Brokers) -> P:
+    """Ends a reassignment whose additions are all in sync, where a live member remains."""
+    if not partition.adding and not partition.removing:
+        return partition
+    target = partition.target
+    isr = tuple(node for node in partition.isr if node in target)
+    if any(node not in isr for node in partition.adding) or not any(node in brokers for node in isr):
+        return partition
+    ended = replace(_restricted(partition, isr), replicas=target, adding=(), removing=())
+    if ended.leader in isr or ended.leader == NO_NODE:
+        return ended
+    successor = _candidate(ended, isr, brokers)
+    return partition if successor == NO_NODE else _led(ended, successor, isr, brokers)
+
+
+# --- members ------------------------------------------------------------------------------------------------------
+
+
+def _members(partition: PartitionState, brokers: Brokers) -> tuple[NodeId, ...]:
+    """The in-sync set without those that nobody should wait for; never empty."""
+    intact = tuple(
+        node for node in partition.isr
+        if node not in brokers or brokers[node].has_what(partition.member_registration(node)))
+    live = tuple(node for node in intact if node in brokers)
+    same = tuple(node for node in live if _is_same(partition, node, brokers[node]))
+    staying = tuple(node for node in same if _counts(partition, node, brokers))
+    return staying or same or live or intact or partition.isr
+
+
+def _counts(partition: PartitionState, node: NodeId, brokers: Brokers) -> bool:
+    broker = brokers.get(node)
+    return broker is not None and broker.rank > STOPPING and _is_same(partition, node, broker)
+
+
+def _is_same(partition: PartitionState, node: NodeId, broker: Live) -> bool:
+    recorded = partition.member_registration(node)
+    return recorded in (NO_REGISTRATION, broker.registration)
+
+
+def _candidate(partition: PartitionState, members: tuple[NodeId, ...], brokers: Brokers) -> NodeId:
+    """Who leads next: of the live members one of the highest rank, the first in the order of assignment."""
+    live = [node for node in partition.replicas if node in members and node in brokers]
+    return max(live, key=lambda node: brokers[node].rank, default=NO_NODE)  # the first of equals
+
+
+def _successor(partition: PartitionState, members: tuple[NodeId, ...], brokers: Brokers, rank: int) -> NodeId:
+    """Who takes over from a leader of that rank; nobody where none is fitter."""
+    if rank == FIT:
+        return NO_NODE
+    node = _candidate(partition, tuple(n for n in members if n != partition.leader), brokers)
+    if node == NO_NODE or brokers[node].rank <= rank or not _is_same(partition, node, brokers[node]):
+        return NO_NODE
+    return node
+
+
+def _restricted(partition: P, isr: tuple[NodeId, ...]) -> P:
+    """The partition with fewer members, each under the registration that was in sync."""
+    if isr == partition.isr:
+        return partition
+    registrations = tuple(partition.member_registration(node) for node in isr) if partition.isr_registrations else ()
+    return replace(partition, isr=isr, isr_registrations=registrations)
+
+
+def _led(partition: P, leader: NodeId, members: tuple[NodeId, ...], brokers: Brokers) -> P:
+    """Members that are registered anew count under their new registrations: they have what they had."""
+    return replace(
+        partition, leader=leader, leader_epoch=_raised(partition), leader_registration=brokers[leader].registration,
+        isr=members,
+        isr_registrations=tuple(
+            brokers[node].registration if node in brokers else partition.member_registration(node)
+            for node in members))
 
 
 def _raised(partition: PartitionState) -> LeaderEpoch:

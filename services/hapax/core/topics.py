@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -87,6 +87,23 @@ def check_partition_count(partitions: int) -> None:
     if partitions != -1 and not 1 <= partitions <= MAX_PARTITIONS:
         raise Refusal(
             ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+
+
+def check_assignment(assignment: Sequence[Sequence[int]], brokers: Container[int]) -> None:
+    """Raises Refusal (INVALID_REPLICA_ASSIGNMENT) unless each partition has as many replicas, distinct live brokers."""
+    for index, replicas in enumerate(assignment):
+        fault = ""
+        if not replicas:
+            fault = "has no replicas"
+        elif len(set(replicas)) < len(replicas):
+            fault = f"names a broker twice: {list(replicas)}"
+        elif len(replicas) != len(assignment[0]):
+            fault = f"has {len(replicas)} replicas, but the first partition has {len(assignment[0])}"
+        else:
+            strangers = [node for node in replicas if node not in brokers]
+            fault = f"names broker {strangers[0]}, which is not alive" if strangers else ""
+        if fault:
+            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the assignment of partition {index} {fault}")
 
 
 def check_replication_factor(replication_factor: int, brokers: int) -> None:

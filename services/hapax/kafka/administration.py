@@ -52,11 +52,16 @@ class Administration:
         return list(answer.topics)
 
     async def create_partitions(
-        self, totals: Mapping[str, int], timeout_ms: int, validate_only: bool = False
+        self, totals: Mapping[str, int], timeout_ms: int, validate_only: bool = False,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> list[pb.TopicResult]:
-        """`totals`: topic -> number of partitions it shall have."""
+        """`totals`: topic -> number of partitions it shall have; `assignments`: the replicas of its new ones."""
         request = pb.CreatePartitionsRequest(
-            total_by_topic=totals, timeout_ms=timeout_ms, validate_only=validate_only)
+            total_by_topic=totals, timeout_ms=timeout_ms, validate_only=validate_only,
+            assignment_by_topic={
+                name: pb.Assignment(partitions=[pb.Replicas(nodes=replicas) for replicas in partitions])
+                for name, partitions in (assignments or {}).items()
+            })
         answer = await self._call("CreatePartitions", request, pb.CreatePartitionsResponse, timeout_ms)
         if not validate_only:
             await self._until_visible([result.name for result in answer.topics if result.error == 0])

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.topics import check_partition_count
+from hapax.core.topics import check_assignment, check_partition_count
 from hapax.kafka.administration import Administration
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import CreatePartitionsResponse
@@ -25,6 +25,7 @@ class CreatePartitionsApi:
         count = Counter(topic.name for topic in request.topics)
         results: dict[str, Any] = {}
         totals: dict[str, int] = {}
+        assignments: dict[str, list[list[int]]] = {}
         for topic in request.topics:
             try:
                 self._check(topic, count[topic.name])
@@ -32,10 +33,12 @@ class CreatePartitionsApi:
                 results[topic.name] = _result(topic.name, refusal.code, refusal.reason)
             else:
                 totals[topic.name] = topic.count
+                if topic.assignments:
+                    assignments[topic.name] = [list(entry.broker_ids) for entry in topic.assignments]
         if totals:
             try:
                 answers = await self._administration.create_partitions(
-                    totals, request.timeout_ms, request.validate_only)
+                    totals, request.timeout_ms, request.validate_only, assignments)
             except Refusal as refusal:
                 results |= {name: _result(name, refusal.code, refusal.reason) for name in totals}
             else:
@@ -52,13 +55,13 @@ class CreatePartitionsApi:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
         if known.internal:
             raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic's partitions are fixed")
-        if topic.assignments:
-            raise Refusal(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas are placed by the cluster; give a number instead")
         if topic.count <= known.partitions:
             raise Refusal(
                 ErrorCode.INVALID_PARTITIONS, f"the topic has {known.partitions} partitions; {topic.count} is no more")
         check_partition_count(topic.count)
+        if topic.assignments:
+            brokers = [node.node_id for node in self._view.nodes("broker")]
+            check_assignment([list(entry.broker_ids) for entry in topic.assignments], brokers)
 
 
 def _result(name: str, code: ErrorCode, reason: str) -> Any:

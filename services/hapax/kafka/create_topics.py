@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from hapax.codec.metadata import INTERNAL_TOPICS
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.topics import check_partition_count, check_replication_factor, check_topic_config, check_topic_name
+from hapax.core.topics import (
+    check_assignment,
+    check_partition_count,
+    check_replication_factor,
+    check_topic_config,
+    check_topic_name,
+)
 from hapax.kafka.administration import Administration
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import CreateTopicsResponse
@@ -55,19 +62,31 @@ class CreateTopicsApi:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "this name belongs to the cluster itself")
         if self._view.topic(topic.name) is not None:
             raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' exists")
+        brokers = [node.node_id for node in self._view.nodes("broker")]
+        assignment: list[list[int]] = []
         if topic.assignments:
-            raise Refusal(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas are placed by the cluster; give a number instead")
-        check_partition_count(topic.num_partitions)
-        check_replication_factor(topic.replication_factor, len(self._view.nodes("broker")))
+            assignment = _assignment(topic.assignments)
+            check_assignment(assignment, brokers)
+        else:
+            check_partition_count(topic.num_partitions)
+            check_replication_factor(topic.replication_factor, len(brokers))
         config = {entry.name: entry.value for entry in topic.configs}
         if len(config) < len(topic.configs):
             raise Refusal(ErrorCode.INVALID_REQUEST, "the request sets one config of this topic more than once")
         check_topic_config(config)
         return pb.TopicSpec(
             name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor,
-            config=config,
+            config=config, assignment=[pb.Replicas(nodes=replicas) for replicas in assignment],
         )
+
+
+def _assignment(chosen: Sequence[Any]) -> list[list[int]]:
+    """By partition. Raises Refusal where a partition is missing or named twice."""
+    by_partition = {entry.partition_index: list(entry.broker_ids) for entry in chosen}
+    if sorted(by_partition) != list(range(len(chosen))):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assignment must name the partitions from 0 on, each once")
+    return [by_partition[index] for index in range(len(chosen))]
 
 
 def _result(answer: pb.TopicResult, spec: pb.TopicSpec) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from hapax.codec.metadata import (
+    STANDING_STOPPING,
     ClusterRecord,
     ControllerRecord,
     Keys,
@@ -25,6 +26,7 @@ from hapax.codec.metadata import (
     ShardRecord,
     TopicRecord,
 )
+from hapax.core.failover import FIT, STOPPING, UNFIT, Brokers, Live
 from hapax.core.types import (
     NodeId,
     PartitionIndex,
@@ -86,6 +88,13 @@ class Node:
     @property
     def session(self) -> bytes:
         return self.record.session
+
+    @property
+    def rank(self) -> int:
+        """How fit it is to lead by its own word; the cluster may want it drained besides, see `ClusterView.rank`."""
+        if not self.record.standing:
+            return FIT
+        return STOPPING if self.record.standing == STANDING_STOPPING else UNFIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,7 @@ class Changes:
     cluster: bool = False
     controller: bool = False
     nodes: dict[NodeId, None] = field(default_factory=dict)
+    """Also those whose draining began or ended."""
     topics: dict[str, None] = field(default_factory=dict)
     deleted_topics: dict[TopicId, None] = field(default_factory=dict)
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
@@ -202,6 +212,7 @@ class ClusterView:
         self._mod_revisions: dict[str, int] = {}
         self._nodes: dict[NodeId, Node] = {}
         self._by_registration: dict[RegistrationEpoch, Node] = {}
+        self._draining: dict[NodeId, None] = {}
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[TopicId, Topic] = {}
         self._partitions: dict[TopicId, dict[PartitionIndex, Partition]] = {}
@@ -219,6 +230,21 @@ class ClusterView:
     def nodes(self, role: Role | None = None) -> list[Node]:
         """Live nodes, by id."""
         return [self._nodes[n] for n in sorted(self._nodes) if role is None or self._nodes[n].role == role]
+
+    def is_draining(self, node_id: NodeId) -> bool:
+        """The broker is to lose what it holds and to get nothing new."""
+        return node_id in self._draining
+
+    def rank(self, node: Node) -> int:
+        """How fit a node is to lead or to own: `FIT`, `UNFIT` or `STOPPING` of core.failover."""
+        return min(node.rank, UNFIT) if node.node_id in self._draining else node.rank
+
+    def live_brokers(self) -> Brokers:
+        """What elections look at."""
+        return {
+            node.node_id: Live(node.registration, node.record.intact_since, self.rank(node))
+            for node in self.nodes("broker")
+        }
 
     def registered(self, registration: RegistrationEpoch, session: bytes) -> Node | None:
         """The live node that this pair proves, or None: internal writers show it (rule 17)."""
@@ -328,13 +354,18 @@ class ClusterView:
         if producer_id >= self.producer_ids_below:
             counter = await self._asked_until_answered(self._read_counter)
             if producer_id >= counter:
-                self._refuse(StoreRefused(
+                self.refuse(
                     f"the metadata store would hand out producer id {counter}, but {producer_id} is in a log here "
                     "already: it was restored from an old backup or lost writes; refusing to follow it"
-                ))
+                )
                 return False
         self.seen.saw_producer_id(producer_id)
         return True
+
+    def refuse(self, reason: str) -> None:
+        """A log proves that the store went back: the service ends, and does not start again by itself."""
+        self.seen.refuse(reason)
+        self._refuse(StoreRefused(reason))
 
     async def _read_counter(self) -> int:
         kv = await self._store.get(self.keys.pid_next)
@@ -348,6 +379,7 @@ class ClusterView:
                 "refusing to follow it"
             )
         self.producer_ids_below = counter
+        self.seen.saw_producer_id(counter - 1)
 
     # --- following, step by step
 
@@ -446,6 +478,12 @@ class ClusterView:
                 changes.controller = True
             case "node":
                 self._apply_node(NodeId(parsed.number), kv)
+                changes.nodes[NodeId(parsed.number)] = None
+            case "draining":
+                if kv is None:
+                    self._draining.pop(NodeId(parsed.number), None)
+                else:
+                    self._draining[NodeId(parsed.number)] = None
                 changes.nodes[NodeId(parsed.number)] = None
             case "topic":
                 self._apply_topic(parsed.name, kv)

@@ -164,6 +164,10 @@ class Settings:
     """Replicas of a topic that is created without a number."""
     min_insync_replicas: Annotated[int, Between(1)] = 1
     """A write with acks=all needs so many replicas in sync."""
+    unclean_leader_election_enable: bool = False
+    """true: where no in-sync replica is alive another one may lead, and what it does not have is lost."""
+    auto_leader_rebalance_enable: bool = True
+    """A replica that a partition prefers as its leader gets the leadership back, a few partitions at a time."""
     auto_create_topics_enable: bool = True
     """Metadata for an unknown topic creates it where the client allows it."""
     delete_topic_enable: bool = True
@@ -200,6 +204,10 @@ class Settings:
     # --- coordinator ---
     transaction_state_log_num_partitions: Count = 50
     """Shards of the transaction coordinator; fixed when the cluster is made."""
+    transaction_state_log_replication_factor: Annotated[int, Between(1, 32767)] = 1
+    """Replicas of the transaction log and of the events; fewer while there are fewer brokers."""
+    transaction_state_log_min_isr: Annotated[int, Between(1)] = 2
+    """min.insync.replicas of the internal topics, once they have at least three replicas."""
     transaction_state_log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 4 << 20
     """Segment size of the transaction log. Only closed segments are compacted, so this bounds what a take-over reads
     beside one record per id; Kafka's default is 100 MiB."""
@@ -217,6 +225,8 @@ class Settings:
     """A transaction open on a partition for transaction.max.timeout.ms and this longer is healed."""
     offsets_topic_num_partitions: Count = 50
     """Shards of the group coordinator; fixed when the cluster is made."""
+    offsets_topic_replication_factor: Annotated[int, Between(1, 32767)] = 1
+    """Replicas of the offsets topic; fewer while there are fewer brokers."""
     offsets_topic_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 4 << 20
     """Segment size of the offsets topic; see transaction.state.log.segment.bytes. Kafka's default is 100 MiB."""
     offsets_retention_minutes: Annotated[int, Between(1)] = 10_080
@@ -291,6 +301,7 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "segment.bytes": "log.segment.bytes",
     "segment.index.bytes": "log.index.size.max.bytes",
     "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 """A topic's configuration name -> the setting whose value it overrides."""
 

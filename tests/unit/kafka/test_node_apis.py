@@ -323,10 +323,7 @@ def test_create_topics_is_answered_when_leaders_accept_writes(version: int) -> N
 def test_topics_that_cannot_be_made_are_refused_one_by_one() -> None:
     async def scenario(world: ControlWorld) -> None:
         node = await cluster(world)
-        replicated = creatable("placed")
-        replicated.assignments = [
-            messages.CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(
-                partition_index=0, broker_ids=[0])]
+        replicated = assigned("placed", {0: [0, 9]})
         twice = creatable("twice-set")
         twice.configs = [messages.CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name="retention.ms", value=v)
                          for v in ("1", "2")]
@@ -345,6 +342,42 @@ def test_topics_that_cannot_be_made_are_refused_one_by_one() -> None:
         }
         assert all(result.error_message for result in results.values() if result.error_code)
         assert node.view.topic("good") is not None and node.view.topic("double") is None
+
+    run(scenario)
+
+
+def assigned(name: str, by_partition: dict[int, list[int]], **numbers: int) -> Any:
+    topic = creatable(name, numbers.get("partitions", -1), numbers.get("factor", -1))
+    topic.assignments = [
+        messages.CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(partition_index=i, broker_ids=nodes)
+        for i, nodes in by_partition.items()
+    ]
+    return topic
+
+
+def test_a_topic_is_made_with_the_replicas_that_its_creator_chose() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        results = await create(
+            node, assigned("chosen", {1: [0, 1], 0: [1, 0], 2: [1, 0]}), assigned("gap", {0: [0], 2: [1]}),
+            assigned("twice", {0: [0, 0]}), assigned("uneven", {0: [0], 1: [0, 1]}), assigned("dead", {0: [5]}),
+            assigned("counted", {0: [0]}, partitions=1), creatable("two", 4, 2))
+        assert {name: r.error_code for name, r in results.items()} == {
+            "chosen": 0, "gap": 39, "twice": 39, "uneven": 39, "dead": 39, "counted": 42, "two": 0}
+        assert (results["chosen"].num_partitions, results["chosen"].replication_factor) == (3, 2)
+        topics = await metadata(node, "chosen", "two")
+        replicas = {p.partition_index: (p.leader_id, p.replica_nodes) for p in topics["chosen"].partitions}
+        assert replicas == {0: (1, [1, 0]), 1: (0, [0, 1]), 2: (1, [1, 0])}
+        assert all(sorted(p.isr_nodes) == [0, 1] for p in topics["two"].partitions)
+        assert sorted(p.leader_id for p in topics["two"].partitions) == [0, 0, 1, 1]
+        request = messages.CreatePartitionsRequest.CreatePartitionsTopic
+        answer = await node.ask("CreatePartitions", 3, timeout_ms=5000, validate_only=False, topics=[
+            request(name="chosen", count=4, assignments=[request.CreatePartitionsAssignment(broker_ids=[0, 1])]),
+            request(name="two", count=6, assignments=[request.CreatePartitionsAssignment(broker_ids=[0, 1])]),
+        ])
+        assert {r.name: r.error_code for r in answer.results} == {"chosen": 0, "two": 39}
+        partitions = (await metadata(node, "chosen"))["chosen"].partitions
+        assert (partitions[3].leader_id, partitions[3].replica_nodes) == (0, [0, 1])
 
     run(scenario)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\"\xc4\x01\n\tTopicSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x03 \x01(\x05\x12\x38\n\x06\x63onfig\x18\x04 \x03(\x0b\x32(.hapax.internal.v1.TopicSpec.ConfigEntry\x12\x10\n\x08internal\x18\x05 \x01(\x08\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"|\n\x0bTopicResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\x12\x12\n\npartitions\x18\x05 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x06 \x01(\x05\"n\n\x13\x43reateTopicsRequest\x12,\n\x06topics\x18\x01 \x03(\x0b\x32\x1c.hapax.internal.v1.TopicSpec\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"F\n\x14\x43reateTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\"K\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\"F\n\x14\x44\x65leteTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\"\xcf\x01\n\x17\x43reatePartitionsRequest\x12T\n\x0etotal_by_topic\x18\x01 \x03(\x0b\x32<.hapax.internal.v1.CreatePartitionsRequest.TotalByTopicEntry\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x1a\x33\n\x11TotalByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"J\n\x18\x43reatePartitionsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult2\xbb\x02\n\nController\x12_\n\x0c\x43reateTopics\x12&.hapax.internal.v1.CreateTopicsRequest\x1a\'.hapax.internal.v1.CreateTopicsResponse\x12_\n\x0c\x44\x65leteTopics\x12&.hapax.internal.v1.DeleteTopicsRequest\x1a\'.hapax.internal.v1.DeleteTopicsResponse\x12k\n\x10\x43reatePartitions\x12*.hapax.internal.v1.CreatePartitionsRequest\x1a+.hapax.internal.v1.CreatePartitionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\"\xf5\x01\n\tTopicSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x03 \x01(\x05\x12\x38\n\x06\x63onfig\x18\x04 \x03(\x0b\x32(.hapax.internal.v1.TopicSpec.ConfigEntry\x12\x10\n\x08internal\x18\x05 \x01(\x08\x12/\n\nassignment\x18\x06 \x03(\x0b\x32\x1b.hapax.internal.v1.Replicas\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x19\n\x08Replicas\x12\r\n\x05nodes\x18\x01 \x03(\x05\"|\n\x0bTopicResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\x12\x12\n\npartitions\x18\x05 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x06 \x01(\x05\"n\n\x13\x43reateTopicsRequest\x12,\n\x06topics\x18\x01 \x03(\x0b\x32\x1c.hapax.internal.v1.TopicSpec\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"F\n\x14\x43reateTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\"K\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\"F\n\x14\x44\x65leteTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\"\x88\x03\n\x17\x43reatePartitionsRequest\x12T\n\x0etotal_by_topic\x18\x01 \x03(\x0b\x32<.hapax.internal.v1.CreatePartitionsRequest.TotalByTopicEntry\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12^\n\x13\x61ssignment_by_topic\x18\x04 \x03(\x0b\x32\x41.hapax.internal.v1.CreatePartitionsRequest.AssignmentByTopicEntry\x1a\x33\n\x11TotalByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1aW\n\x16\x41ssignmentByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.hapax.internal.v1.Assignment:\x02\x38\x01\"=\n\nAssignment\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.hapax.internal.v1.Replicas\"J\n\x18\x43reatePartitionsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult2\xbb\x02\n\nController\x12_\n\x0c\x43reateTopics\x12&.hapax.internal.v1.CreateTopicsRequest\x1a\'.hapax.internal.v1.CreateTopicsResponse\x12_\n\x0c\x44\x65leteTopics\x12&.hapax.internal.v1.DeleteTopicsRequest\x1a\'.hapax.internal.v1.DeleteTopicsResponse\x12k\n\x10\x43reatePartitions\x12*.hapax.internal.v1.CreatePartitionsRequest\x1a+.hapax.internal.v1.CreatePartitionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,26 +35,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICSPEC_CONFIGENTRY']._serialized_options = b'8\001'
   _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._loaded_options = None
   _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_options = b'8\001'
+  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._loaded_options = None
+  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._serialized_options = b'8\001'
   _globals['_TOPICSPEC']._serialized_start=58
-  _globals['_TOPICSPEC']._serialized_end=254
-  _globals['_TOPICSPEC_CONFIGENTRY']._serialized_start=209
-  _globals['_TOPICSPEC_CONFIGENTRY']._serialized_end=254
-  _globals['_TOPICRESULT']._serialized_start=256
-  _globals['_TOPICRESULT']._serialized_end=380
-  _globals['_CREATETOPICSREQUEST']._serialized_start=382
-  _globals['_CREATETOPICSREQUEST']._serialized_end=492
-  _globals['_CREATETOPICSRESPONSE']._serialized_start=494
-  _globals['_CREATETOPICSRESPONSE']._serialized_end=564
-  _globals['_DELETETOPICSREQUEST']._serialized_start=566
-  _globals['_DELETETOPICSREQUEST']._serialized_end=641
-  _globals['_DELETETOPICSRESPONSE']._serialized_start=643
-  _globals['_DELETETOPICSRESPONSE']._serialized_end=713
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_start=716
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_end=923
-  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_start=872
-  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_end=923
-  _globals['_CREATEPARTITIONSRESPONSE']._serialized_start=925
-  _globals['_CREATEPARTITIONSRESPONSE']._serialized_end=999
-  _globals['_CONTROLLER']._serialized_start=1002
-  _globals['_CONTROLLER']._serialized_end=1317
+  _globals['_TOPICSPEC']._serialized_end=303
+  _globals['_TOPICSPEC_CONFIGENTRY']._serialized_start=258
+  _globals['_TOPICSPEC_CONFIGENTRY']._serialized_end=303
+  _globals['_REPLICAS']._serialized_start=305
+  _globals['_REPLICAS']._serialized_end=330
+  _globals['_TOPICRESULT']._serialized_start=332
+  _globals['_TOPICRESULT']._serialized_end=456
+  _globals['_CREATETOPICSREQUEST']._serialized_start=458
+  _globals['_CREATETOPICSREQUEST']._serialized_end=568
+  _globals['_CREATETOPICSRESPONSE']._serialized_start=570
+  _globals['_CREATETOPICSRESPONSE']._serialized_end=640
+  _globals['_DELETETOPICSREQUEST']._serialized_start=642
+  _globals['_DELETETOPICSREQUEST']._serialized_end=717
+  _globals['_DELETETOPICSRESPONSE']._serialized_start=719
+  _globals['_DELETETOPICSRESPONSE']._serialized_end=789
+  _globals['_CREATEPARTITIONSREQUEST']._serialized_start=792
+  _globals['_CREATEPARTITIONSREQUEST']._serialized_end=1184
+  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_start=1044
+  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_end=1095
+  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._serialized_start=1097
+  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._serialized_end=1184
+  _globals['_ASSIGNMENT']._serialized_start=1186
+  _globals['_ASSIGNMENT']._serialized_end=1247
+  _globals['_CREATEPARTITIONSRESPONSE']._serialized_start=1249
+  _globals['_CREATEPARTITIONSRESPONSE']._serialized_end=1323
+  _globals['_CONTROLLER']._serialized_start=1326
+  _globals['_CONTROLLER']._serialized_end=1641
 # @@protoc_insertion_point(module_scope)

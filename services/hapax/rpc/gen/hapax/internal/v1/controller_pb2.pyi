@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TopicSpec(_message.Message):
-    __slots__ = ("name", "partitions", "replication_factor", "config", "internal")
+    __slots__ = ("name", "partitions", "replication_factor", "config", "internal", "assignment")
     class ConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -20,12 +20,20 @@ class TopicSpec(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     INTERNAL_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     replication_factor: int
     config: _containers.ScalarMap[str, str]
     internal: bool
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., internal: _Optional[bool] = ...) -> None: ...
+    assignment: _containers.RepeatedCompositeFieldContainer[Replicas]
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., internal: _Optional[bool] = ..., assignment: _Optional[_Iterable[_Union[Replicas, _Mapping]]] = ...) -> None: ...
+
+class Replicas(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TopicResult(_message.Message):
     __slots__ = ("name", "error", "reason", "topic_id", "partitions", "replication_factor")
@@ -76,7 +84,7 @@ class DeleteTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsRequest(_message.Message):
-    __slots__ = ("total_by_topic", "timeout_ms", "validate_only")
+    __slots__ = ("total_by_topic", "timeout_ms", "validate_only", "assignment_by_topic")
     class TotalByTopicEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,13 +92,28 @@ class CreatePartitionsRequest(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class AssignmentByTopicEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Assignment
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Assignment, _Mapping]] = ...) -> None: ...
     TOTAL_BY_TOPIC_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_BY_TOPIC_FIELD_NUMBER: _ClassVar[int]
     total_by_topic: _containers.ScalarMap[str, int]
     timeout_ms: int
     validate_only: bool
-    def __init__(self, total_by_topic: _Optional[_Mapping[str, int]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    assignment_by_topic: _containers.MessageMap[str, Assignment]
+    def __init__(self, total_by_topic: _Optional[_Mapping[str, int]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., assignment_by_topic: _Optional[_Mapping[str, Assignment]] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[Replicas]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[Replicas, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsResponse(_message.Message):
     __slots__ = ("topics",)
