@@ -40,8 +40,8 @@ _NO_INTERNAL_WRITES: Final = PartitionResult(
 AskToAbort = Callable[[Replica, OpenTransaction], Awaitable[Refusal | None]]
 _ACKS: Final = (-1, 0, 1)
 _TRANSACTIONAL: Final = 0x10
-_ONE_REPLICA: Final = PartitionResult(
-    ErrorCode.NOT_ENOUGH_REPLICAS, reason="min.insync.replicas asks for more than the one replica that there is"
+_TOO_FEW: Final = PartitionResult(
+    ErrorCode.NOT_ENOUGH_REPLICAS, reason="fewer replicas are in sync than min.insync.replicas asks for"
 )
 
 
@@ -92,8 +92,8 @@ class ProduceService:
                 call.settle(number, _NO_INTERNAL_WRITES)
             elif start < 0:
                 call.settle(number, PartitionResult(ErrorCode.INVALID_RECORD, reason="no records"))
-            elif request.acks == -1 and replica.settings.min_insync_replicas > 1:
-                call.settle(number, _ONE_REPLICA)
+            elif replica.too_few_in_sync and request.acks == -1:
+                call.settle(number, _TOO_FEW)
             elif _producer_id_of(body, start, end) >= below:
                 replica.machine.note_refused(read_header(body[start:end]))
                 call.settle(number, _NOT_HANDED_OUT)
@@ -101,7 +101,7 @@ class ProduceService:
                 batch = body[start:end]
                 if transactional_id and ctx.api_version < FIRST_VERSION_THAT_ADDS:
                     self._fence_older_connections(replica, ctx, transactional_id, batch)
-                replica.produce(batch, call, number, transactional_id, ctx.api_version)
+                replica.produce(batch, call, number, transactional_id, ctx.api_version, request.acks != -1)
 
     def _shard_epoch(self, proof: bytes) -> int | None:
         """Of an internal write; None: the proof is not that of a live registration, so it is a client's write."""

@@ -38,7 +38,7 @@ class Housekeeping:
 
     def begin_checkpoint(self) -> None:
         """Snapshots the state as of now, and writes it beside the traffic."""
-        if self.checkpoint is not None:
+        if self.checkpoint is not None or self._stopped:
             self._checkpoint_due = True
             return
         snapshot = self._replica.machine.snapshot()
@@ -65,6 +65,7 @@ class Housekeeping:
             await asyncio.sleep(0)
         segment_log = self._replica.log
         segment_log.write_leader_epochs(self._replica.machine.leader_epochs.entries())
+        segment_log.committed_offset = self._replica.machine.high_watermark
         await segment_log.checkpoint(snapshot.offset, encoder.result())
 
     async def last_checkpoint(self) -> None:
@@ -73,8 +74,16 @@ class Housekeeping:
         await self._write_checkpoint(self._replica.machine.snapshot())
 
     async def stop(self) -> None:
-        """Returns when nothing is at work any more."""
+        """Returns when nothing is at work any more, and begins nothing."""
         self._stopped = True
+        await self.rest()
+
+    def resume(self) -> None:
+        """After `stop`, where the log goes on."""
+        self._stopped = False
+
+    async def rest(self) -> None:
+        """Returns when what is at work has ended."""
         if self._compaction is not None:
             self._compaction.cancel()
         at_work = [task for task in (self._compaction, self.checkpoint) if task is not None]
@@ -98,6 +107,11 @@ class Housekeeping:
         )))
         try:
             done = await self._compaction
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            return None  # the log is about to be cut or closed
         finally:
             self._compaction = None
         if done is not None:

@@ -268,6 +268,13 @@ class PartitionSet:
         if replica.serving and replica.leader_epoch == epoch:
             return
         replica.resign()
+        written_under = replica.machine.leader_epochs.latest
+        if written_under >= epoch:  # by a former life, or by another leader: every new one is given a higher epoch
+            self.view.refuse(
+                f"the metadata store has {replica.name} led under epoch {epoch} from now on, but its log was written "
+                f"under epoch {written_under} before: the store was restored from an old backup; refusing to follow it"
+            )
+            return
         replica.lead(epoch, self._newest_connection())
         self.by_name[replica.topic, replica.index] = replica
         self.by_id[replica.id.topic_id, replica.index] = replica

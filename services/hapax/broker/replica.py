@@ -1,7 +1,8 @@
-"""One partition that this node leads: the machine that decides, the log that persists, and whoever waits for either.
+"""One partition on this node: the machine that decides, the log that persists, and whoever waits for either.
 
-Everything here runs on the loop without waiting, so the partition has one writer without a queue: a write is decided,
-appended and replayed within one call. What waits is the answer, for the commit of the record it depends on.
+It is led (`lead`), or copied from its leader (`hapax.broker.copying`), or neither. Everything here runs on the loop
+without waiting, so the partition has one writer without a queue: a write is decided, appended and replayed within one
+call. What waits is the answer, for the commit of the record it depends on.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ from hapax.core.partition import (
     Duplicate,
     Partition,
 )
-from hapax.core.types import TopicIdPartition
+from hapax.core.partition_types import PartitionSnapshot
+from hapax.core.replication import Replication
+from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs, Verification
 from hapax.kafka.produce import PartitionResult
 from hapax.runtime import telemetry
@@ -90,12 +93,37 @@ class ParkedWrite(NamedTuple):
     batch: bytearray
     call: Settles
     number: int
+    local: bool
 
 
 class Waits(Protocol):
     """A long poll that is told when a partition's readable end moves."""
 
     def moved(self) -> None: ...
+
+
+class Pulls(Protocol):
+    """A follower that fetches this partition from here."""
+
+    def appended(self) -> None:
+        """There is something to fetch."""
+        ...
+
+    def committed(self) -> None:
+        """The high watermark has moved: said with the next answer."""
+        ...
+
+    def lost(self) -> None:
+        """This node leads the partition no more."""
+        ...
+
+
+class Copies(Protocol):
+    """What copies this partition from its leader."""
+
+    def synced(self) -> None:
+        """More of it is durable."""
+        ...
 
 
 class ReadRange(NamedTuple):
@@ -121,6 +149,8 @@ class Shared:
     """Sends a question to the transaction's coordinator; its answer comes to `Replica.answered`."""
     fenced: Callable[[Replica, BatchHeader, Settles], None]
     """Hears of every batch that was refused because its producer was fenced."""
+    reconsider: Callable[[Replica], None] = lambda replica: None
+    """The in-sync set of a partition that is led here may have to change."""
 
 
 class Replica:
@@ -147,10 +177,20 @@ class Replica:
         self.machine: Partition
         self.log: SegmentLog
         self.verification: Verification[ParkedWrite] = Verification(shared.shard_epochs)
+        self.replication: Replication | None = None
+        """What the other replicas have, of a partition that is led here. None: there are no others."""
+        self.pulls: list[Pulls] = []
+        self.copies: Copies | None = None
+        self.inherited: PartitionSnapshot | None = None
+        """The leader's producers as of an offset that the copy has not checkpointed yet (rule 5)."""
+        self.too_few_in_sync = False
+        """acks=all is refused."""
         self.set_settings(settings)
         self._epoch_begins = False
         self._recovered_aborted: list[AbortedTransaction] = []
         self._waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
+        self._local_waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
+        """Those that wait for this node's disk only (acks=1), where others have a part."""
         self._readers: dict[Waits, None] = {}
         self.keeping = Housekeeping(self)
 
@@ -162,17 +202,26 @@ class Replica:
         self._durable = settings.durability == "fsync"
         self._checkpoint_cost = settings.log_snapshot_interval_bytes
         self._client_context = CLIENT if settings.transaction_partition_verification_enable else VERIFIED
+        if self.replication is not None:
+            self.replication.require(settings.min_insync_replicas)
+        if self.serving:
+            self.members_changed()
 
     # --- open and close -------------------------------------------------------------------------------------------
 
-    def opened(self, segment_log: SegmentLog) -> None:
-        """The log is there and replayed; what is in it is durable."""
+    def opened(self, segment_log: SegmentLog, high_watermark: int = 0) -> None:
+        """The log is there and replayed; what is in it is durable. `high_watermark`: as far as this node knows it."""
         self.log = segment_log
-        for aborted in self._recovered_aborted:
-            segment_log.note_aborted(aborted)
-        self._recovered_aborted.clear()
+        self.note_recovered()
         segment_log.on_roll = self.keeping.segment_rolled
-        self.machine.advance_high_watermark(segment_log.end_offset)
+        self.machine.advance_high_watermark(min(high_watermark, segment_log.end_offset))
+
+    def note_recovered(self) -> None:
+        """What a replay found aborted goes to the log's index."""
+        if self._recovered_aborted:
+            for aborted in self._recovered_aborted:
+                self.log.note_aborted(aborted)
+            self._recovered_aborted.clear()
 
     def restore(
         self, snapshot: bytes | None, offset: int, start_offset: int, aborted: Sequence[AbortedTransaction],
@@ -188,7 +237,9 @@ class Replica:
         )
 
     def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
-        """`recovery.State`: the same as live, so that recovery and live operation cannot differ."""
+        """`recovery.State`: the same as live, so that recovery, copying and live operation cannot differ."""
+        if self.inherited is not None and self.machine.log_end_offset <= self.inherited.offset <= header.base_offset:
+            self.machine.adopt(self.inherited)
         if header.attributes & CONTROL:
             aborted = self.machine.replay_control(header, decode_control(buffer, header, position))
             if aborted is not None:
@@ -196,27 +247,52 @@ class Replica:
         else:
             self.machine.replay(header)
 
-    def lead(self, leader_epoch: int, newest_connection: int) -> None:
+    def lead(self, leader_epoch: int, newest_connection: int, replication: Replication | None = None) -> None:
         """Serves from now on, under this epoch. `newest_connection`: clients' connections that are older cannot be told
-        apart any more (rule 4)."""
+        apart any more (rule 4). `replication`: where other replicas have a part."""
         self.leader_epoch = leader_epoch
         self.newest_connection = newest_connection
         self.fencing = None
         self.serving = True
         self._epoch_begins = self.machine.leader_epochs.latest < leader_epoch
+        self.replication = replication
+        self.members_changed()
+        self.advance(self.durable_end)
 
     def resign(self) -> None:
         """Serves no more: whoever waits is sent to look for the new leader."""
         if not self.serving:
             return
         self.serving = False
+        self.replication = None
         result = PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for parked in self.verification.abandon():
             parked.call.settle(parked.number, result)
-        waiters, self._waiters = self._waiters, deque()
+        self._fail_waiters(result)
+        waiters, self._local_waiters = self._local_waiters, deque()
         for _, call, number, _ in waiters:
             call.settle(number, result)
         self._wake_readers()
+        for pull in list(self.pulls):
+            pull.lost()
+
+    def members_changed(self) -> None:
+        """The in-sync set is another one, or min.insync.replicas."""
+        replication = self.replication
+        in_sync = 1 if replication is None else len(replication.isr)
+        self.too_few_in_sync = in_sync < self.settings.min_insync_replicas
+        if replication is None:
+            return
+        if self.too_few_in_sync:
+            self._fail_waiters(PartitionResult(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, reason=f"in sync by now: {in_sync}"
+            ))
+        self._commit(replication.committed())
+
+    def _fail_waiters(self, result: PartitionResult) -> None:
+        waiters, self._waiters = self._waiters, deque()
+        for _, call, number, _ in waiters:
+            call.settle(number, result)
 
     async def close(self, *, checkpoint: bool = True) -> None:
         """With `checkpoint`, a clean stop after which nothing has to be scanned. Without, the folder may be removed
@@ -230,20 +306,21 @@ class Replica:
     # --- write ----------------------------------------------------------------------------------------------------
 
     def produce(
-        self, batch: memoryview, call: Settles, number: int, transactional_id: str = "", produce_version: int = 0
+        self, batch: memoryview, call: Settles, number: int, transactional_id: str = "", produce_version: int = 0,
+        local: bool = False,
     ) -> None:
         """A client's batch; `number` is the partition's place in the call. `batch` is writable and valid during the
-        call only. Settles the write, now or later."""
+        call only. Settles the write, now or later; `local` (acks=1): as soon as this node has it."""
         try:
             header = self._checked(batch)
             if header.producer_id >= 0 and self.verification.holds(header.producer_id):
-                self._park(batch, header, call, number, transactional_id, produce_version)
+                self._park(batch, header, call, number, transactional_id, produce_version, local)
                 return
             decision = self.machine.decide_append(header, self.shared.clock.now_ms(), self._client_context)
             if decision is NEED_VERIFICATION:
-                self._park(batch, header, call, number, transactional_id, produce_version)
+                self._park(batch, header, call, number, transactional_id, produce_version, local)
             else:
-                self._carry_out(decision, batch, header, call, number)
+                self._carry_out(decision, batch, header, call, number, local)
         except Refusal as refusal:
             call.settle(number, self._refused(batch, refusal, call))
 
@@ -284,7 +361,7 @@ class Replica:
             )
 
     def _carry_out(
-        self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int
+        self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int, local: bool
     ) -> None:
         error = 0
         if decision is APPEND:
@@ -298,8 +375,12 @@ class Replica:
         result = PartitionResult(error, base_offset, append_time, machine.log_start_offset)
         if end_offset <= machine.high_watermark:
             call.settle(number, result)
-        else:
+        elif not local or self.replication is None:
             self._waiters.append((end_offset, call, number, result))
+        elif end_offset <= self.durable_end:
+            call.settle(number, result)
+        else:
+            self._local_waiters.append((end_offset, call, number, result))
 
     def _append(self, batch: memoryview, header: BatchHeader) -> tuple[int, int]:
         """Appends and replays one data batch; returns (base offset, log-append time or -1)."""
@@ -332,6 +413,9 @@ class Replica:
             self.keeping.begin_checkpoint()
         if self._epoch_begins:
             self._note_leader_epoch()
+        if self.pulls:
+            for pull in self.pulls:
+                pull.appended()
         if not self._durable:
             self.advance(self.log.end_offset)
         elif not self.commit_queued:
@@ -354,13 +438,13 @@ class Replica:
 
     def _park(
         self, batch: memoryview, header: BatchHeader, call: Settles, number: int, transactional_id: str,
-        produce_version: int,
+        produce_version: int, local: bool,
     ) -> None:
         if header.attributes & TRANSACTIONAL and not transactional_id:
             raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
         if transactional_id:
             self.transactional_ids[header.producer_id] = transactional_id
-        parked = ParkedWrite(bytearray(batch), call, number)
+        parked = ParkedWrite(bytearray(batch), call, number, local)
         question = self.verification.park(header, transactional_id, produce_version, parked)
         if question is not None:
             self.shared.ask(self, question)
@@ -376,7 +460,7 @@ class Replica:
             try:
                 header = self._checked(batch)
                 decision = self.machine.decide_append(header, self.shared.clock.now_ms(), VERIFIED)
-                self._carry_out(decision, batch, header, parked.call, parked.number)
+                self._carry_out(decision, batch, header, parked.call, parked.number, parked.local)
             except Refusal as refusal:
                 parked.call.settle(parked.number, self._refused(batch, refusal, parked.call))
         if outcome.question is not None:
@@ -387,8 +471,7 @@ class Replica:
     def produce_internal(self, batches: memoryview, call: Settles, number: int, shard_epoch: int) -> None:
         """One or several batches of a registered node of the cluster (rule 1). Settles the write."""
         try:
-            if self.storage_error:
-                raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
+            self._check_accepting()
             first, last = -1, -1
             position = 0
             for position, header in iterate_batches(batches):
@@ -403,6 +486,13 @@ class Replica:
             call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
             return
         self.when_committed(last + 1, call, number, PartitionResult(0, first, -1, self.machine.log_start_offset))
+
+    def _check_accepting(self) -> None:
+        """What internal writers are refused; for clients it is checked on their own way. Raises Refusal."""
+        if self.storage_error:
+            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
+        if self.too_few_in_sync:
+            raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas")
 
     def _append_internal(self, batch: memoryview, header: BatchHeader, shard_epoch: int) -> tuple[int, int]:
         """(base offset, last offset) of the batch, or of the one that it repeats."""
@@ -438,9 +528,9 @@ class Replica:
         return offset
 
     def append_control(self, control: Control) -> int:
-        """A control record that was decided (`machine.decide_*`) just now. Raises Refusal(KAFKA_STORAGE_ERROR)."""
-        if self.storage_error:
-            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
+        """A control record that was decided (`machine.decide_*`) just now. Raises Refusal(KAFKA_STORAGE_ERROR,
+        NOT_ENOUGH_REPLICAS)."""
+        self._check_accepting()
         return self._append_control(encode_control(control, self.shared.clock.now_ms()), control)
 
     def write_markers(self, markers: Sequence[Marker]) -> list[tuple[int, Refusal | None]]:
@@ -477,7 +567,38 @@ class Replica:
         if result.error:
             raise Refusal(ErrorCode(result.error), result.reason)
 
+    @property
+    def durable_end(self) -> int:
+        """This node has everything below, by the durability setting."""
+        return self.log.synced_offset if self._durable else self.log.end_offset
+
     def advance(self, offset: int) -> None:
+        """Everything below `offset` is durable here."""
+        replication = self.replication
+        if replication is not None:
+            replication.synced(offset)
+            waiters = self._local_waiters
+            while waiters and waiters[0][0] <= offset:
+                _, call, number, result = waiters.popleft()
+                call.settle(number, result)
+            offset = replication.committed()
+        elif not self.serving:
+            if self.copies is not None:
+                self.copies.synced()
+            return
+        self._commit(offset)
+
+    def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int) -> bool:
+        """A follower has synced everything below `end`. False: it has no part in this partition."""
+        replication = self.replication
+        if replication is None or not replication.fetched(node, registration, end):
+            return False
+        self._commit(replication.committed())
+        if replication.may_join(node, self.machine.high_watermark):
+            self.shared.reconsider(self)
+        return True
+
+    def _commit(self, offset: int) -> None:
         """The high watermark: everything below `offset` is committed."""
         if not self.machine.advance_high_watermark(offset):
             return
@@ -487,6 +608,8 @@ class Replica:
             call.settle(number, result)
         if self._readers:
             self._wake_readers()
+        for pull in self.pulls:
+            pull.committed()
 
     # --- read -----------------------------------------------------------------------------------------------------
 
@@ -522,11 +645,11 @@ class Replica:
             reader.moved()
 
 
-async def open_replica(replica: Replica, folder: str, *, clean: bool) -> Recovery:
-    """Opens the log of a folder that exists and replays what has to be."""
+async def open_replica(replica: Replica, folder: str, *, clean: bool, high_watermark: int = 0) -> Recovery:
+    """Opens the log of a folder that exists and replays what has to be. `high_watermark`: as last known here."""
     segment_log, recovery = await open_log(
         replica.shared.disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal), replica,
         clean=clean,
     )
-    replica.opened(segment_log)
+    replica.opened(segment_log, high_watermark)
     return recovery

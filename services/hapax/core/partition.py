@@ -541,6 +541,13 @@ class Partition:
         self._load(snapshot)
         self.leader_epochs.truncate_to(offset)
 
+    def adopt(self, snapshot: PartitionSnapshot) -> None:
+        """The log has been copied up to where another replica took this snapshot: what lies before the copied part is
+        in the snapshot alone."""
+        if snapshot.offset < self.log_end_offset:
+            raise ValueError(f"snapshot at {snapshot.offset} for a log that ends at {self.log_end_offset} already")
+        self._load(snapshot)
+
     def snapshot(self) -> PartitionSnapshot:
         """The state at the end of the log; costs one copy of the packed table."""
         return PartitionSnapshot(

@@ -11,7 +11,9 @@ from hapax.core.errors import ErrorCode
 from hapax.core.partition import AbortedTransaction
 from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import FetchRequest as FetchMessage
-from hapax.kafka.peer import uvarint
+from hapax.kafka.messages import unknown_tag
+from hapax.kafka.peer import INTERNAL_WRITE_TAG, uvarint
+from hapax.kafka.replica_fetch import SYNCED_END_TAG
 from hapax.kafka.table import ApiTable, RequestContext
 from hapax.runtime.ports import Chunk, FileRange
 
@@ -41,6 +43,8 @@ class FetchPartition(NamedTuple):
     """That the client knows; -1: it does not say."""
     last_fetched_epoch: int
     """Of the record before `offset`; -1: it does not say."""
+    synced_end: int = -1
+    """Of a follower: everything below is durable there."""
 
 
 class FetchRequest(NamedTuple):
@@ -54,6 +58,8 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     partitions: list[FetchPartition]
     forgotten: list[tuple[str | bytes, int]]
+    proof: bytes = b""
+    """Of who asks in the name of a replica (`internal_writes.read_proof`)."""
 
 
 class FetchedPartition(NamedTuple):
@@ -109,6 +115,7 @@ def decoded(message: FetchMessage, version: int) -> FetchRequest:
                 key, p.partition, p.fetch_offset, p.partition_max_bytes,
                 p.current_leader_epoch if version >= 9 else -1,
                 p.last_fetched_epoch if version >= FIRST_FLEXIBLE else -1,
+                -1 if replica_id < 0 else _synced_end(p),
             ))
     forgotten = []
     if version >= 7:
@@ -119,8 +126,14 @@ def decoded(message: FetchMessage, version: int) -> FetchRequest:
         replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes,
         message.isolation_level == _READ_COMMITTED,
         message.session_id if version >= 7 else 0, message.session_epoch if version >= 7 else -1,
-        partitions, forgotten,
+        partitions, forgotten, b"" if replica_id < 0 else unknown_tag(message, INTERNAL_WRITE_TAG) or b"",
     )
+
+
+def _synced_end(partition: Any) -> int:
+    """That a follower names; where it does not, what it asks for."""
+    content = unknown_tag(partition, SYNCED_END_TAG)
+    return int(partition.fetch_offset if content is None else int.from_bytes(content, "big", signed=True))
 
 
 # --- response -----------------------------------------------------------------------------------------------------

@@ -104,6 +104,6 @@ def test_requests(version: int) -> None:
     assert read == FetchRequest(
         4, 500, 1, 1000, True, 5 if version >= 7 else 0, 6 if version >= 7 else -1,
         [FetchPartition(
-            IDS[0].bytes if by_id else "t", 3, 42, 99, 8 if version >= 9 else -1, 7 if version >= 12 else -1)],
+            IDS[0].bytes if by_id else "t", 3, 42, 99, 8 if version >= 9 else -1, 7 if version >= 12 else -1, 42)],
         [(IDS[1].bytes if by_id else "u", p) for p in (1, 2)] if version >= 7 else [],
     )

@@ -8,11 +8,11 @@ sync the page cache shows bytes that no later sync would bring to the disk (rule
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, LENGTH_END, crc_matches, read_header
+from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, LENGTH_END, crc_matches, iterate_batches, read_header
 from hapax.core.batch import BatchHeader
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.log.compaction import finish_swaps
@@ -166,6 +166,33 @@ def _place_of(log: SegmentLog, offset: int) -> tuple[int, int] | None:
             return (at, place.end)
         position = place.end
     return (at, position) if at + 1 < len(log.segments) else None
+
+
+async def replay_again(log: SegmentLog, offset: int, replay: Callable[[BatchHeader, memoryview, int], None]) -> None:
+    """Replays the log from `offset`, a boundary of batches, to its end, after it was cut. What is there was checked
+    when it came. Raises OSError."""
+    found = _place_of(log, offset)
+    at, position = (len(log.segments), 0) if found is None else found
+    for segment in log.segments[at:]:
+        want = _CHUNK
+        while position < segment.size:
+            await segment.file.read_ahead(position, want)
+            chunk = memoryview(segment.file.read(position, want))
+            done = 0
+            for start, header in iterate_batches(chunk):
+                replay(header, chunk, start)
+                done = start + header.size
+            position += done
+            want = _CHUNK if done else read_header(chunk).size
+        position = 0
+
+
+def read_newest_snapshot(log: SegmentLog) -> tuple[bytes, int] | None:
+    """(content, offset) of the newest snapshot in the folder."""
+    if not log.snapshot_offsets:
+        return None
+    offset = log.snapshot_offsets[-1]
+    return _read(log.disk, f"{log.folder}/{offset_name(offset, SNAPSHOT)}"), offset
 
 
 def _read(disk: Disk, path: str) -> bytes:

@@ -145,6 +145,15 @@ class Segment:
         self._set_max_timestamp()
         self._since_index = 0
 
+    def note_again(self) -> None:
+        """After a cut: what the indexes' last entries do not cover yet."""
+        position = self.index.positions[-1] if len(self.index) else 0
+        self.first_timestamp = self.first_timestamp if self.size else NO_TIMESTAMP
+        self.roll_after = self.roll_after if self.size else _NEVER
+        while (place := self.place_at(position)) is not None and place.end <= self.size:
+            self.note(position, place.size, place.last_offset, place.max_timestamp)
+            position = place.end
+
     async def flush_indexes(self) -> None:
         """Makes the indexes' entries durable."""
         self.hold()

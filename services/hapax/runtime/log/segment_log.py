@@ -23,7 +23,7 @@ from hapax.runtime.log.layout import (
     offset_name,
 )
 from hapax.runtime.log.segment import LogRange, Place, Segment
-from hapax.runtime.log.txn_index import append_aborted
+from hapax.runtime.log.txn_index import append_aborted, cut_aborted
 from hapax.runtime.ports import Disk
 
 Bytes = bytes | bytearray | memoryview
@@ -65,6 +65,8 @@ class Unsynced(NamedTuple):
     segments: list[Segment]
     sizes: list[int]
     end_offset: int
+    cuts: int
+    """A log that was cut since may have other bytes below `end_offset`."""
 
 
 class SegmentLog:
@@ -84,6 +86,8 @@ class SegmentLog:
         self.snapshot_offsets: list[int] = []
         self.on_roll: Callable[[int], None] | None = None
         """Called with the new segment's base offset, before anything is appended to it."""
+        self.committed_offset = 0
+        """The newest snapshot at or below it is kept: nothing below is ever cut, so a cut log can start from there."""
         self.pinned = False
         """Closed segments must stay for now: compaction is reading them."""
         self._active: Segment
@@ -97,6 +101,7 @@ class SegmentLog:
         self._recent_offsets: list[int] = []
         self._recent_positions: list[int] = []
         self._written_from = 0
+        self._cuts = 0
 
     # --- make and open --------------------------------------------------------------------------------------------
 
@@ -235,7 +240,7 @@ class SegmentLog:
             segment.hold()
             if segment not in self._unindexed:
                 self._unindexed.append(segment)
-        return Unsynced(segments, [segment.size for segment in segments], self.end_offset)
+        return Unsynced(segments, [segment.size for segment in segments], self.end_offset, self._cuts)
 
     def release(self, unsynced: Unsynced) -> None:
         for segment in unsynced.segments:
@@ -244,7 +249,7 @@ class SegmentLog:
     def finish_sync(self, unsynced: Unsynced) -> None:
         synced = dict(zip(map(id, unsynced.segments), unsynced.sizes, strict=True))
         self._unsynced = [s for s in self._unsynced if synced.get(id(s)) != s.size]
-        if unsynced.end_offset > self.synced_offset:
+        if unsynced.end_offset > self.synced_offset and unsynced.cuts == self._cuts:
             self.synced_offset = unsynced.end_offset
 
     @property
@@ -285,9 +290,8 @@ class SegmentLog:
             await self._write_aborted(self.segment_of(self._unwritten_aborted[0].last_offset))
         await self.disk.write_atomically(f"{self.folder}/{offset_name(offset, SNAPSHOT)}", snapshot)
         self.snapshot_offsets = sorted({*self.snapshot_offsets, offset})
-        for old in self.snapshot_offsets[:-_SNAPSHOTS_KEPT]:
-            self.disk.remove(f"{self.folder}/{offset_name(old, SNAPSHOT)}")
-        del self.snapshot_offsets[:-_SNAPSHOTS_KEPT]
+        while len(self.snapshot_offsets) > _SNAPSHOTS_KEPT and self.snapshot_offsets[1] <= self.committed_offset:
+            self.disk.remove(f"{self.folder}/{offset_name(self.snapshot_offsets.pop(0), SNAPSHOT)}")
 
     async def _write_aborted(self, segment: Segment) -> None:
         """Those at the front of the list that belong to one segment."""
@@ -480,13 +484,77 @@ class SegmentLog:
             self._unsynced = [s for s in self._unsynced if s is not segment]
             segment.drop(remove=True)
 
+    def drop_below(self, offset: int) -> int:
+        """Removes the segments that lie wholly below `offset`; returns how many (the leader's log start has moved)."""
+        if self.pinned:
+            return 0
+        count = max(0, bisect_right(self._bases, offset) - 1)
+        if count:
+            self.drop_first(count)
+        return count
+
     def drop_last(self, count: int) -> None:
-        """Removes the last segments (recovery, when the log was cut before them)."""
+        """Removes the last segments: what was cut lay before them or in them."""
         dropped = self.segments[len(self.segments) - count :]
         del self.segments[len(self.segments) - count :], self._bases[len(self._bases) - count :]
         self._active = self.segments[-1]
         for segment in dropped:
+            self._unindexed = [s for s in self._unindexed if s is not segment]
+            self._unsynced = [s for s in self._unsynced if s is not segment]
             segment.drop(remove=True)
+
+    # --- cut ------------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Cuts everything from `offset` on, a boundary of batches above the log's start; durable with the next sync.
+
+        Returns the offset from which the state must be replayed: that of the newest snapshot left, else the log's
+        start. What the indexes of aborted transactions say from there on is removed. Nothing may be at work in the
+        log beside a sync. Raises OSError.
+        """
+        self._cuts += 1
+        for snapshot in [at for at in self.snapshot_offsets if at > offset]:
+            self.disk.remove(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}")
+            self.snapshot_offsets.remove(snapshot)
+        replay_from = self.snapshot_offsets[-1] if self.snapshot_offsets else self.start_offset
+        self.drop_last(len(self._bases) - max(1, bisect_right(self._bases, offset)))
+        segment = self._active
+        segment.load_indexes()
+        place = segment.find(offset)
+        if place is not None:
+            segment.truncate(place.position, place.base_offset)
+            segment.note_again()
+        for each in self.segments[max(0, bisect_right(self._bases, replay_from) - 1) :]:
+            cut_aborted(self.disk, each.path(TXN_INDEX), replay_from)
+        self._unwritten_aborted = [a for a in self._unwritten_aborted if a.last_offset < replay_from]
+        self.end_offset = offset
+        self.synced_offset = min(self.synced_offset, offset)
+        for segments in (self._unsynced, self._unindexed):
+            if segment not in segments:
+                segments.append(segment)
+        self.opened()
+        self._want_folder_synced(self.folder)
+        return replay_from
+
+    def restart_at(self, offset: int) -> None:
+        """Removes everything and begins anew at `offset`, above what there was. Durable with the next sync."""
+        self._cuts += 1
+        for snapshot in self.snapshot_offsets:
+            self.disk.remove(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}")
+        self.snapshot_offsets.clear()
+        former = self.segments[:]
+        self.segments.clear()
+        self._bases.clear()
+        self._unsynced.clear()
+        self._unindexed.clear()
+        self._unwritten_aborted.clear()
+        for segment in former:
+            segment.drop(remove=True)
+        self.add_segment(Segment(self.disk, self.folder, offset, self.config.index_interval_bytes, create=True))
+        self.end_offset = self.synced_offset = offset
+        self.scan_cost = 0
+        self.opened()
+        self._want_folder_synced(self.folder)
 
     async def recovered(self, scanned: Sequence[Segment]) -> None:
         """Recovery scanned these segments and wrote them again: now they become durable, before they count."""
