@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 FAILED: Final = 1
@@ -43,6 +43,11 @@ def text_of(data: bytes | None) -> str | None:
     except UnicodeDecodeError:
         return "0x" + data.hex()
     return text if text.isprintable() else "0x" + data.hex()
+
+
+def joined(values: Iterable[object]) -> str:
+    """`0,2,1`"""
+    return ",".join(map(str, values))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -29,7 +29,9 @@ _SUMMARY = ("topic", "partitions", "topic_id")
 def create(
     name: Name,
     partitions: Annotated[int, typer.Option(help="-1: the cluster's num.partitions.", min=-1)] = -1,
-    replication: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.", min=-1)] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(help="Replicas of each partition; -1: the cluster's default.replication.factor.", min=-1)
+    ] = -1,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="Such as retention.ms=1000; repeatable.")
     ] = None,
@@ -37,7 +39,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a topic; returns once its leaders accept writes."""
-    wanted = NewTopic(name, partitions, replication, assignments(config))
+    wanted = NewTopic(name, partitions, replication_factor, assignments(config))
 
     async def work(admin: Admin) -> TopicInfo:
         await admin.create_topics([wanted])
@@ -60,8 +62,7 @@ def list_topics(
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show a topic's partitions: leaders, and the offsets that readers see."""
-
+    """Show a topic's partitions: leaders, replicas, those in sync, and the offsets that readers see."""
 
     async def work(admin: Admin) -> dict[str, Any]:
         topic = await find_topic(admin, name)
@@ -72,6 +73,8 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
                     "partition": each.partition,
                     "leader": each.leader,
                     "leader_epoch": each.leader_epoch,
+                    "replicas": list(each.replicas),
+                    "isr": list(each.isr),
                     "first": first[each.partition],
                     "last_stable": stable[each.partition],
                     "high_watermark": high[each.partition],
@@ -84,8 +87,9 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
     if as_json:
         output.print_json(topic)
         return
-    columns = ("partition", "leader", "leader_epoch", "first", "last_stable", "high_watermark")
-    output.print_records(False, f"{topic['topic']} {topic['topic_id']}", topic["partitions"], columns)
+    columns = ("partition", "leader", "leader_epoch", "replicas", "isr", "first", "last_stable", "high_watermark")
+    shown = [each | {name: output.joined(each[name]) for name in ("replicas", "isr")} for each in topic["partitions"]]
+    output.print_records(False, f"{topic['topic']} {topic['topic_id']}", shown, columns)
 
 
 @app.command()

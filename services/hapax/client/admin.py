@@ -29,7 +29,12 @@ class NewTopic(NamedTuple):
 class TopicPartitionInfo(NamedTuple):
     partition: int
     leader: int
+    """-1: none at the moment."""
     leader_epoch: int
+    replicas: tuple[int, ...] = ()
+    """In order of preference: the first leads where it can."""
+    isr: tuple[int, ...] = ()
+    """Those of them that are in sync."""
 
 
 class TopicInfo(NamedTuple):
@@ -193,7 +198,7 @@ class Admin(Connected):
             TopicInfo(
                 topic.name,
                 str(topic.topic_id),
-                tuple(TopicPartitionInfo(p, leader.node_id, leader.epoch) for p, leader in topic.partitions.items()),
+                tuple(TopicPartitionInfo(p, *leader) for p, leader in topic.partitions.items()),
             )
             for _, topic in sorted(found.items())
         ]

@@ -34,6 +34,10 @@ class Leader(NamedTuple):
     node_id: int
     """-1: none at the moment."""
     epoch: int
+    replicas: tuple[int, ...] = ()
+    """Of the partition, in order of preference."""
+    isr: tuple[int, ...] = ()
+    """Those of them that are in sync."""
 
 
 class Topic(NamedTuple):
@@ -203,7 +207,7 @@ class Cluster:
         known = self.topics.get(answer.name)
         partitions = {}
         for p in sorted(answer.partitions, key=lambda p: int(p.partition_index)):
-            leader = Leader(p.leader_id, p.leader_epoch)
+            leader = Leader(p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes))
             if known is not None and known.topic_id == answer.topic_id:
                 former = known.partitions.get(p.partition_index)
                 if former is not None and leader.epoch < former.epoch:
