@@ -89,15 +89,18 @@ class ProducerIds:
         delay = _BACKOFF_FIRST_S
         attempt = 0
         while self._blocks.wants_block or self._waiters:
-            block = await self._ask(attempt)
+            # As it is when the question is asked: before the answer comes, the counter has moved past this very block,
+            # and a log may show ids of a later one.
+            in_use = self._view.seen.producer_id
+            block = await self._ask(attempt, in_use)
             attempt += 1
-            if block is None or not self._add(block):
+            if block is None or not self._add(block, in_use):
                 await asyncio.sleep(delay * (0.5 + self._random.random()))
                 delay = min(2 * delay, _BACKOFF_MAX_S)
                 continue
             delay = _BACKOFF_FIRST_S
 
-    async def _ask(self, attempt: int) -> PidBlock | None:
+    async def _ask(self, attempt: int, in_use: int) -> PidBlock | None:
         allocators = self._view.nodes("pid")
         if not allocators:
             log.debug("no PID allocator is registered")
@@ -105,7 +108,7 @@ class ProducerIds:
         # Each node begins with another allocator, and goes on to the next after a failure.
         allocator = allocators[(self._node_id + attempt) % len(allocators)]
         request = pid_pb2.AllocateBlockRequest(
-            node_id=self._node_id, size=self._block_size, in_use_below=self._view.seen.producer_id + 1)
+            node_id=self._node_id, size=self._block_size, in_use_below=in_use + 1)
         try:
             answer = await self._network.rpc_channel(allocator.rpc_address).call(
                 ALLOCATE_BLOCK, request.SerializeToString(), _CALL_TIMEOUT_S)
@@ -115,10 +118,10 @@ class ProducerIds:
         response = pid_pb2.AllocateBlockResponse.FromString(answer)
         return PidBlock(ProducerId(response.first), response.size)
 
-    def _add(self, block: PidBlock) -> bool:
+    def _add(self, block: PidBlock, in_use: int) -> bool:
         """False: the block was refused."""
         try:
-            self._blocks.add(block, self._view.seen.producer_id)
+            self._blocks.add(block, in_use)
         except StaleBlock as stale:
             log.error(str(stale))
             return False
