@@ -55,6 +55,9 @@ longer from answering at all before it has asked. Answers without such a guard (
 POSTPONED_FOR_S = 0.5
 """A completed transaction's record waits so long for the id's next one to make it unnecessary."""
 
+_TIMER_GRAIN_S = 0.001
+"""A timer that is early by rounding alone is not set again: it would be due at once, over and over."""
+
 _EXPIRE_AT_ONCE = 1000
 
 
@@ -320,8 +323,9 @@ class TxnShard(Shard):
         loop = asyncio.get_running_loop()
         now = loop.time()
         for transactional_id, since in list(self._postponed.items()):
-            if now - since < waited_s:
-                self._completer = loop.call_later(since + POSTPONED_FOR_S - now, self._complete, POSTPONED_FOR_S)
+            left = since + waited_s - now
+            if left > _TIMER_GRAIN_S:
+                self._completer = loop.call_later(left, self._complete, waited_s)
                 return
             del self._postponed[transactional_id]
             decision = self.machine.completion(transactional_id)
