@@ -379,7 +379,7 @@ class ClusterView:
                 "refusing to follow it"
             )
         self.producer_ids_below = counter
-        self.seen.saw_producer_id(counter - 1)
+        self.seen.saw_counter(counter)
 
     # --- following, step by step
 
@@ -409,14 +409,14 @@ class ClusterView:
             self._on_refused(refusal)
 
     async def _read_until_answered(self) -> None:
-        in_use = self.seen.producer_id  # before the store is asked: it must know of every id in use by then
+        counted = max(self.seen.producer_id + 1, self.seen.producer_ids_below)  # before the store is asked for its own
         kvs, revision = await self._asked_until_answered(lambda: self._store.list(self.keys.prefix))
         self.seen.check_revision(revision)
         self._apply_image(kvs, revision)
-        if in_use >= self.producer_ids_below:
+        if self.producer_ids_below < counted:
             raise StoreRefused(
                 f"the metadata store would hand out producer id {self.producer_ids_below}, but this node has seen "
-                f"{in_use} in use: it was restored from an old backup; refusing to follow it"
+                f"those below {counted} handed out: it was restored from an old backup; refusing to follow it"
             )
 
     async def _asked_until_answered(self, ask: Callable[[], Awaitable[_T]]) -> _T:

@@ -20,16 +20,24 @@ class StoreRefused(Exception):
 
 
 class HighestSeen:
-    """The cluster id and the highest revision and producer id seen; kept in the data folder where there is one.
+    """The cluster id and the highest revision, producer id and counter of producer ids seen; kept in the data folder
+    where there is one.
 
-    Written at most every second: it is a lower bound, so a stale one only detects less. Without a disk it
-    still holds for the life of the process.
+    Written at most every second, and at once when producer ids are handed out, which happens by the thousand: it
+    is a lower bound, so a stale one only detects less. Without a disk it still holds for the life of the process.
+
+    What a log proves against a store cannot be proved again later, when the store has moved on: such a refusal is
+    kept too, and ends every later start until a person removes the file.
     """
 
     def __init__(self, cluster_id: str, disk: Disk | None = None) -> None:
         self.cluster_id = cluster_id
         self.revision = 0
         self.producer_id = -1
+        """In use: in a log, or handed to this node."""
+        self.producer_ids_below = 0
+        """Handed out to anybody, as the store said."""
+        self.refused = ""
         self._disk = disk
         self._dirty = False
         self._writer: asyncio.TimerHandle | None = None
@@ -43,12 +51,16 @@ class HighestSeen:
             fields = json.loads(file.read(0, file.size()))
             owner, self.revision, self.producer_id = (
                 fields["cluster_id"], int(fields["revision"]), int(fields["producer_id"]))
+            self.producer_ids_below = int(fields.get("producer_ids_below", 0))
+            self.refused = str(fields.get("refused", ""))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreRefused(f"{FILE} is damaged ({error!r}): what this node has seen is not known") from error
         finally:
             file.close()
         if owner != self.cluster_id:
             raise StoreRefused(f"this data folder belongs to cluster {owner!r}, not to {self.cluster_id!r}")
+        if self.refused:
+            raise StoreRefused(f"{self.refused}. Put the right store in place, then remove {FILE} from this folder")
 
     def check_revision(self, revision: int) -> None:
         """Raises StoreRefused where the store's revision is behind; remembers it otherwise."""
@@ -65,7 +77,17 @@ class HighestSeen:
         """A producer id in use: the allocator's counter must be above it."""
         if producer_id > self.producer_id:
             self.producer_id = producer_id
-            self._note()
+            self._note(0.0)
+
+    def saw_counter(self, next_producer_id: int) -> None:
+        if next_producer_id > self.producer_ids_below:
+            self.producer_ids_below = next_producer_id
+            self._note(0.0)
+
+    def refuse(self, reason: str) -> None:
+        """For good: see above."""
+        self.refused = reason
+        self._note(0.0)
 
     def check_producer_counter(self, next_producer_id: int) -> None:
         """Raises StoreRefused where the store would hand out an id again."""
@@ -75,23 +97,30 @@ class HighestSeen:
                 "use already: it was restored from an old backup; refusing to allocate"
             )
 
-    def _note(self) -> None:
+    def _note(self, after_s: float = _WRITE_EVERY_S) -> None:
         self._dirty = True
-        if self._disk is not None and self._writer is None:
-            self._writer = asyncio.get_running_loop().call_later(_WRITE_EVERY_S, self._start_write)
+        if self._disk is not None and (self._writer is None or after_s == 0.0):
+            if self._writer is not None:
+                self._writer.cancel()
+            self._writer = asyncio.get_running_loop().call_later(after_s, self._start_write)
 
     def _start_write(self) -> None:
         self._writer = None
-        if self._writing is None or self._writing.done():
+        if self._writing is not None and not self._writing.done():
+            self._note()
+        else:
             self._writing = asyncio.get_running_loop().create_task(self._write(), name="metadata-seen")
 
     async def _write(self) -> None:
         if self._disk is None or not self._dirty:
             return
         self._dirty = False
-        fields = {
+        fields: dict[str, object] = {
             "v": 1, "cluster_id": self.cluster_id, "revision": self.revision, "producer_id": self.producer_id,
+            "producer_ids_below": self.producer_ids_below,
         }
+        if self.refused:
+            fields["refused"] = self.refused
         try:
             await self._disk.write_atomically(FILE, json.dumps(fields).encode())
         except OSError as error:

@@ -284,7 +284,7 @@ async def test_a_store_that_would_hand_out_an_id_again_is_refused_whatever_its_r
     restored = Store()
     restored.put(KEYS.pid_next, PidCounterRecord(ProducerId(2000)))
     restored.model.revision += 1000
-    with pytest.raises(StoreRefused, match="would hand out producer id 2000, but this node has seen 2999"):
+    with pytest.raises(StoreRefused, match="would hand out producer id 2000, but this node has seen those below 3000"):
         await restored.view(seen=HighestSeen("c", disk))
 
 
