@@ -16,10 +16,13 @@ from hapax.runtime.settings import load
 from hapax_sim.clock import SimClock
 from hapax_sim.disk import PowerLossDisk
 from hapax_sim.loop import SimLoop, SimProcess
-from hapax_sim.metadata import MemoryMetadata, MetadataModel
+from hapax_sim.metadata import MemoryMetadata, MetadataModel, TakesEffectLater
 from hapax_sim.network import World
 
 FIRST_PORT: Final = 9000
+STORE: Final = "etcd"
+_LATE_WRITES: Final = 0.2
+"""Share of calls to a store that is away which take effect all the same, later."""
 _SERVICES: Final[dict[Role, str]] = {
     "broker": "hapax.broker.service",
     "coordinator": "hapax.coordinator.service",
@@ -29,8 +32,13 @@ _SERVICES: Final[dict[Role, str]] = {
 SETTINGS: Final = (
     "transaction.state.log.num.partitions=4",
     "offsets.topic.num.partitions=4",
+    "log.segment.bytes=65536",
+    "log.snapshot.interval.bytes=20000",
+    "transaction.state.log.segment.bytes=32768",
+    "offsets.topic.segment.bytes=32768",
 )
-"""Few shards: a simulation spends its time on transactions, not on a hundred idle partitions."""
+"""Few shards: a simulation spends its time on transactions, not on a hundred idle partitions. Small segments: they
+roll, are compacted and snapshotted within a minute."""
 
 
 class MetadataLink:
@@ -40,17 +48,25 @@ class MetadataLink:
         self._world, self._process = world, process
 
     async def request(self) -> None:
-        await self._pass()
+        await asyncio.sleep(self._delay())
+        if self._away():
+            await asyncio.sleep(1.0)
+            if self._world.rng.random() < _LATE_WRITES:
+                raise TakesEffectLater(self._world.rng.uniform(0.1, 5.0))
+            raise MetadataUnavailable("the store does not answer")
 
     async def response(self) -> None:
-        await self._pass()
-
-    async def _pass(self) -> None:
-        world = self._world
-        await asyncio.sleep(world.delay())
-        if (self._process.name, "etcd") in world.blocked:
+        await asyncio.sleep(self._delay())
+        if self._away():
             await asyncio.sleep(1.0)
             raise MetadataUnavailable("the store does not answer")
+
+    def _away(self) -> bool:
+        return (self._process.name, STORE) in self._world.blocked
+
+    def _delay(self) -> float:
+        lag = self._world.lag.get((self._process.name, STORE), 0.0) if self._world.lag else 0.0
+        return self._world.delay() + (self._world.rng.uniform(0, lag) if lag else 0.0)
 
 
 @dataclass
@@ -63,6 +79,8 @@ class Node:
     disk: PowerLossDisk
     rng: random.Random
     process: SimProcess | None = None
+    skew_ms: int = 0
+    clock: SimClock | None = None
     service: Any = None
     lives: int = 0
     wanted: bool = True
@@ -74,16 +92,22 @@ class SimCluster:
     """Brokers, coordinators, PID allocator and controllers. All randomness descends from one seed."""
 
     def __init__(
-        self, loop: SimLoop, seed: int, *, brokers: int = 1, coordinators: int = 2, settings: tuple[str, ...] = ()
-    ) -> None:
+        self, loop: SimLoop, seed: int, *, brokers: int = 1, coordinators: int = 2, controllers: int = 1,
+        replication: int = 1, settings: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.loop = loop
         self.rng = random.Random(seed)
         self.world = World(loop, random.Random(self.rng.random()))
         self.store = MetadataModel()
-        self.settings = SETTINGS + settings
+        internal = (
+            f"transaction.state.log.replication.factor={replication}",
+            f"offsets.topic.replication.factor={replication}",
+        )
+        self.replication = replication
+        self.settings = SETTINGS + (internal if replication > 1 else ()) + settings
         self.nodes: dict[str, Node] = {}
         self.restart_after_s = (0.2, 3.0)
-        roles: list[tuple[Role, int]] = [("pid", 1), ("controller", 1), ("broker", brokers)]
+        roles: list[tuple[Role, int]] = [("pid", 1), ("controller", controllers), ("broker", brokers)]
         for role, count in [*roles, ("coordinator", coordinators)]:
             for number in range(count):
                 rng = random.Random(self.rng.random())
@@ -95,10 +119,12 @@ class SimCluster:
     def bootstrap(self) -> str:
         return f"sim:{FIRST_PORT}"
 
-    def ports(self, process: SimProcess, rng: random.Random, disk: PowerLossDisk | None = None) -> Ports:
+    def ports(
+        self, process: SimProcess, rng: random.Random, disk: PowerLossDisk | None = None, clock: SimClock | None = None
+    ) -> Ports:
         """The five ports of a process: a node's, or a client's (without a disk)."""
         return Ports(
-            SimClock(self.loop),
+            clock or SimClock(self.loop),
             self.world.network(process),
             MemoryMetadata(self.store, MetadataLink(self.world, process)),
             random.Random(rng.random()),
@@ -111,9 +137,10 @@ class SimCluster:
         node.lives += 1
         node.wanted = True
         node.service = None
-        node.process = process = SimProcess(name)
+        node.process = process = SimProcess(name, node.lives)
+        node.clock = SimClock(self.loop, node.skew_ms)
         self.loop.trace(f"start {name} life {node.lives}")
-        ports = self.ports(process, node.rng, node.disk)
+        ports = self.ports(process, node.rng, node.disk, node.clock)
         kafka_port = FIRST_PORT + node.number + (100 if node.role == "coordinator" else 0)
         settings = load(
             [
@@ -150,30 +177,34 @@ class SimCluster:
         self.loop.crash(process)
         self._restart_later(node)
 
-    def _restart_later(self, node: Node) -> None:
+    def _restart_later(self, node: Node, absent_s: tuple[float, float] | None = None) -> None:
         context_free = asyncio.get_running_loop()
-        delay = self.rng.uniform(*self.restart_after_s)
+        delay = self.rng.uniform(*(absent_s or self.restart_after_s))
         context_free.call_later(delay, self._restart, node, context=_no_process())
 
     def _restart(self, node: Node) -> None:
         if node.wanted and (node.process is None or not node.process.alive):
             self.start(node.name)
 
-    def kill(self, name: str, *, power_cut: bool = False, restart: bool = True) -> None:
-        """SIGKILL, or with `power_cut` the machine under it: then unsynced writes are lost."""
+    def kill(
+        self, name: str, *, power_cut: bool = False, restart: bool = True, absent_s: tuple[float, float] | None = None
+    ) -> None:
+        """SIGKILL, or with `power_cut` the machine under it: then unsynced writes are lost and nobody is told."""
         node = self.nodes[name]
         if node.process is None or not node.process.alive:
             return
+        node.process.vanished = power_cut
         self.loop.crash(node.process)
         if power_cut:
             node.disk.power_cut()
         node.wanted = restart
         if restart:
-            self._restart_later(node)
+            self._restart_later(node, absent_s)
 
     async def wait_until(
-        self, condition: Callable[[], bool | Awaitable[bool]], what: str, limit_s: float = 120
-    ) -> None:
+        self, condition: Callable[[], bool | Awaitable[bool]], what: str, limit_s: float = 120,
+        missing: Callable[[], object] = lambda: "",
+    ) -> None:  # fmt: skip
         """Polls on virtual time, which costs nothing."""
         end = self.loop.time() + limit_s
         while True:
@@ -183,9 +214,8 @@ class SimCluster:
             if holds:
                 return
             if self.loop.time() > end:
-                raise AssertionError(
-                    f"not within {limit_s} s of virtual time: {what}; waiting: {self.waiting()}; exits: {self.exits()}"
-                )
+                why = f"{missing()}; waiting: {self.waiting()}; exits: {self.exits()}"
+                raise AssertionError(f"not within {limit_s} s of virtual time: {what} {why}")
             await asyncio.sleep(0.05)
 
     def ready(self) -> bool:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
-from hapax_sim.cluster import SimCluster
+from hapax.runtime.ports import WatchEvent
+from hapax_sim.cluster import STORE, Node, SimCluster
+from hapax_sim.loop import SimProcess
 from hapax_sim.workload import Workload
+
+LONGEST_S = 12.0
+"""No fault of this module lasts longer."""
 
 
 class Faults:
@@ -15,73 +21,259 @@ class Faults:
 
     def __init__(self, cluster: SimCluster, workload: Workload, seed: int, every_s: float = 3.0) -> None:
         self.cluster, self.workload = cluster, workload
+        self.world = cluster.world
         self.rng = random.Random(seed)
         self.every_s = every_s
         self.injected: Counter[str] = Counter()
-        self._running: list[asyncio.Task[None]] = []
-        self._kinds = {
-            "kill": self._kill,
-            "power cut": self._power_cut,
-            "client crash": self._client_crash,
-            "cut connections": self._cut_connections,
-            "one-way partition": self._one_way,
-            "store away": self._store_away,
-            "freeze": self._freeze,
+        self._running: set[asyncio.Task[None]] = set()
+        self.kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
+            # name: (weight, what happens)
+            "kill": (3, self._kill),
+            "power cut": (3, self._power_cut),
+            "long absence": (1, self._long_absence),
+            "restart all brokers": (1, self._restart_all),
+            "freeze": (3, self._freeze),
+            "client crash": (3, self._client_crash),
+            "client freeze": (2, self._client_freeze),
+            "second instance": (2, self._second_instance),
+            "cut connections": (3, self._cut_connections),
+            "reset one way": (2, self._reset_one_way),
+            "swallow one way": (3, self._swallow_one_way),
+            "isolate": (2, self._isolate),
+            "slow link": (2, self._slow_link),
+            "store away": (3, self._store_away),
+            "store away for all": (1, self._store_away_for_all),
+            "store slow": (2, self._store_slow),
+            "store restarts": (1, self._store_restarts),
+            "store compacted": (1, self._store_compacted),
+            "lease ends": (1, self._lease_ends),
+            "lease ends at the worst time": (2, self._lease_ends_at_the_worst_time),
+            "clock jump": (2, self._clock_jump),
+            "sync fails": (1, self._sync_fails),
+            "write fails": (1, self._write_fails),
+            "disk full": (1, self._disk_full),
+            "slow disk": (2, self._slow_disk),
         }
 
     async def run(self) -> None:
+        names = list(self.kinds)
+        weights = [weight for weight, _ in self.kinds.values()]
         while True:
             await asyncio.sleep(self.rng.expovariate(1 / self.every_s))
-            kind = self.rng.choice(list(self._kinds))
-            self.injected[kind] += 1
-            self.cluster.loop.trace(f"fault: {kind}")
-            self._running = [task for task in self._running if not task.done()]
-            self._running.append(asyncio.ensure_future(self._kinds[kind]()))
+            (name,) = self.rng.choices(names, weights)
+            self.injected[name] += 1
+            self.cluster.loop.trace(f"fault: {name}")
+            task = asyncio.ensure_future(self._one(name))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _one(self, name: str) -> None:
+        await self.kinds[name][1]()
 
     def heal(self) -> None:
-        """The network is whole and nobody is frozen any more."""
-        world = self.cluster.world
-        world.weather.cut_share = 0.0
-        world.blocked.clear()
-        for node in self.cluster.nodes.values():
+        """The network is whole, disks work, and nobody is frozen any more."""
+        cluster = self.cluster
+        self.world.heal()
+        cluster.store.written = None
+        if not cluster.store.up:
+            cluster.store.start()
+        for node in cluster.nodes.values():
+            node.disk.capacity = 1 << 40
+            node.disk.sync_delay = (0.0001, 0.0008)
+            node.disk.fail_syncs = node.disk.fail_writes = 0
             if node.process is not None and node.process.frozen:
-                self.cluster.loop.thaw(node.process)
+                cluster.loop.thaw(node.process)
+        for process in self.workload.processes.values():
+            if process.frozen:
+                cluster.loop.thaw(process)
 
-    def _node(self, *roles: str) -> str:
-        return self.rng.choice([n.name for n in self.cluster.nodes.values() if not roles or n.role in roles])
+    # --- who
+
+    def _node(self, *roles: str) -> Node:
+        return self.rng.choice([n for n in self.cluster.nodes.values() if not roles or n.role in roles])
+
+    def _somebody(self) -> str:
+        return self.rng.choice([*self.cluster.nodes, *sorted(self.workload.processes)])
+
+    async def _for(self, least: float, most: float) -> None:
+        await asyncio.sleep(self.rng.uniform(least, most))
+
+    def _say(self, text: str) -> None:
+        self.cluster.loop.trace(f"fault at {text}")
+
+    # --- processes
 
     async def _kill(self) -> None:
-        self.cluster.kill(self._node())
+        self.cluster.kill(self._node().name)
 
     async def _power_cut(self) -> None:
-        self.cluster.kill(self._node("broker"), power_cut=True)
+        self.cluster.kill(self._node("broker").name, power_cut=True)
+
+    async def _long_absence(self) -> None:
+        """Back after its leases and its places among the in-sync are gone, with the state it had."""
+        self.cluster.kill(self._node("broker", "coordinator").name, power_cut=True, absent_s=(10.0, LONGEST_S))
+
+    async def _restart_all(self) -> None:
+        for node in self.cluster.nodes.values():
+            if node.role == "broker":
+                self.cluster.kill(node.name, power_cut=True)
+
+    async def _freeze(self) -> None:
+        await self._frozen(self._node().process)
+
+    async def _client_freeze(self) -> None:
+        await self._frozen(self.workload.processes[self.rng.choice(sorted(self.workload.processes))])
+
+    async def _frozen(self, process: SimProcess | None) -> None:
+        if process is not None and process.alive and not process.frozen:
+            self.cluster.loop.freeze(process)
+            await self._for(0.1, LONGEST_S)
+            if process.frozen:
+                self.cluster.loop.thaw(process)
 
     async def _client_crash(self) -> None:
         self.workload.crash(self.rng.choice(sorted(self.workload.processes)))
 
-    async def _cut_connections(self) -> None:
-        weather = self.cluster.world.weather
-        weather.cut_share = self.rng.uniform(0.001, 0.03)
-        await asyncio.sleep(self.rng.uniform(0.2, 2.0))
-        weather.cut_share = 0.0
+    async def _second_instance(self) -> None:
+        names = [n for n in sorted(self.workload.processes) if n.startswith(("appender", "copier", "loader"))]
+        self.workload.second_instance(self.rng.choice(names))
 
-    async def _one_way(self) -> None:
-        names = sorted({*self.cluster.nodes, *self.workload.processes})
-        pair = (self.rng.choice(names), self.rng.choice(names))
-        self.cluster.world.blocked.add(pair)
-        await asyncio.sleep(self.rng.uniform(0.2, 4.0))
-        self.cluster.world.blocked.discard(pair)
+    async def _clock_jump(self) -> None:
+        node = self._node()
+        node.skew_ms += self.rng.choice((-1, 1)) * self.rng.choice((50, 2_000, 60_000))
+        if node.clock is not None:
+            node.clock.skew_ms = node.skew_ms
+        self._say(f"{node.name}: {node.skew_ms} ms")
+
+    # --- network
+
+    async def _cut_connections(self) -> None:
+        self.world.weather.cut_share = self.rng.uniform(0.001, 0.03)
+        await self._for(0.2, 2.0)
+        self.world.weather.cut_share = 0.0
+
+    async def _reset_one_way(self) -> None:
+        pair = (self._somebody(), self._somebody())
+        self._say(f"{pair}")
+        self.world.blocked.add(pair)
+        await self._for(0.2, 4.0)
+        self.world.blocked.discard(pair)
+
+    async def _swallow_one_way(self) -> None:
+        pair = (self._somebody(), self._somebody())
+        self._say(f"{pair}")
+        self.world.begin_hold(pair)
+        await self._for(0.2, LONGEST_S)
+        self.world.end_hold(pair)
+
+    async def _isolate(self) -> None:
+        """One node reaches the store and nobody else, or its clients and not its peers."""
+        node = self._node().name
+        others = self.cluster.nodes if self.rng.random() < 0.5 else self.workload.processes
+        pairs = [pair for other in others if other != node for pair in ((node, other), (other, node))]
+        self._say(f"{node} from {'nodes' if others is self.cluster.nodes else 'clients'}")
+        for pair in pairs:
+            self.world.begin_hold(pair)
+        await self._for(0.5, LONGEST_S)
+        for pair in pairs:
+            self.world.end_hold(pair)
+
+    async def _slow_link(self) -> None:
+        pair = (self._somebody(), self._somebody())
+        self.world.lag[pair] = self.rng.choice((0.05, 0.5, 2.0))
+        self._say(f"{pair}")
+        await self._for(0.5, 6.0)
+        self.world.lag.pop(pair, None)
+
+    # --- metadata store
 
     async def _store_away(self) -> None:
-        pair = (self._node(), "etcd")
-        self.cluster.world.blocked.add(pair)
-        await asyncio.sleep(self.rng.uniform(0.2, 5.0))
-        self.cluster.world.blocked.discard(pair)
+        pair = (self._node().name, STORE)
+        self._say(f"{pair}")
+        self.world.blocked.add(pair)
+        await self._for(0.2, LONGEST_S)
+        self.world.blocked.discard(pair)
 
-    async def _freeze(self) -> None:
-        process = self.cluster.nodes[self._node()].process
-        if process is not None and process.alive and not process.frozen:
-            self.cluster.loop.freeze(process)
-            await asyncio.sleep(self.rng.uniform(0.1, 6.0))
-            if process.frozen:
-                self.cluster.loop.thaw(process)
+    async def _store_away_for_all(self) -> None:
+        pairs = [(name, STORE) for name in self.cluster.nodes]
+        self.world.blocked.update(pairs)
+        await self._for(0.2, 5.0)
+        self.world.blocked.difference_update(pairs)
+
+    async def _store_slow(self) -> None:
+        pairs = [(name, STORE) for name in self.cluster.nodes]
+        lag = self.rng.choice((0.05, 0.3, 1.0))
+        self.world.lag.update(dict.fromkeys(pairs, lag))
+        await self._for(0.5, 6.0)
+        for pair in pairs:
+            self.world.lag.pop(pair, None)
+
+    async def _store_restarts(self) -> None:
+        if self.cluster.store.up:
+            self.cluster.store.stop()
+            await self._for(0.2, 4.0)
+            if not self.cluster.store.up:
+                self.cluster.store.start()
+
+    async def _store_compacted(self) -> None:
+        store = self.cluster.store
+        store.compact(max(store.compacted, store.revision - self.rng.randrange(5)))
+        store.end_watches()
+
+    def _end_lease(self, node: Node) -> None:
+        store = self.cluster.store
+        service = node.service
+        registration = getattr(service, "registration", None)
+        lease = 0 if registration is None else store.lease_of(service.view.keys.node(registration.record.node_id))
+        if lease:
+            self._say(f"{node.name}: its lease")
+            store.revoke_lease(lease)
+
+    async def _lease_ends(self) -> None:
+        self._end_lease(self._node())
+
+    async def _lease_ends_at_the_worst_time(self) -> None:
+        """Right after the store took the next change of a partition or shard, while its writer does not know yet."""
+        store = self.cluster.store
+        node = self._node("broker", "coordinator", "controller")
+        if store.written is not None:
+            return
+
+        def written(events: list[WatchEvent]) -> None:
+            if any("/partitions/" in e.key or "/shards/" in e.key for e in events):
+                store.written = None
+                store.later(0.0, lambda: self._end_lease(node))
+
+        store.written = written
+        self.cluster.kill(self._node("broker", "coordinator").name)
+
+    # --- disks
+
+    async def _sync_fails(self) -> None:
+        node = self._node("broker")
+        node.disk.fail_syncs = self.rng.randrange(1, 4)
+        self._say(node.name)
+        await self._for(0.5, 3.0)
+        node.disk.fail_syncs = 0
+        if self.rng.random() < 0.5:
+            # The machine follows soon after the process that could not trust its disk.
+            self.cluster.kill(node.name, power_cut=True)
+
+    async def _write_fails(self) -> None:
+        node = self._node("broker")
+        node.disk.fail_writes = self.rng.randrange(1, 6)
+        self._say(node.name)
+        await self._for(0.5, 3.0)
+        node.disk.fail_writes = 0
+
+    async def _disk_full(self) -> None:
+        disk = self._node("broker").disk
+        disk.capacity = disk.used() + self.rng.randrange(2_000)
+        await self._for(0.5, 6.0)
+        disk.capacity = 1 << 40
+
+    async def _slow_disk(self) -> None:
+        disk = self._node("broker").disk
+        disk.sync_delay = (0.001, self.rng.choice((0.05, 0.5, 3.0)))
+        await self._for(0.5, 6.0)
+        disk.sync_delay = (0.0001, 0.0008)

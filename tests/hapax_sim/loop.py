@@ -21,7 +21,9 @@ EPOCH_MS = 1_700_000_000_000
 """Wall clock at the start of every simulation, ms since the Unix epoch."""
 TURN_LIMIT: Final = 20_000
 """Turns of the loop at one instant of virtual time. A healthy cluster needs some hundred; a runaway never stops."""
-_LAST_LINES: Final = 40
+_LAST_LINES: Final = 25
+_LINE_SHOWN: Final = 160
+_TURNS_DESCRIBED: Final = 100
 
 
 CURRENT: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim_process", default=None)
@@ -30,8 +32,10 @@ CURRENT: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim
 class SimProcess:
     """One life of one simulated process; a restart makes a new one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, number: int = 1) -> None:
         self.name = name
+        self.number = number
+        """Which life it is."""
         self.alive = True
         self.vanished = False
         """It died with its machine: nobody was told, not even by a reset connection."""
@@ -133,6 +137,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._trace = hashlib.sha256()
         self.trace_lines = 0
         self._turns = 0
+        self._culprits: Counter[str] = Counter()
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._graveyard: list[SimProcess] = []
         """Dead processes are kept: collecting their tasks would run `finally` blocks that SIGKILL never runs."""
@@ -151,12 +156,14 @@ class SimLoop(asyncio.BaseEventLoop):
     def turn(self) -> None:
         """Counts turns without time. Raises Runaway with what ran and what led to it."""
         self._turns += 1
+        if self._turns > TURN_LIMIT - _TURNS_DESCRIBED:
+            due = [t for t in self._scheduled[:8] if t.when() <= self._now]  # type: ignore[attr-defined]
+            self._culprits.update(_described(handle) for handle in [*self._ready, *due])  # type: ignore[attr-defined]
         if self._turns > TURN_LIMIT:
-            ready = Counter(_described(handle) for handle in self._ready)  # type: ignore[attr-defined]
             self._turns = 0
             raise Runaway(
-                f"{TURN_LIMIT} turns at {self._now:.6f} s; ready: {ready.most_common(5)}; last lines of the trace:\n"
-                + "\n".join(self._last_lines)
+                f"{TURN_LIMIT} turns at {self._now:.6f} s; ran: {self._culprits.most_common(5)}; "
+                "last lines of the trace:\n" + "\n".join(self._last_lines)
             )
 
     def trace(self, line: str) -> None:
@@ -165,9 +172,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self._trace.update(stamped.encode())
         self._trace.update(b"\n")
         self.trace_lines += 1
-        self._last_lines.append(stamped)
+        self._last_lines.append(stamped[:_LINE_SHOWN])
         if self.listener is not None:
             self.listener(stamped)
+
+    def remark(self, line: str) -> None:
+        """For the reader of a trace alone: no part of the hash."""
+        if self.listener is not None:
+            self.listener(f"{self._now:.6f} | {line}")
 
     def trace_hash(self) -> str:
         return self._trace.hexdigest()
@@ -245,6 +257,8 @@ class SimLoop(asyncio.BaseEventLoop):
 def _described(handle: events.Handle) -> str:
     callback = handle._callback  # type: ignore[attr-defined]
     task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Future) and not isinstance(task, asyncio.Task):
+        return f"future {task!r}"
     if isinstance(task, asyncio.Task):
         return f"{task.get_name()}: {task.get_coro().__qualname__}"  # type: ignore[union-attr]
-    return getattr(callback, "__qualname__", repr(callback))
+    return f"{getattr(callback, '__qualname__', callback)} {getattr(handle, '_args', '')}"[:200]

@@ -4,103 +4,144 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from hapax_checker import Operation
 from hapax_sim.cluster import SimCluster
-from hapax_sim.faults import Faults
-from hapax_sim.history import Outcome, judge, judge_copies
-from hapax_sim.loop import SimLoop
-from hapax_sim.workload import COPIES, PLAIN, Workload
+from hapax_sim.faults import LONGEST_S, Faults
+from hapax_sim.judgement import judge
+from hapax_sim.loop import CURRENT, Deadlock, Runaway, SimLoop
+from hapax_sim.observe import Served
+from hapax_sim.workload import Workload
 
 
 @dataclass(frozen=True)
+class Scene:
+    """What is simulated. `faults_every_s` 0: no faults."""
+
+    logical_s: float = 60.0
+    brokers: int = 2
+    coordinators: int = 2
+    controllers: int = 1
+    replication: int = 1
+    appenders: int = 3
+    pause_s: tuple[float, float] = (0.0, 0.1)
+    faults_every_s: float = 3.0
+    faults: tuple[str, ...] = ()
+    """Only these kinds; empty: all."""
+    settings: tuple[str, ...] = ()
+
+
+@dataclass
 class Result:
     """What one simulation did and found."""
 
     seed: int
-    logical_s: float
-    transactions: int
-    committed: int
-    records: int
-    faults: Counter[str]
-    anomalies: list[str]
-    trace_hash: str
+    logical_s: float = 0.0
+    transactions: int = 0
+    committed: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    anomalies: list[str] = field(default_factory=list)
+    trace_hash: str = ""
+    operations: Sequence[Operation] = ()
 
     @property
     def ok(self) -> bool:
         return not self.anomalies
 
 
-def simulate(
-    seed: int, logical_s: float, *, faults_every_s: float = 3.0, listener: Callable[[str], None] | None = None
-) -> Result:
+class _Remarks(logging.Handler):
+    """The services' own log lines, in the readable trace, each with its process."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = CURRENT.get()
+        fields = " ".join(f"{k}={v}" for k, v in getattr(record, "fields", {}).items())
+        where = "-" if process is None else process.name
+        self._loop.remark(f"{where} {record.levelname.lower()} {record.getMessage()} {fields}")
+
+
+def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None = None) -> Result:
     """Runs one history to its end. `listener` gets each line of the trace."""
     loop = SimLoop()
     loop.listener = listener
     loop.set_exception_handler(lambda _, context: loop.trace(f"unhandled: {context.get('exception')!r}"))
     asyncio.set_event_loop(loop)
+    result = Result(seed)
+    served = Served()
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    logging.getLogger("asyncio").disabled = True
+    services = logging.getLogger("hapax")
+    remarks = _Remarks(loop)
+    services.addHandler(remarks)
+    propagates, services.propagate = services.propagate, False
     try:
-        return loop.run_until_complete(_history(loop, seed, logical_s, faults_every_s))
+        with served.watching():
+            loop.run_until_complete(_history(loop, scene, result, served))
+    except (Deadlock, Runaway) as error:
+        result.anomalies.append(f"{type(error).__name__.lower()}: {error}")
     finally:
+        result.logical_s = loop.time()
+        result.trace_hash = loop.trace_hash()
         # What the dead left behind is taken apart only now, and may complain that its loop is gone.
-        asyncio.set_event_loop(None)
         gc.collect()
+        asyncio.set_event_loop(None)
         sys.unraisablehook = hook
+        services.removeHandler(remarks)
+        services.propagate = propagates
+    return result
 
 
-async def _history(loop: SimLoop, seed: int, logical_s: float, faults_every_s: float) -> Result:
-    seeds = random.Random(seed)
-    cluster = SimCluster(loop, seeds.randrange(1 << 60), brokers=2, coordinators=2)
+async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) -> None:
+    seeds = random.Random(result.seed)
+    cluster = SimCluster(
+        loop, seeds.randrange(1 << 60), brokers=scene.brokers, coordinators=scene.coordinators,
+        controllers=scene.controllers, replication=scene.replication, settings=scene.settings,
+    )  # fmt: skip
     cluster.start_all()
     await cluster.wait_until(cluster.ready, "cluster is ready")
-    workload = Workload(cluster, seeds.randrange(1 << 60))
+    workload = Workload(
+        cluster, seeds.randrange(1 << 60), appenders=scene.appenders, pause_s=scene.pause_s,
+        replication=scene.replication,
+    )  # fmt: skip
     await workload.create_topics()
     workload.start()
-    faults = Faults(cluster, workload, seeds.randrange(1 << 60), faults_every_s)
+    faults = Faults(cluster, workload, seeds.randrange(1 << 60), scene.faults_every_s or 1e9)
+    if scene.faults:
+        faults.kinds = {name: faults.kinds[name] for name in scene.faults}
+    result.faults = faults.injected
     injecting = asyncio.ensure_future(faults.run())
-    await asyncio.sleep(logical_s)
+    await asyncio.sleep(scene.logical_s)
     injecting.cancel()
-    await asyncio.sleep(7)  # the longest fault is over
+    await asyncio.sleep(LONGEST_S if scene.faults_every_s else 0)
     faults.heal()
     loop.trace("healed")
-    anomalies: list[str] = []
+    recorder = workload.recorder
     try:
         await cluster.wait_until(cluster.ready, "every node serves again")
         workload.stopping = True
-        await cluster.wait_until(workload.finished, "every client comes to its end", 300)
+        await cluster.wait_until(workload.finished, "every client comes to its end", 300, workload.unfinished)
         # What a killed client left open is aborted by its time-out.
-        await cluster.wait_until(lambda: _all_decided(workload), "the last stable offset reaches the end", 60)
-        committed = await workload.read_everything(committed=True)
-        uncommitted = await workload.read_everything(committed=False)
+        await cluster.wait_until(workload.decided, "the last stable offset reaches the end", 60)
+        seen = await workload.read_everything()
+        ends = await workload.ends()
+        await cluster.wait_until(cluster.ready, "every node serves at the end")
     except AssertionError as error:
-        anomalies.append(f"stuck: {error}")
+        result.anomalies.append(f"stuck: {error}")
     else:
-        history = workload.history
-        history.attempted += [s for t in history.transactions for s in t.records]
-        anomalies += judge(history, committed, uncommitted)
-        anomalies += judge_copies(
-            {w: v for w, v in committed.items() if w[0] == PLAIN},
-            {w: v for w, v in committed.items() if w[0] == COPIES},
-        )
-    for anomaly in anomalies:
+        result.anomalies += judge(recorder, seen, ends, cluster, served)
+    for anomaly in result.anomalies:
         loop.trace(f"ANOMALY {anomaly}")
-    transactions = workload.history.transactions
-    return Result(
-        seed,
-        loop.time(),
-        len(transactions),
-        sum(t.outcome is Outcome.COMMITTED for t in transactions),
-        sum(len(t.records) for t in transactions) + len(workload.history.acknowledged),
-        faults.injected,
-        anomalies,
-        loop.trace_hash(),
-    )
-
-
-async def _all_decided(workload: Workload) -> bool:
-    return not await workload.undecided()
+    result.operations = recorder.operations
+    result.counts = recorder.counts
+    result.committed = recorder.counts["txn ok"] + recorder.counts["token committed"]
+    result.transactions = result.committed + recorder.counts["txn fail"] + recorder.counts["txn info"]

@@ -4,47 +4,83 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 
-from hapax.client import (
-    AbortableError,
-    Admin,
-    Consumer,
-    HapaxError,
-    NewTopic,
-    Producer,
-    RetriableError,
-    TopicPartition,
+from hapax.client import Admin, Consumer, HapaxError, NewTopic, RetriableError, TopicPartition
+from hapax_sim.clients import (
+    APPENDS,
+    COPIES,
+    PARTITIONS,
+    PLAIN,
+    Engine,
+    Program,
+    append,
+    copy,
+    key_of,
+    load,
+    partitions_of,
+    polled,
+    write_plainly,
 )
 from hapax_sim.cluster import SimCluster
-from hapax_sim.history import History, Outcome, Seen, Sent, Transaction
 from hapax_sim.loop import SimProcess
+from hapax_sim.recorder import Recorder
 
-MIXED, PLAIN, COPIES = "mixed", "plain", "copies"
-PARTITIONS = {MIXED: 3, PLAIN: 2, COPIES: 2}
-GROUP = "copier"
+LAST = "copier-0"
+"""Stops last: it reads what others write."""
+
+
+class ClientLife:
+    """`clients.Life`."""
+
+    def __init__(self, workload: Workload, name: str, number: int, process: SimProcess) -> None:
+        self._workload, self.sim_process = workload, process
+        self.name = name
+        self.process = f"{name}/{number}"
+        self.rng = random.Random(workload.rng.random())
+        self.recorder = workload.recorder
+        self.ports = workload.cluster.ports(process, self.rng)
+
+    def settings(self, **more: str) -> dict[str, str]:
+        return self._workload.settings(**more)
+
+    def writing(self, **more: str) -> dict[str, str]:
+        """Settings of a producer: limits that a simulated minute can hold."""
+        limits = {"max.block.ms": "20000", "delivery.timeout.ms": "20000", "transaction.timeout.ms": "10000"}
+        return {**self._workload.settings(**more), **limits}
+
+    def stopping(self) -> bool:
+        return self._workload.stopping
+
+    def others_done(self) -> bool:
+        return all(done for name, done in self._workload.done.items() if name != self.name)
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self.rng.uniform(*self._workload.pause_s))
 
 
 class Workload:
-    """Two transactional writers, one idempotent writer, and one that copies records in transactions."""
+    """List-append processes and one each of the other programs. `pause_s`: between a process's operations."""
 
-    def __init__(self, cluster: SimCluster, seed: int, pause_s: tuple[float, float] = (0.0, 0.2)) -> None:
+    def __init__(
+        self, cluster: SimCluster, seed: int, *, appenders: int = 3, pause_s: tuple[float, float] = (0.0, 0.1),
+        replication: int = 1,
+    ) -> None:  # fmt: skip
         self.cluster = cluster
         self.loop = cluster.loop
-        self.history = History()
+        self.recorder = Recorder(cluster.loop)
         self.stopping = False
         self.pause_s = pause_s
-        self.crashes = 0
-        self._rng = random.Random(seed)
-        self._numbers: dict[str, int] = {}
-        self._roles: dict[str, Callable[[str, SimProcess, random.Random], Awaitable[None]]] = {
-            "writer-0": self._write_transactions,
-            "writer-1": self._write_transactions,
-            "plain-0": self._write_plainly,
-            "copier-0": self._copy,
-        }
+        self.replication = replication
+        self.rng = random.Random(seed)
+        self.lives: dict[str, int] = {}
         self.processes: dict[str, SimProcess] = {}
-        self._done: dict[str, bool] = dict.fromkeys(self._roles, False)
+        self.engine = Engine()
+        self.programs: dict[str, Program] = {f"appender-{i}": append for i in range(appenders)}
+        self.programs |= {
+            "plain-0": write_plainly, LAST: copy, "engine-0": self.engine.run, "loader-0": load,
+        }  # fmt: skip
+        self.done: dict[str, bool] = dict.fromkeys(self.programs, False)
 
     def settings(self, **more: str) -> dict[str, str]:
         nodes = self.cluster.nodes.values()
@@ -54,182 +90,119 @@ class Workload:
             "request.timeout.ms": "3000",
         } | {name.replace("__", "."): value for name, value in more.items()}
 
-    def writing(self, **more: str) -> dict[str, str]:
-        """Settings of a producer: limits that a simulated minute can hold."""
-        limits = {"max.block.ms": "20000", "delivery.timeout.ms": "20000", "transaction.timeout.ms": "10000"}
-        return {**self.settings(**more), **limits}
-
     # --- life of the client processes
 
     async def create_topics(self) -> None:
         process = SimProcess("admin")
 
         async def create() -> None:
-            async with Admin(self.settings(), ports=self.cluster.ports(process, self._rng)) as admin:
-                await admin.create_topics([NewTopic(name, count) for name, count in PARTITIONS.items()])
+            async with Admin(self.settings(), ports=self.cluster.ports(process, self.rng)) as admin:
+                await admin.create_topics(
+                    [NewTopic(name, count, self.replication) for name, count in PARTITIONS.items()], exist_ok=True
+                )
 
         await self.loop.spawn(process, create(), "create topics")
 
     def start(self) -> None:
-        for name in self._roles:
+        for name in self.programs:
             self._start(name)
 
     def crash(self, name: str) -> None:
         """SIGKILL of a client; another life follows."""
         process = self.processes[name]
-        if process.alive and not self._done[name]:
-            self.crashes += 1
+        if process.alive and not self.done[name]:
             self.loop.crash(process)
+            self.recorder.died(f"{name}/{self.lives[name]}")
+            self._start(name)
+
+    def second_instance(self, name: str) -> None:
+        """Another one starts while this one lives on, and does not know."""
+        process = self.processes[name]
+        if process.alive and not self.done[name] and not self.stopping:
+            process.name = f"{name}-zombie"
             self._start(name)
 
     def finished(self) -> bool:
-        return all(self._done.values())
+        return all(self.done.values())
+
+    def unfinished(self) -> list[str]:
+        return [name for name, done in self.done.items() if not done]
 
     def _start(self, name: str) -> None:
-        self.processes[name] = process = SimProcess(name)
-        rng = random.Random(self._rng.random())
+        number = self.lives[name] = self.lives.get(name, 0) + 1
+        process = self.processes[name] = SimProcess(name)
+        self.loop.spawn(process, self._live(name, number, process), f"{name}/{number}")
 
-        async def live() -> None:
-            while not (self.stopping and self._roles[name] is not self._copy) and not self._done[name]:
-                try:
-                    await self._roles[name](name, process, rng)
-                except HapaxError as error:
-                    self.loop.trace(f"{name} starts over: {type(error).__name__} {error}")
-                    await asyncio.sleep(rng.uniform(0.05, 0.5))
-            self._done[name] = True
-
-        self.loop.spawn(process, live(), name)
-
-    def _next(self, topic: str, writer: str, rng: random.Random) -> Sent:
-        number = self._numbers.get(writer, 0)
-        self._numbers[writer] = number + 1
-        return Sent(topic, rng.randrange(PARTITIONS[topic]), writer, number)
-
-    async def _pause(self, rng: random.Random) -> None:
-        await asyncio.sleep(rng.uniform(*self.pause_s))
-
-    # --- what they do
-
-    async def _write_transactions(self, name: str, process: SimProcess, rng: random.Random) -> None:
-        settings = self.writing(transactional__id=name)
-        async with Producer(settings, ports=self.cluster.ports(process, rng)) as producer:
-            while not self.stopping:
-                transaction = Transaction(name)
-                self.history.transactions.append(transaction)
-                producer.begin()
-                try:
-                    for _ in range(rng.randrange(1, 8)):
-                        sent = self._next(MIXED, name, rng)
-                        transaction.records.append(sent)
-                        await producer.send(sent.topic, sent.value, partition=sent.partition)
-                        if rng.random() < 0.1:
-                            await self._pause(rng)
-                    if rng.random() < 0.15:
-                        await producer.abort()
-                        transaction.outcome = Outcome.ABORTED
-                    else:
-                        transaction.outcome = Outcome.UNKNOWN
-                        await self._commit(producer)
-                        transaction.outcome = Outcome.COMMITTED
-                except AbortableError:
-                    await producer.abort()
-                    transaction.outcome = Outcome.ABORTED
-                self.loop.trace(f"{name} {transaction.outcome.value} {len(transaction.records)}")
-                await self._pause(rng)
-
-    async def _commit(self, producer: Producer) -> None:
-        while True:
-            try:
-                await producer.commit()
-                return
-            except RetriableError as error:
-                self.loop.trace(f"commit again: {error}")
-
-    async def _write_plainly(self, name: str, process: SimProcess, rng: random.Random) -> None:
-        async with Producer(self.writing(), ports=self.cluster.ports(process, rng)) as producer:
-            while not self.stopping:
-                batch = [self._next(PLAIN, name, rng) for _ in range(rng.randrange(1, 10))]
-                self.history.attempted += batch
-                waiting = [await producer.send(s.topic, s.value, partition=s.partition) for s in batch]
-                for sent, delivery in zip(batch, waiting, strict=True):
-                    await delivery
-                    self.history.acknowledged.append(sent)
-                self.loop.trace(f"{name} wrote {len(batch)}")
-                await self._pause(rng)
-
-    async def _copy(self, name: str, process: SimProcess, rng: random.Random) -> None:
-        """Consume-process-produce from PLAIN to COPIES; when all stop, it goes on to the end of its input."""
-        ports = self.cluster.ports(process, rng)
-        reading = self.settings(
-            group__id=GROUP, isolation__level="read_committed", auto__offset__reset="earliest",
-            enable__auto__commit="false",
-        )  # fmt: skip
-        async with (
-            Producer(self.writing(transactional__id=name), ports=ports) as producer,
-            Consumer(reading, ports=ports) as consumer,
-        ):
-            partitions = [TopicPartition(PLAIN, p) for p in range(PARTITIONS[PLAIN])]  # type: ignore[arg-type]
-            consumer.assign(partitions)
-            while True:
-                ending = self.stopping and all(self._done[n] for n in self._done if n != name)
-                ends = await consumer.end_offsets(partitions) if ending else {}
-                records = await consumer.poll(timeout_ms=200, max_records=20)
-                if not records:
-                    if ending and all([await consumer.position(p) >= ends[p] for p in partitions]):
-                        self._done[name] = True
-                        return
-                    continue
-                transaction = Transaction(name)
-                self.history.transactions.append(transaction)
-                producer.begin()
-                for record in records:
-                    assert record.value is not None
-                    writer, _, number = record.value.decode().partition(":")
-                    sent = Sent(COPIES, record.partition, writer, int(number))
-                    transaction.records.append(sent)
-                    await producer.send(sent.topic, sent.value, partition=sent.partition)
-                positions = {p: await consumer.position(p) for p in partitions}
-                await producer.send_offsets(positions, GROUP)
-                transaction.outcome = Outcome.UNKNOWN
-                await self._commit(producer)
-                transaction.outcome = Outcome.COMMITTED
-                self.loop.trace(f"{name} copied {len(records)}")
+    async def _live(self, name: str, number: int, process: SimProcess) -> None:
+        """One process; a program that fails begins anew in the next life, unless another instance has."""
+        life = ClientLife(self, name, number, process)
+        self.loop.trace(f"{life.process} begins")
+        try:
+            if not self.stopping or name == LAST:
+                await self.programs[name](life)
+        except HapaxError as error:
+            self.loop.trace(f"{life.process} ends: {type(error).__name__} {error}")
+            self.recorder.died(life.process)
+            self.recorder.counts[f"life ended by {type(error).__name__}"] += 1
+            await asyncio.sleep(life.rng.uniform(0.05, 0.5))
+            if self.processes[name] is process:
+                self._start(name)
+            return
+        if self.processes[name] is process:
+            self.done[name] = True
 
     # --- the end
 
-    async def read_everything(self, *, committed: bool) -> Seen:
-        """What a fresh reader sees, every partition from its beginning to its end."""
+    async def read_everything(self) -> dict[str, list[str]]:
+        """A fresh client reads every partition from its beginning to its end; recorded as the last operations."""
         process = SimProcess("reader")
-        level = "read_committed" if committed else "read_uncommitted"
-        settings = self.settings(isolation__level=level, auto__offset__reset="earliest", enable__auto__commit="false")
+        settings = self.settings(
+            isolation__level="read_committed", auto__offset__reset="earliest", enable__auto__commit="false"
+        )
+        seen: dict[str, list[str]] = {key_of(*p): [] for p in self._all()}
 
-        async def read() -> Seen:
-            seen: Seen = {(topic, p): [] for topic, count in PARTITIONS.items() for p in range(count)}
-            async with Consumer(settings, ports=self.cluster.ports(process, self._rng)) as consumer:
-                partitions = [TopicPartition(*where) for where in seen]  # type: ignore[arg-type]
+        async def read() -> None:
+            async with Consumer(settings, ports=self.cluster.ports(process, self.rng)) as consumer:
+                partitions = list(self._all())
                 ends = await consumer.end_offsets(partitions)
                 consumer.assign(partitions)
+                self.recorder.note("reader", "assign", list(seen))
                 while True:
+                    running = self.recorder.invoke("reader", "poll", [["poll"]])
                     records = await consumer.poll(timeout_ms=200, max_records=10_000)
+                    judged = [r for r in records if r.topic in (APPENDS, PLAIN, COPIES)]
+                    self.recorder.end(running, "ok", [polled(judged)])
                     for record in records:
                         assert record.value is not None
-                        seen[record.topic, record.partition].append(record.value)
+                        seen[key_of(record.topic, record.partition)].append(record.value.decode())
                     if not records and all([await consumer.position(p) >= ends[p] for p in partitions]):
-                        return seen
+                        return
 
-        result: Seen = await self.loop.spawn(process, read(), "read everything")
-        return result
+        await self.loop.spawn(process, read(), "read everything")
+        return seen
 
-    async def undecided(self) -> list[str]:
-        """Partitions whose last stable offset has not reached the high watermark."""
+    async def ends(self) -> dict[str, tuple[int, int]]:
+        """Partition -> (last stable offset, high watermark)."""
         process = SimProcess("ends")
-        partitions = [TopicPartition(t, p) for t, count in PARTITIONS.items() for p in range(count)]  # type: ignore[arg-type]
+        partitions = list(self._all())
 
         async def ends(level: str) -> dict[TopicPartition, int]:
             settings = self.settings(isolation__level=level, enable__auto__commit="false")
-            async with Consumer(settings, ports=self.cluster.ports(process, self._rng)) as consumer:
+            async with Consumer(settings, ports=self.cluster.ports(process, self.rng)) as consumer:
                 return await consumer.end_offsets(partitions)
 
         stable = await self.loop.spawn(process, ends("read_committed"), "ends")
         last = await self.loop.spawn(process, ends("read_uncommitted"), "ends")
-        return [f"{p.topic}-{p.partition}: {stable[p]} < {last[p]}" for p in partitions if stable[p] != last[p]]
+        return {key_of(*p): (stable[p], last[p]) for p in partitions}
+
+    async def decided(self) -> bool:
+        """Whether every transaction has come to its end on every partition."""
+        try:
+            return all(stable == last for stable, last in (await self.ends()).values())
+        except RetriableError:
+            return False
+
+    @staticmethod
+    def _all() -> Iterable[TopicPartition]:
+        for topic in PARTITIONS:
+            yield from partitions_of(topic)

@@ -1,0 +1,84 @@
+"""The verdict on one simulation: the checker's, and what must hold inside the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hapax_checker import (
+    check,
+    contiguous_sequences,
+    ids_never_reused,
+    one_leader_per_epoch,
+    one_to_one,
+    replicas_equal,
+    stable_offsets,
+    token_outcomes,
+)
+from hapax_sim import observe
+from hapax_sim.clients import BATCHES, COPIES, LINES, PARTITIONS, PLAIN
+from hapax_sim.cluster import SimCluster
+from hapax_sim.recorder import Recorder
+
+_EACH = 5
+
+
+def judge(
+    recorder: Recorder, seen: Mapping[str, Sequence[str]], ends: Mapping[str, tuple[int, int]], cluster: SimCluster,
+    served: observe.Served,
+) -> list[str]:  # fmt: skip
+    """Every anomaly as a sentence; empty: none. `seen`: what a fresh read_committed reader finds, in order."""
+
+    def values(topic: str) -> list[str]:
+        return [v for key, found in seen.items() if key.rpartition("-")[0] == topic for v in found]
+
+    found = check(recorder.operations).sentences(_EACH)
+    found += one_to_one(values(PLAIN), (copy.partition("@")[0] for copy in values(COPIES)))
+    found += token_outcomes(recorder.tokens(), values(BATCHES))
+    found += _only_known_tokens(recorder, values(BATCHES))
+    found += _lines(recorder, seen)
+    found += stable_offsets(ends)
+    found += recorder.complaints
+    found += ids_never_reused(recorder.identities)[:_EACH]
+    found += one_leader_per_epoch(served.seen)[:_EACH]
+    found += _inside(cluster)
+    return found
+
+
+def _only_known_tokens(recorder: Recorder, visible: Sequence[str]) -> list[str]:
+    known = {value for attempt in recorder.attempts for value in attempt.values}
+    strangers = [value for value in visible if value not in known]
+    doubled = len(visible) - len(set(visible))
+    found = [f"phantom: {strangers[:3]} in {BATCHES} were never written"] if strangers else []
+    return found + ([f"duplicate: {doubled} values stand twice in {BATCHES}"] if doubled else [])
+
+
+def _lines(recorder: Recorder, seen: Mapping[str, Sequence[str]]) -> list[str]:
+    found = []
+    for partition in range(PARTITIONS[LINES]):
+        lines = seen[f"{LINES}-{partition}"]
+        for number, line in enumerate(lines):
+            if line != f"line-{number}":
+                found.append(f"resumed-wrongly: {LINES}-{partition} has {line} where line-{number} belongs")
+                break
+        acknowledged = recorder.lines_acknowledged.get(partition, 0)
+        if len(lines) < acknowledged:
+            found.append(f"lost-write: {LINES}-{partition} has {len(lines)} of {acknowledged} acknowledged lines")
+    return found
+
+
+def _inside(cluster: SimCluster) -> list[str]:
+    found: list[str] = []
+    for partition, copies in observe.copies(cluster, lambda topic: not topic.startswith("__")).items():
+        found += replicas_equal(partition, copies)
+    for node, replica in observe.replicas_of(cluster):
+        if not replica.internal:
+            name = f"{replica.name} on {node.name}"
+            anywhere = replica.machine.log_start_offset > 0
+            found += contiguous_sequences(name, observe.data_batches(node, replica), begin_anywhere=anywhere)[:_EACH]
+    for partition, states in observe.producer_states(cluster).items():
+        by_end: dict[int, tuple[int, bytes]] = {}
+        for broker, end, state in states:
+            other, known = by_end.setdefault(end, (broker, state))
+            if known != state:
+                found.append(f"states-differ: {partition} at {end} on brokers {other} and {broker}")
+    return found
