@@ -13,9 +13,10 @@ TESTS = Path(__file__).parent.parent
 
 
 def run(*arguments: str) -> str:
+    path = f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
         [sys.executable, "-m", "hapax_sim", *arguments],
-        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "PYTHONHASHSEED": "0"},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
         cwd=TESTS.parent,
         capture_output=True,
         text=True,
