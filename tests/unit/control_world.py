@@ -19,7 +19,7 @@ from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, controller_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.guarded_writes import accept_partitions
-from hapax.runtime.ports import MetadataStore, Ports
+from hapax.runtime.ports import FrameLimits, MetadataStore, Ports
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
 from hapax_sim.clock import SimClock
@@ -123,6 +123,14 @@ class FakeBroker:
             last_offset=producer.records - 1, record_count=producer.records)
 
 
+class Silent:
+    """A listener's end of a connection on which nothing is said."""
+
+    def on_frame(self, frame: memoryview) -> None: ...
+    def on_drained(self) -> None: ...
+    def on_closed(self, reason: str) -> None: ...
+
+
 class ControlWorld:
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
@@ -196,17 +204,25 @@ class ControlWorld:
             await self._end.wait()
         return self.ended[name]
 
-    async def broker(self, node_id: int = 0, *, accepts: bool = True) -> FakeBroker:
+    async def broker(
+        self, node_id: int = 0, *, accepts: bool = True, listens: bool = False, **record: Any
+    ) -> FakeBroker:
+        """`listens`: it has a Kafka listener, so that the controller keeps a connection to it. `record`: further fields
+        of its NodeRecord."""
         process = self.process(f"broker-{node_id}")
-        return await self.inside(process, self._broker(process, node_id, accepts))
+        return await self.inside(process, self._broker(process, node_id, accepts, listens, record))
 
-    async def _broker(self, process: SimProcess, node_id: int, accepts: bool) -> FakeBroker:
+    async def _broker(
+        self, process: SimProcess, node_id: int, accepts: bool, listens: bool, record: dict[str, Any]
+    ) -> FakeBroker:
         ports = self.ports(process)
+        if listens:
+            await ports.network.listen("127.0.0.1", 9000 + node_id, lambda connection: Silent(), FrameLimits())
         view = ClusterView(ports.metadata, CLUSTER, ports.random)
         await view.start()
         handlers: dict[str, Any] = {}
         server = await ports.network.serve_rpc("127.0.0.1", 0, handlers)
-        registration = await self._register(process, ports, node_id, "broker", server.address)
+        registration = await self._register(process, ports, node_id, "broker", server.address, **record)
         broker = FakeBroker(process, view, registration)
         handlers["/hapax.internal.v1.PartitionBroker/FenceProducer"] = broker.fence
         handlers["/hapax.internal.v1.PartitionBroker/DescribeProducers"] = broker.describe
@@ -224,17 +240,21 @@ class ControlWorld:
             await changed.wait()
             changed.clear()
 
-    async def coordinator(self, node_id: int = 100) -> tuple[SimProcess, Registration]:
+    async def coordinator(self, node_id: int = 100, *, listens: bool = False) -> tuple[SimProcess, Registration]:
         process = self.process(f"coordinator-{node_id - 100}")
         ports = self.ports(process)
+        if listens:
+            await self.inside(process, ports.network.listen(
+                "127.0.0.1", 9000 + node_id, lambda connection: Silent(), FrameLimits()))
         registration = await self.inside(
             process, self._register(process, ports, node_id, "coordinator", f"127.0.0.1:{node_id}"))
         return process, registration
 
     async def _register(
-        self, process: SimProcess, ports: Ports, node_id: int, role: Role, address: str
+        self, process: SimProcess, ports: Ports, node_id: int, role: Role, address: str, **fields: Any
     ) -> Registration:
-        record = NodeRecord(NodeId(node_id), role, "127.0.0.1", 9000 + node_id, address, identity=f"folder-{node_id}")
+        record = NodeRecord(
+            NodeId(node_id), role, "127.0.0.1", 9000 + node_id, address, identity=f"folder-{node_id}", **fields)
         return await register(
             ports.metadata, KEYS, record, random=ports.random, on_lost=self._on_lost(process), ttl_s=3.0)
 
@@ -244,10 +264,13 @@ class ControlWorld:
         """Every internal partition is led and every shard owned."""
         await view.wait_for(is_ready, 60)
 
-    async def create(self, service: ControllerService, timeout_ms: int = 5000, **topics: int) -> None:
+    async def create(
+        self, service: ControllerService, timeout_ms: int = 5000, factor: int = 1, **topics: int
+    ) -> None:
         response = await self.call(service, "CreateTopics", controller_pb2.CreateTopicsRequest(
             timeout_ms=timeout_ms,
-            topics=[controller_pb2.TopicSpec(name=n, partitions=p, replication_factor=1) for n, p in topics.items()],
+            topics=[
+                controller_pb2.TopicSpec(name=n, partitions=p, replication_factor=factor) for n, p in topics.items()],
         ), controller_pb2.CreateTopicsResponse)
         assert [result.error for result in response.topics] == [0] * len(topics), response
 

@@ -33,10 +33,16 @@ class Committed(Protocol):
 
 
 class Committer:
-    def __init__(self, disk: Disk, fatal: Callable[[str], None]) -> None:
-        """`fatal` ends the process with one line; it is called where a sync failed (rule 13)."""
+    def __init__(
+        self, disk: Disk, fatal: Callable[[str], None], slow: Callable[[], None] = lambda: None,
+        slow_after_s: float = 3600.0,
+    ) -> None:
+        """`fatal` ends the process with one line; it is called where a sync failed (rule 13). `slow` is called for each
+        round that lasts longer than `slow_after_s`."""
         self._disk = disk
         self._fatal = fatal
+        self._slow = slow
+        self._slow_after_s = slow_after_s
         self._queue: deque[Committed] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
         self._open = 0
@@ -81,12 +87,14 @@ class Committer:
 
     async def _round(self, partitions: list[Committed]) -> None:
         rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]
+        timer = asyncio.get_running_loop().call_later(self._slow_after_s, self._slow)
         try:
             await sync_files(self._disk, [s.file for _, _, unsynced in rounds for s in unsynced.segments])
             for _, log, _ in rounds:
                 if log.has_unsynced_names:
                     await log.sync_names()
         finally:
+            timer.cancel()
             for _, log, unsynced in rounds:
                 log.release(unsynced)
         self.rounds += 1

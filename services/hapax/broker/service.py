@@ -29,6 +29,7 @@ from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
+from hapax.runtime.handover import hand_over, partitions_finished
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.node_ids import claim_folder
@@ -65,8 +66,8 @@ class BrokerService:
         self._rpc_server: RpcServer | None = None
         self.node_id = NodeId(settings.node_id)
         self.verifier = Verifier(ports.network, view)
-        self.storage = StorageGuard(ports.disk)
-        self.committer = Committer(ports.disk, self._fatal)
+        self.storage = StorageGuard(ports.disk, self._stand)
+        self.committer = Committer(ports.disk, self._fatal, self.storage.slow, settings.log_flush_slow_ms / 1000)
         self.partitions = PartitionSet(
             Shared(
                 ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced
@@ -121,6 +122,11 @@ class BrokerService:
         """A failed sync: nothing is acknowledged any more, and the process ends (rule 13)."""
         self._failed = True
         self._on_lost(reason)
+
+    def _stand(self, standing: str) -> None:
+        """How fit the disk is; others lead meanwhile, where they can."""
+        if self.registration is not None:
+            self.registration.declare(standing)
 
     def _newest_connection(self) -> int:
         return max((session.connection.serial for session in self.server.sessions), default=-1)
@@ -196,7 +202,10 @@ class BrokerService:
         log.info("serving", address=str(advertised), rpc=record.rpc_address)
 
     async def drain(self) -> None:
-        """Refuses new work, answers what waits, closes every log so that the next start reads none."""
+        """Lets others lead first; then answers what waits and closes every log so that the next start reads none."""
+        if self.registration is not None and not self._failed:
+            await hand_over(
+                self.registration, self.view, partitions_finished(self.view), self.settings.drain_timeout_ms / 2000)
         await self.upkeep.close()
         if self.events is not None:
             await self.events.close()

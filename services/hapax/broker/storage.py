@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from hapax.runtime import telemetry
@@ -13,9 +14,12 @@ log = telemetry.logger("storage")
 
 _PROBE_EVERY_S: Final = 1.0
 _PROBE_BYTES: Final = 1 << 20
+_PROBE_LIMIT_S: Final = 1.0
+"""A probe that takes longer is no sign of health."""
 _RESERVE_BYTES: Final = 8 << 20
 """So much must be free before writes are accepted again: else each small write would fail anew."""
 _PROBE_FILE: Final = "space-probe.tmp"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Refusing(Protocol):
@@ -28,9 +32,12 @@ class Refusing(Protocol):
 class StorageGuard:
     """Knows the partitions that refuse writes, and lets them go on as soon as a probe can be written and synced."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, on_standing: Callable[[str], None] = lambda standing: None) -> None:
+        """`on_standing` is told how fit the disk is: "" or why the broker should lead nothing that others can."""
         self._disk = disk
+        self._on_standing = on_standing
         self._refusing: list[Refusing] = []
+        self._slow = False
         self._prober: Task | None = None
 
     def failed(self, partition: Refusing, error: OSError) -> None:
@@ -43,19 +50,33 @@ class StorageGuard:
             "refusing writes until the disk takes them again", partition=partition.name, reason=partition.storage_error,
             free_bytes=self._disk.free_bytes(),
         )
+        self._watch("full disk" if error.errno in _FULL else "failing disk")
+
+    def slow(self) -> None:
+        """A sync takes very long. Writes are taken on, for they may be the only place there is."""
+        if not self._slow:
+            self._slow = True
+            log.error("a sync takes very long: giving up leaderships until the disk is quick again")
+            self._watch("slow disk")
+
+    def _watch(self, standing: str) -> None:
+        self._on_standing(standing)
         if self._prober is None:
             self._prober = asyncio.get_running_loop().create_task(self._probe(), name="storage-probe")
 
     async def _probe(self) -> None:
-        while self._refusing:
+        while self._refusing or self._slow:
             await asyncio.sleep(_PROBE_EVERY_S)
-            if not await self._is_well():
+            began = asyncio.get_running_loop().time()
+            if not await self._is_well() or asyncio.get_running_loop().time() - began > _PROBE_LIMIT_S:
                 continue
             for partition in self._refusing:
                 partition.storage_error = ""
                 log.info("accepting writes again", partition=partition.name, free_bytes=self._disk.free_bytes())
             self._refusing.clear()
+            self._slow = False
         self._prober = None
+        self._on_standing("")
 
     async def _is_well(self) -> bool:
         if self._disk.free_bytes() < _RESERVE_BYTES:
@@ -75,6 +96,6 @@ class StorageGuard:
 
 def describe(error: OSError) -> str:
     """`no space left on the disk`, or what the system calls it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in _FULL:
         return "no space left on the disk"
     return f"the disk refused a write: {error.strerror or error}"

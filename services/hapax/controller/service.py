@@ -13,13 +13,14 @@ from typing import Final
 
 from hapax.codec.metadata import ControllerRecord, NodeRecord, Role
 from hapax.controller.plan import Plan, plan
+from hapax.controller.presence import Presence
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.kafka.events import EventLog
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import telemetry
-from hapax.runtime.cluster import Changes, ClusterView, Partition
+from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
 from hapax.runtime.guarded_writes import Change, write_changes
 from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import (
@@ -67,6 +68,7 @@ class ControllerService:
         self._server: RpcServer | None = None
         self._events: EventLog | None = None
         self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
+        self._presence = Presence(ports.network, view, ports.random, self._revoke, self._concerns)
         self._term = 0
         """Create revision of the controller key while this process acts, else 0."""
         self._dirty = asyncio.Event()
@@ -108,6 +110,7 @@ class ControllerService:
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=on_lost,
             ttl_s=settings.broker_session_timeout_ms / 1000)
         self.view.on_change(self._changed)
+        self._presence.start()
         self._changed(Changes(nodes=dict.fromkeys(node.node_id for node in self.view.nodes())))
         self._candidate = asyncio.get_running_loop().create_task(self._campaign(), name="controller")
         self._candidate.add_done_callback(lambda task: _died(task, on_lost))
@@ -118,6 +121,7 @@ class ControllerService:
     async def close(self) -> None:
         if self._wake is not None:
             self._wake.cancel()
+        await self._presence.close()
         if self._candidate is not None:
             self._candidate.cancel()
             await asyncio.gather(self._candidate, return_exceptions=True)
@@ -182,6 +186,7 @@ class ControllerService:
         self._term = term
         self._acting.set(1)
         self._dirty.set()
+        self._presence.look()
         try:
             while self._leads(term):
                 await self._dirty.wait()
@@ -197,7 +202,36 @@ class ControllerService:
         finally:
             self._term = 0
             self._acting.set(0)
+            self._presence.look()
             log.info("no longer acting as controller", term=term)
+
+    # --- dead nodes
+
+    def _concerns(self, node: Node) -> bool:
+        """The one that acts watches those that serve clients; the others watch the one that acts."""
+        if self._term:
+            return node.port > 0
+        controller = self.view.controller
+        return (
+            controller is not None and node.node_id == controller.record.node_id != self._settings.node_id
+            and node.registration == controller.record.registration)
+
+    async def _revoke(self, node: Node) -> None:
+        """Deletes the registration of a process that is gone. Raises MetadataUnavailable."""
+        keys, registration, controller = self.view.keys, self.registration, self.view.controller
+        assert registration is not None
+        fence = self._fence() if self._term else registration.fence()
+        compares = [fence, Compare(keys.node(node.node_id), "create_revision", node.registration)]
+        writes = [Delete(keys.node(node.node_id))]
+        if node.role == "controller" and controller is not None:
+            compares.append(Compare(keys.controller, "create_revision", controller.create_revision))
+            writes.append(Delete(keys.controller))
+        if (await self._ports.metadata.txn(compares, writes)).succeeded:
+            log.warning("nobody listens at a node's address any more: its registration is revoked", node=node.node_id)
+            if self._term:
+                self._record("registration_revoked", node=node.node_id, registration=node.registration)
+
+    # --- planning
 
     async def _reconcile(self) -> None:
         wait = self._last_leave_s + _LEAVE_S - asyncio.get_running_loop().time()
@@ -280,6 +314,8 @@ class ControllerService:
                 self._last_join_s[node.role] = now
             elif former is not None:
                 self._last_leave_s = now
+        if changes.controller:
+            self._presence.look()
         self._dirty.set()
 
     def _settled(self) -> bool:

@@ -31,6 +31,7 @@ from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
+from hapax.runtime.handover import hand_over, shards_finished
 from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import FrameListener, Ports, RpcServer
 from hapax.runtime.producer_ids import ProducerIds
@@ -164,7 +165,9 @@ class CoordinatorService:
         return max((session.connection.serial for session in self.server.sessions), default=-1)
 
     async def drain(self) -> None:
-        """Answers what waits for the log, then gives the shards up at once, so that another takes them over."""
+        """Lets others take the shards over, answers what waits for the log, and gives up what nobody took."""
+        if self.registration is not None:
+            await hand_over(self.registration, self.view, shards_finished, self.settings.drain_timeout_ms / 2000)
         await self.shards.drain()
         if self.registration is not None:
             await self.registration.close()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from hapax.codec.metadata import Keys, NodeRecord
+from hapax.codec.metadata import STANDING_STOPPING, Keys, NodeRecord
 from hapax.core.types import RegistrationEpoch
 from hapax.runtime import telemetry
 from hapax.runtime.ports import (
@@ -55,7 +55,7 @@ class Registration:
         self, store: MetadataStore, keys: Keys, record: NodeRecord, ttl_s: float, random: Randomness,
         on_lost: Callable[[str], None],
     ) -> None:
-        self.record: Final = record
+        self.record = record
         self.epoch = RegistrationEpoch(0)
         self.lease = 0
         self._store = store
@@ -64,6 +64,8 @@ class Registration:
         self._random = random
         self._on_lost = on_lost
         self._keeper: Task | None = None
+        self._standing = record.standing
+        self._speaker: Task | None = None
         self._confirmed_until = 0.0
 
     @property
@@ -75,12 +77,40 @@ class Registration:
         """What this node's own writes compare: they fail once the registration is gone or another's."""
         return Compare(self._key, "create_revision", self.epoch)
 
+    async def stand(self, standing: str) -> bool:
+        """Says how fit the node is (`NodeRecord.standing`); False: the registration is gone. Raises
+        MetadataUnavailable, MetadataLeaseGone."""
+        self._standing = standing
+        record = replace(self.record, standing=standing)
+        said = await self._store.txn([self.fence()], [Put(self._key, record.encode(), self.lease)])
+        if said.succeeded:
+            self.record = record
+        return said.succeeded
+
+    def declare(self, standing: str) -> None:
+        """As `stand`, in the background, until the store has it. A node that stops stays so."""
+        if self._standing == STANDING_STOPPING:
+            return
+        self._standing = standing
+        if self._speaker is None or self._speaker.done():
+            self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="standing")
+
+    async def _speak(self) -> None:
+        while self.record.standing != self._standing:
+            try:
+                if not await self.stand(self._standing):
+                    return
+            except (MetadataUnavailable, MetadataLeaseGone) as error:
+                log.warning("could not say how fit this node is, trying again", error=error)
+                await asyncio.sleep(_RETRY_S * (0.5 + self._random.random()))
+
     async def close(self) -> None:
         """Gives the registration up at once: others take over without waiting for the lease."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
+        tasks = [task for task in (self._keeper, self._speaker) if task is not None]
+        self._keeper = self._speaker = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if not self.lease:
             return
         try:

@@ -157,6 +157,27 @@ class Settings:
     message_max_bytes: Bytes = 1_048_588
     """Largest record batch that is accepted."""
 
+    log_flush_slow_ms: Millis = 5_000
+    """A sync that takes longer: the broker gives its leaderships up until its disk is quick again."""
+
+    # --- replicas ---
+    replica_lag_time_max_ms: Annotated[int, Between(100)] = 30_000
+    """A replica that has not had all of its leader's log for so long is not in sync any more."""
+    replica_fetch_wait_max_ms: Annotated[int, Between(1, 30_000)] = 500
+    """A follower's fetch waits so long at a leader that has nothing new."""
+    replica_fetch_max_bytes: Bytes = 1 << 20
+    """Most bytes of a partition in one answer to a follower; a larger batch is sent all the same."""
+    replica_fetch_response_max_bytes: Bytes = 4 << 20
+    """Most bytes of one answer to a follower, which appends them at one go; Kafka's default is 10 MiB."""
+    replica_fetch_backoff_ms: Millis = 1_000
+    """Longest pause before a follower asks again after an error."""
+    replica_high_watermark_checkpoint_interval_ms: Millis = 5_000
+    """How often high watermarks are written to `replication-offset-checkpoint`."""
+    leader_replication_throttled_rate: Annotated[int, Between(1)] = 100 << 20
+    """Bytes a second that a broker sends to replicas that are not in sync; Kafka's default has no limit."""
+    follower_replication_throttled_rate: Annotated[int, Between(1)] = 100 << 20
+    """Bytes a second that a broker fetches for replicas that are not in sync; Kafka's default has no limit."""
+
     # --- topics ---
     num_partitions: Count = 1
     """Partitions of a topic that is created without a number."""

@@ -194,3 +194,24 @@ def test_the_fence_of_a_registration_refuses_its_writes_once_it_is_replaced() ->
         assert world.model.txn([second.fence()], [Put("k", b"3")]).succeeded
 
     run(scenario)
+
+
+def test_a_node_says_how_fit_it_is_without_registering_anew() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        process, registration = await nodes.join("a")
+        world.model.stop()
+        world.loop.in_process(process, registration.declare, "full disk")  # told once the store is back
+        await asyncio.sleep(2)
+        world.model.start()
+        await asyncio.sleep(1)
+        kv = world.model.get(KEYS.node(NodeId(100)))
+        assert kv is not None and kv.create_revision == registration.epoch and kv.lease == registration.lease
+        assert NodeRecord.decode(kv.value) == replace(RECORD, session=registration.record.session, standing="full disk")
+        assert await world.inside(process, registration.stand("stopping"))
+        world.loop.in_process(process, registration.declare, "")  # a node that stops stays so
+        await asyncio.sleep(10)
+        stored = nodes.registered()
+        assert stored is not None and stored.standing == "stopping" and not world.ended
+
+    run(scenario)
