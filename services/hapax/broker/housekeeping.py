@@ -10,6 +10,7 @@ from hapax.core.partition import PartitionSnapshot
 from hapax.runtime import telemetry
 from hapax.runtime.log.compaction import Compacted, Rules, compact
 from hapax.runtime.log.durable import SyncFailed
+from hapax.runtime.log.layout import INHERITED
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica
@@ -67,6 +68,10 @@ class Housekeeping:
         segment_log.write_leader_epochs(self._replica.machine.leader_epochs.entries())
         segment_log.committed_offset = self._replica.machine.high_watermark
         await segment_log.checkpoint(snapshot.offset, encoder.result())
+        inherited = self._replica.inherited
+        if inherited is not None and snapshot.offset >= inherited.offset:
+            segment_log.disk.remove(f"{segment_log.folder}/{INHERITED}")
+            self._replica.inherited = None
 
     async def last_checkpoint(self) -> None:
         """After `stop`: the next start needs no scan. Raises SyncFailed, OSError."""
@@ -81,6 +86,9 @@ class Housekeeping:
     def resume(self) -> None:
         """After `stop`, where the log goes on."""
         self._stopped = False
+        if self._checkpoint_due:
+            self._checkpoint_due = False
+            self.begin_checkpoint()
 
     async def rest(self) -> None:
         """Returns when what is at work has ended."""

@@ -255,6 +255,8 @@ class Replica:
         self.fencing = None
         self.serving = True
         self._epoch_begins = self.machine.leader_epochs.latest < leader_epoch
+        if self.inherited is not None and self.machine.log_end_offset < self.inherited.offset:
+            self.inherited = None  # what it describes is not going to happen
         self.replication = replication
         self.members_changed()
         self.advance(self.durable_end)
@@ -421,8 +423,31 @@ class Replica:
         elif not self.commit_queued:
             self.shared.committer.request(self)
 
+    def copied(self, *, new_epoch: bool) -> None:
+        """More has been copied from the leader, or the copy was cut: it becomes durable like what is written here."""
+        self.note_recovered()
+        inherited = self.inherited
+        if inherited is not None and self.machine.log_end_offset >= inherited.offset:
+            if self.machine.log_end_offset == inherited.offset:
+                self.machine.adopt(inherited)
+            self.keeping.begin_checkpoint()
+        elif self.log.scan_cost >= self._checkpoint_cost:
+            self.keeping.begin_checkpoint()
+        if new_epoch:
+            self._note_leader_epoch()
+        if not self._durable:
+            self.advance(self.log.end_offset)
+        elif not self.commit_queued:
+            self.shared.committer.request(self)
+
+    def must_inherit(self, leader_log_start: int, leader_high_watermark: int) -> bool:
+        """An empty copy must know the leader's producers before it takes records, where those are not all that there
+        ever was: retention may have removed the first ones, and compaction any that are committed."""
+        empty = self.machine.log_end_offset == self.log.start_offset and self.inherited is None
+        return empty and (leader_log_start > 0 or (self.log.config.compact and leader_high_watermark > 0))
+
     def _note_leader_epoch(self) -> None:
-        """The first write under an epoch: the checkpoint file says so from the next sync on."""
+        """The first batch of an epoch: the checkpoint file says so from the next sync on."""
         self._epoch_begins = False
         try:
             self.log.write_leader_epochs(self.machine.leader_epochs.entries())

@@ -49,6 +49,23 @@ class LeaderEpochs:
             return -1, -1
         return self._epochs[following - 1], self._starts[following]
 
+    def answer(self, epoch: int, current: int, log_end_offset: int) -> tuple[int, int]:
+        """What the leader of epoch `current` answers to OffsetForLeaderEpoch: (the largest epoch <= `epoch` that it
+        knows, where that one ends); (-1, -1) for an epoch that is newer than its own.
+
+        Epochs in which nothing was written have no entry: they end where the last one with records does. An epoch
+        older than all that is left of the log ends where the log begins.
+        """
+        if epoch > current or not self._epochs:
+            return (epoch, log_end_offset) if epoch == current else (-1, -1)
+        if epoch == current:
+            return epoch, log_end_offset
+        if epoch > self.latest:
+            return self.latest, log_end_offset
+        if epoch < self._epochs[0]:
+            return epoch, self._starts[0]
+        return self.end_offset_of(epoch, log_end_offset)
+
     def truncate_to(self, offset: int) -> None:
         """Forgets the epochs that begin at or above the new end of the log."""
         while self._starts and self._starts[-1] >= offset:

@@ -97,7 +97,7 @@ class Replication:
         self._members = tuple(self._followers[node] for node in counted)
         self._effective_minimum = min(self._min_insync, max(1, len(self.replicas)))
 
-    # --- what happened --------------------------------------------------------------------------------------------
+    # --- what happened ----------------------------------------------------------------------------------------------
 
     def synced(self, end: int) -> None:
         """The leader's own log is durable below `end`."""
@@ -173,7 +173,7 @@ class Replication:
                 end = member.end
         return end
 
-    # --- the in-sync set ----------------------------------------------------------------------------------------------
+    # --- the in-sync set --------------------------------------------------------------------------------------------
 
     def may_join(self, node: NodeId, high_watermark: int) -> bool:
         """It has all that is committed, and has seen this leader's history: worth a closer look by `decide_isr`."""
@@ -229,7 +229,7 @@ class Replication:
         follower = self._followers.get(node)
         return RegistrationEpoch(0) if follower is None else follower.registration
 
-    # --- describe -----------------------------------------------------------------------------------------------------
+    # --- describe ---------------------------------------------------------------------------------------------------
 
     def end_of(self, node: NodeId) -> int:
         """The end that a replica has reported; -1: not known."""

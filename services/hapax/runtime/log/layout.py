@@ -3,8 +3,10 @@
     <data folder>/
       meta.properties                       cluster id, node id (rule 22)
       .kafka_cleanshutdown                  the last stop was clean: nothing has to be scanned
+      replication-offset-checkpoint         `topic partition high-watermark` lines
       <topic>-<partition>/
         partition.metadata                  topic id (rule 10)
+        inherited-producers                 a leader's snapshot, while the log is copied up to its offset
         leader-epoch-checkpoint             `epoch start-offset` lines
         00000000000000000000.log            record batches, named by the first offset
         00000000000000000000.index          relative offset i32, position i32
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from hapax.core.types import Offset, PartitionIndex, TopicId, TopicPartition
@@ -36,9 +39,12 @@ META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 PARTITION_METADATA: Final = "partition.metadata"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+INHERITED: Final = "inherited-producers"
 
 _FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _GONE: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|stray)")
+_INHERITED: Final = struct.Struct(">hq")
 _OFFSET_NAME: Final = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
@@ -120,6 +126,36 @@ def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
     entries = [_split(line, " ", LEADER_EPOCH_CHECKPOINT) for line in _checkpoint_lines(data, LEADER_EPOCH_CHECKPOINT)]
     return [(int(leader_epoch), int(offset)) for leader_epoch, offset in entries]
+
+
+def encode_high_watermarks(high_watermarks: Mapping[TopicPartition, int]) -> bytes:
+    """Of all partitions of a data folder; a lower bound of what is committed."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(high_watermarks.items())]
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+
+def decode_high_watermarks(data: bytes) -> dict[TopicPartition, Offset]:
+    """Raises LayoutError."""
+    found: dict[TopicPartition, Offset] = {}
+    for line in _checkpoint_lines(data, HIGH_WATERMARK_CHECKPOINT):
+        topic, numbers = _split(line, " ", HIGH_WATERMARK_CHECKPOINT)
+        partition, offset = _split(numbers, " ", HIGH_WATERMARK_CHECKPOINT)
+        if not partition.isdigit() or not offset.isdigit():
+            raise LayoutError(f"{HIGH_WATERMARK_CHECKPOINT}: {line!r}")
+        found[TopicPartition(topic, PartitionIndex(int(partition)))] = Offset(int(offset))
+    return found
+
+
+def encode_inherited(offset: int, snapshot: bytes) -> bytes:
+    """A snapshot that another replica took at `offset`."""
+    return _INHERITED.pack(0, offset) + snapshot
+
+
+def decode_inherited(data: bytes) -> tuple[int, bytes]:
+    """(offset, snapshot)."""
+    if len(data) < _INHERITED.size or _INHERITED.unpack_from(data)[0] != 0:
+        raise LayoutError(f"{INHERITED}: not of version 0")
+    return _INHERITED.unpack_from(data)[1], data[_INHERITED.size :]
 
 
 def _checkpoint_lines(data: bytes, name: str) -> list[str]:

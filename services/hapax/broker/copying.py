@@ -1,0 +1,239 @@
+"""One partition that is copied from its leader: what a follower does to its own log.
+
+Batches are appended byte for byte and replayed into the same machine as the leader's, so that either can lead. What
+the leader does not have is cut (KIP-101, KIP-595), and the machine is rebuilt from the newest snapshot below the cut.
+A replica that lacks what the leader has already deleted begins anew at the leader's log start; the producers it can
+no longer learn of from the log it inherits as a snapshot of the leader's (rule 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from hapax.codec.batch import check_batch, iterate_batches
+from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId
+from hapax.runtime import telemetry
+from hapax.runtime.log.layout import INHERITED, SNAPSHOT, encode_inherited, offset_name
+from hapax.runtime.log.recovery import read_newest_snapshot, replay_again
+
+if TYPE_CHECKING:
+    from hapax.broker.replica import Replica
+
+log = telemetry.logger("copying")
+
+
+class Inheritance(NamedTuple):
+    """A leader's answer to FetchSnapshot."""
+
+    offset: int
+    snapshot: bytes
+    """The producers as of `offset`."""
+    log_start_offset: int
+
+
+class Lost(NamedTuple):
+    """Committed records that this replica had and its new leader does not: an unclean election took them back."""
+
+    from_offset: int
+    to_offset: int
+    leader_epoch: int
+
+
+FetchSnapshot = Callable[["Replica", NodeId, int], Awaitable[Inheritance]]
+"""(replica, leader, leader epoch). Raises Refusal."""
+
+
+class Source(Protocol):
+    """Whatever feeds copyings: `hapax.broker.fetcher.Fetcher`."""
+
+    def synced(self, copying: Copying) -> None:
+        """More of its log is durable."""
+        ...
+
+    def drop(self, copying: Copying) -> None: ...
+
+
+class Copying:
+    """Of one replica, under one leader epoch. Its fetcher feeds it; `stop` ends it."""
+
+    __slots__ = (
+        "_done", "backoff_s", "busy", "ended", "fetcher", "leader", "leader_epoch", "leader_high_watermark", "named_in",
+        "replica", "reported", "waits_for_disk",
+    )  # fmt: skip
+
+    def __init__(self, replica: Replica, leader: NodeId, leader_epoch: int) -> None:
+        self.replica = replica
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.fetcher: Source | None = None
+        self.named_in = -1
+        """The request that entitles to the next records; -1: none does."""
+        self.reported = -1
+        """Synced end that the leader has been told."""
+        self.waits_for_disk = False
+        """What was fetched last is named as soon as it is durable."""
+        self.backoff_s = 0.0
+        self.leader_high_watermark = 0
+        self.busy = False
+        """The log is being cut or begun anew: nothing may be appended."""
+        self.ended = False
+        self._done: list[Callable[[], None]] = []
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.replica.id
+
+    def synced(self) -> None:
+        """`replica.Copies`."""
+        if self.fetcher is not None:
+            self.fetcher.synced(self)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def append(self, records: memoryview) -> None:
+        """Appends what the leader sent. Raises Refusal (what is there is no log of this leader), OSError."""
+        replica = self.replica
+        machine, segment_log = replica.machine, replica.log
+        known_epoch = machine.leader_epochs.latest
+        end = 0
+        try:
+            for position, header in iterate_batches(records):
+                end = position + header.size
+                if header.next_offset <= machine.log_end_offset:
+                    continue  # fetched twice
+                batch = records[position:end]
+                check_batch(batch, header)
+                if header.base_offset < machine.log_end_offset or not (
+                    machine.leader_epochs.latest <= header.leader_epoch <= self.leader_epoch
+                ):
+                    raise Refusal(
+                        ErrorCode.CORRUPT_MESSAGE,
+                        f"a batch at {header.base_offset} of leader epoch {header.leader_epoch} after "
+                        f"{machine.log_end_offset} of {machine.leader_epochs.latest}",
+                    )
+                segment_log.append(batch, header.base_offset, header.last_offset, header.max_timestamp)
+                replica.replay(header, batch, 0)
+                machine = replica.machine
+            if end != len(records):
+                raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(records) - end} bytes that are no batch")
+        finally:
+            replica.copied(new_epoch=machine.leader_epochs.latest > known_epoch)
+
+    def heard(self, high_watermark: int, log_start_offset: int) -> None:
+        """What every answer says. Raises OSError."""
+        machine = self.replica.machine
+        self.leader_high_watermark = high_watermark
+        machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))
+        if log_start_offset > machine.log_start_offset and log_start_offset <= machine.log_end_offset:
+            if self.replica.log.drop_below(log_start_offset):
+                log.info(
+                    "removed what the leader has removed", partition=self.replica.name,
+                    log_start_offset=log_start_offset,
+                )
+            machine.advance_log_start(log_start_offset)
+
+    # --- cut --------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, work: Coroutine[Any, Any, Lost | None], done: Callable[[Lost | None, BaseException | None], None]
+    ) -> None:
+        """Runs `truncate` or `begin_anew`; `done` hears of its outcome unless the copying has ended meanwhile."""
+        self.busy = True
+
+        def finished(task: asyncio.Task[Lost | None]) -> None:
+            self.busy = False
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if not self.ended:
+                done(None if error is not None else task.result(), error)
+            for callback in self._done:
+                callback()
+            self._done.clear()
+
+        asyncio.get_running_loop().create_task(work, name="copying").add_done_callback(finished)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Calls back, later, when nothing is at work in the log; to be asked while `busy`."""
+        self._done.append(callback)
+
+    async def truncate(self, epoch: int, end: int) -> Lost | None:
+        """The leader's log and this one part where `epoch` ends at the leader, at `end`, or before. Raises OSError,
+        SyncFailed, and Refusal where the cut lies below what is left of this log."""
+        replica = self.replica
+        machine = replica.machine
+        own_epoch, own_end = machine.leader_epochs.end_offset_of(epoch, machine.log_end_offset)
+        cut = end if own_end < 0 else min(own_end, end) if own_epoch == epoch else own_end
+        cut = min(cut, machine.log_end_offset)
+        if cut < machine.log_start_offset or (replica.inherited is not None and cut < replica.inherited.offset):
+            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"cut at {cut} of a log from {machine.log_start_offset}")
+        former_end, committed = machine.log_end_offset, machine.high_watermark
+        await replica.keeping.stop()
+        try:
+            await self._rebuild(cut)
+        finally:
+            replica.keeping.resume()
+        log.info(
+            "cut what the leader does not have", partition=replica.name, from_offset=cut, to_offset=former_end,
+            leader_epoch=self.leader_epoch,
+        )
+        return Lost(cut, committed, self.leader_epoch) if cut < committed else None
+
+    async def _rebuild(self, cut: int) -> None:
+        replica, segment_log = self.replica, self.replica.log
+        segment_log.truncate_to(cut)
+        while (newest := read_newest_snapshot(segment_log)) is not None:
+            content, offset = newest
+            try:
+                replica.machine.truncate_to(cut, decode_snapshot(content, offset))
+                break
+            except DamagedSnapshot as error:
+                log.warning("a damaged snapshot is passed over", partition=replica.name, offset=offset, error=error)
+                segment_log.disk.remove(f"{segment_log.folder}/{offset_name(offset, SNAPSHOT)}")
+                segment_log.snapshot_offsets.remove(offset)
+                segment_log.truncate_to(cut)
+        else:
+            replica.machine.truncate_to(cut, None)
+        await replay_again(segment_log, replica.machine.log_end_offset, replica.replay)
+        replica.machine.log_end_offset = cut
+        replica.copied(new_epoch=True)
+
+    async def begin_anew(self, fetch_snapshot: FetchSnapshot) -> Lost | None:
+        """Forgets everything, and begins at the leader's log start with its producers. Raises Refusal, OSError,
+        SyncFailed."""
+        replica = self.replica
+        inheritance = await fetch_snapshot(replica, self.leader, self.leader_epoch)
+        if self.ended:
+            return None
+        start = inheritance.log_start_offset
+        inherited = decode_snapshot(inheritance.snapshot, inheritance.offset)
+        await replica.keeping.stop()
+        try:
+            await replica.shared.disk.write_atomically(
+                f"{replica.log.folder}/{INHERITED}", encode_inherited(inheritance.offset, inheritance.snapshot))
+            former_end = replica.machine.log_end_offset
+            replica.log.restart_at(start)
+            replica.restore(None, start, start, (), ())
+            replica.inherited = inherited
+            replica.copied(new_epoch=True)
+        finally:
+            replica.keeping.resume()
+        log.info(
+            "begins anew with the leader's producers", partition=replica.name, log_start_offset=start,
+            former_end_offset=former_end, producers_as_of=inheritance.offset,
+        )
+        return None
+
+    def stop(self) -> None:
+        """Nothing is appended any more. What is at work in the log goes on to its end: see `busy`."""
+        self.ended = True
+        if self.fetcher is not None:
+            self.fetcher.drop(self)
+            self.fetcher = None
+
+    @property
+    def lag(self) -> int:
+        """Offsets below the leader's high watermark that are missing."""
+        return max(0, self.leader_high_watermark - self.replica.machine.log_end_offset)

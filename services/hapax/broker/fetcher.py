@@ -1,0 +1,400 @@
+"""A broker's connections to the leaders that it follows: one each, which carries all partitions copied from there.
+
+Two requests may be on their way: one waits at the leader for records, and a newer one, which ends that wait, says what
+has been synced meanwhile or which partitions to go on with (`hapax.kafka.replica_fetch`). So records travel while the
+former ones are being synced, and an idle cluster costs one request in `replica.fetch.wait.max.ms` per connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from hapax.broker.copying import Copying, FetchSnapshot, Lost
+from hapax.broker.replica import Replica
+from hapax.broker.throttle import Throttle
+from hapax.codec.metadata import PartitionRecord
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId, RegistrationEpoch, TopicId
+from hapax.kafka.messages import FetchRequest
+from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
+from hapax.kafka.replica_fetch import (
+    FETCH_VERSION,
+    Answered,
+    FetchAnswer,
+    Key,
+    Naming,
+    decode_response,
+    encode_request,
+)
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.log.durable import SyncFailed
+from hapax.runtime.ports import Network, Randomness, Task
+from hapax.runtime.registration import Registration
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("fetcher")
+
+_AT_ONCE: Final = 2
+"""Requests on their way."""
+_OVERLAP_BYTES: Final = 128 << 10
+"""After so many bytes the next ones are fetched while these are being synced; fewer are quicker synced than asked."""
+_BACKOFF_FIRST_S: Final = 0.02
+_ANSWER_SLACK_MS: Final = 10_000
+_CONNECT_TIMEOUT_MS: Final = 3_000
+_EXPECTED: Final = frozenset({
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+})
+"""While leaders change, brokers do not learn of it at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What fetchers need of their broker."""
+
+    network: Network
+    view: ClusterView
+    random: Randomness
+    settings: Settings
+    throttle: Throttle
+    fetch_snapshot: FetchSnapshot
+    lost: Callable[[Replica, Lost], None]
+    """Hears of what an unclean election took back."""
+    fatal: Callable[[SyncFailed], None]
+
+
+class Fetchers:
+    """`follow` and `leave` say what to copy; `nodes_changed` and `close` what else there is to know."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.surroundings = surroundings
+        self.registration: Registration | None = None
+        """This broker's: set before the first `follow`."""
+        self._fetchers: dict[NodeId, Fetcher] = {}
+
+    def follow(self, replica: Replica, record: PartitionRecord) -> bool:
+        """Copies the replica from the leader that the record names, if it names one. False: its log is busy, ask again
+        when it is idle (`Copying.when_idle`)."""
+        copying = replica.copies
+        if (
+            isinstance(copying, Copying) and copying.leader == record.leader
+            and copying.leader_epoch == record.leader_epoch
+        ):
+            return True
+        if not self.leave(replica):
+            return False
+        if record.leader < 0:
+            return True
+        fetcher = self._fetchers.get(record.leader)
+        if fetcher is None or fetcher.closed:
+            assert self.registration is not None
+            fetcher = self._fetchers[record.leader] = Fetcher(self.surroundings, self.registration, record.leader)
+        copying = replica.copies = Copying(replica, record.leader, record.leader_epoch)
+        fetcher.add(copying)
+        return True
+
+    @staticmethod
+    def leave(replica: Replica) -> bool:
+        """Nothing is appended from a leader any more; False: but the log is busy."""
+        copying = replica.copies
+        if not isinstance(copying, Copying):
+            return True
+        if not copying.ended:
+            copying.stop()
+        if copying.busy:
+            return False
+        replica.copies = None
+        return True
+
+    def nodes_changed(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.look()
+
+    def lag(self) -> int:
+        """Offsets below leaders' high watermarks that are still missing here."""
+        return sum(fetcher.lag() for fetcher in self._fetchers.values())
+
+    async def close(self) -> None:
+        for fetcher in list(self._fetchers.values()):
+            await fetcher.close()
+        self._fetchers.clear()
+
+
+class Fetcher:
+    """What is copied from one leader; `copying.Source`."""
+
+    def __init__(self, surroundings: Surroundings, registration: Registration, leader: NodeId) -> None:
+        self.leader = leader
+        self.closed = False
+        self._around = surroundings
+        self._registration = registration
+        self._copies: dict[Key, Copying] = {}
+        self._due: dict[Key, Copying] = {}
+        """To be named in the next request."""
+        self._reports: dict[Key, Copying] = {}
+        """Have synced more, which the next request may say."""
+        self._forgotten: dict[Key, None] = {}
+        self._peer: Peer | None = None
+        self._next = 0
+        """Number of the next request, which is the session's epoch."""
+        self._answered = 0
+        self._scheduled = False
+        self._look = asyncio.Event()
+        self._task: Task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher-{leader}")
+
+    # --- what is copied ---------------------------------------------------------------------------------------------
+
+    def add(self, copying: Copying) -> None:
+        copying.fetcher = self
+        self._copies[copying.key] = copying
+        self._forgotten.pop(copying.key, None)
+        self._name(copying)
+        self._look.set()
+
+    def drop(self, copying: Copying) -> None:
+        if self._copies.get(copying.key) is copying:
+            del self._copies[copying.key]
+            self._due.pop(copying.key, None)
+            self._reports.pop(copying.key, None)
+            self._forgotten[copying.key] = None
+
+    def synced(self, copying: Copying) -> None:
+        if copying.waits_for_disk:
+            self._name(copying)
+        elif copying.named_in >= 0 and copying.replica.durable_end > copying.reported:
+            self._reports[copying.key] = copying
+            self._schedule()
+
+    def lag(self) -> int:
+        return sum(copying.lag for copying in self._copies.values())
+
+    def _name(self, copying: Copying) -> None:
+        """Asks for more."""
+        copying.waits_for_disk = False
+        copying.named_in = -1
+        if not copying.busy and not copying.ended:
+            self._due[copying.key] = copying
+            self._schedule()
+
+    def _name_later(self, copying: Copying, delay: float) -> None:
+        def name() -> None:
+            if copying.fetcher is self:
+                self._name(copying)
+
+        asyncio.get_running_loop().call_later(delay, name)
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """The leader may be there now, or another process."""
+        self._look.set()
+
+    async def _run(self) -> None:
+        delay = _BACKOFF_FIRST_S
+        while True:
+            self._look.clear()
+            node = self._around.view.node(self.leader)
+            if node is None or not self._copies:
+                await self._look.wait()
+                continue
+            failure = await self._converse(node)
+            delay = _BACKOFF_FIRST_S if self._answered else min(delay * 2, self._backoff_max_s)
+            log.info("no longer fetching", leader=self.leader, reason=failure)
+            await asyncio.sleep(delay * (0.5 + self._around.random.random()))
+
+    @property
+    def _backoff_max_s(self) -> float:
+        return self._around.settings.replica_fetch_backoff_ms / 1000
+
+    async def _converse(self, node: Node) -> str:
+        """Fetches until the connection ends; returns why it did."""
+        settings = self._around.settings
+        self._answered = 0
+        try:
+            peer = await Peer.connect(
+                self._around.network, node.host, node.port,
+                client_id=f"hapax-{self._registration.record.node_id}-replica",
+                request_timeout_ms=settings.replica_fetch_wait_max_ms + _ANSWER_SLACK_MS,
+                connect_timeout_ms=_CONNECT_TIMEOUT_MS,
+            )
+        except (PeerError, PeerUnsupported) as error:
+            return str(error)
+        ended = asyncio.Event()
+        peer.on_close = lambda reason: ended.set()
+        self._peer, self._next = peer, 0
+        self._reports.clear()
+        self._forgotten.clear()
+        for copying in self._copies.values():
+            self._name(copying)
+        self._pump()
+        try:
+            while not peer.closed and self._copies and self._is_there(node.registration):
+                self._look.clear()
+                await _either(ended, self._look)
+        finally:
+            self._peer = None
+            peer.close("no longer fetching")
+        return peer.closed_because or "nothing to fetch"
+
+    def _is_there(self, registration: RegistrationEpoch) -> bool:
+        """The process that it is connected to is the node, as far as is known."""
+        node = self._around.view.node(self.leader)
+        return node is None or node.registration == registration
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._peer is not None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Sends what there is to say, and keeps one request waiting at the leader."""
+        self._scheduled = False
+        peer = self._peer
+        while peer is not None and not peer.closed and (
+            peer.in_flight == 0
+            or (peer.in_flight < _AT_ONCE and (self._due or self._reports or self._forgotten))
+        ):
+            self._send(peer)
+
+    def _send(self, peer: Peer) -> None:
+        settings = self._around.settings
+        named = [self._naming(copying, settings.replica_fetch_max_bytes) for copying in self._due.values()]
+        for copying in self._due.values():
+            copying.named_in = self._next
+            self._reports.pop(copying.key, None)
+        named += [self._naming(copying, 0) for copying in self._reports.values()]
+        body = encode_request(
+            self._registration.record.node_id, self._registration.epoch, self._registration.record.session,
+            session_id=1 if self._next else 0, session_epoch=self._next,
+            max_wait_ms=settings.replica_fetch_wait_max_ms, max_bytes=settings.replica_fetch_response_max_bytes,
+            named=named, forgotten=self._forgotten,
+        )
+        number = self._next
+        self._next += 1
+        self._due.clear()
+        self._reports.clear()
+        self._forgotten.clear()
+        peer.submit_raw(
+            FetchRequest, FETCH_VERSION, body, decode=lambda view: self._receive(decode_response(view), number)
+        )
+
+    @staticmethod
+    def _naming(copying: Copying, max_bytes: int) -> Naming:
+        replica = copying.replica
+        machine = replica.machine
+        copying.reported = replica.durable_end
+        return Naming(
+            TopicId(copying.key[0]), copying.key[1], copying.leader_epoch, machine.log_end_offset,
+            machine.leader_epochs.latest, machine.log_start_offset, max_bytes, copying.reported,
+        )
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _receive(self, answer: FetchAnswer, number: int) -> None:
+        """Called within the frame's delivery, so that records are appended where they arrived."""
+        if answer.error or answer.session_id == 0:
+            assert self._peer is not None
+            asyncio.get_running_loop().call_soon(self._peer.close, f"the session was refused: error {answer.error}")
+            return
+        self._answered += 1
+        for partition in answer.partitions:
+            copying = self._copies.get((partition.topic_id, partition.partition))
+            if copying is not None and not copying.busy and 0 <= copying.named_in <= number:
+                self._take(copying, partition)
+        self._schedule()
+
+    def _take(self, copying: Copying, partition: Answered) -> None:
+        """An answer to the copying's last naming, or news for it."""
+        replica = copying.replica
+        if partition.error:
+            self._refused(copying, partition.error)
+            return
+        if partition.diverging is not None:
+            copying.named_in = -1
+            copying.begin(copying.truncate(*partition.diverging), lambda lost, error: self._done(copying, lost, error))
+            return
+        try:
+            if partition.records:
+                copying.named_in = -1
+                if replica.must_inherit(partition.log_start_offset, partition.high_watermark):
+                    self._begin_anew(copying)
+                    return
+                if replica.storage_error:
+                    self._name_later(copying, self._backoff_max_s)
+                    return
+                copying.append(partition.records)
+                copying.backoff_s = 0.0
+                self._go_on(copying, len(partition.records))
+            copying.heard(partition.high_watermark, partition.log_start_offset)
+        except Refusal as refusal:
+            log.error("the leader sent what does not fit", partition=replica.name, leader=self.leader, reason=refusal)
+            self._name_later(copying, self._backoff_max_s)
+        except OSError as error:
+            replica.shared.storage.failed(replica, error)
+            self._name_later(copying, self._backoff_max_s)
+
+    def _go_on(self, copying: Copying, size: int) -> None:
+        """Names the partition again: at once, once its records are synced, or once the throttle allows."""
+        if not self._is_member(copying):
+            self._around.throttle.used(size)
+            delay = self._around.throttle.delay()
+            if delay > 0:
+                self._name_later(copying, delay)
+                return
+        if size >= _OVERLAP_BYTES or copying.replica.durable_end >= copying.replica.machine.log_end_offset:
+            self._name(copying)
+        else:
+            copying.waits_for_disk = True
+
+    def _is_member(self, copying: Copying) -> bool:
+        assigned = self._around.view.partition(*copying.replica.id)
+        return assigned is not None and self._registration.record.node_id in assigned.record.isr
+
+    def _refused(self, copying: Copying, error: int) -> None:
+        copying.named_in = -1
+        if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._begin_anew(copying)
+            return
+        if error not in _EXPECTED:
+            log.warning("a leader refused a fetch", partition=copying.replica.name, leader=self.leader, error=error)
+        copying.backoff_s = min(max(_BACKOFF_FIRST_S, 2 * copying.backoff_s), self._backoff_max_s)
+        self._name_later(copying, copying.backoff_s * (0.5 + self._around.random.random()))
+
+    def _begin_anew(self, copying: Copying) -> None:
+        copying.named_in = -1
+        copying.begin(
+            copying.begin_anew(self._around.fetch_snapshot), lambda lost, error: self._done(copying, lost, error))
+
+    def _done(self, copying: Copying, lost: Lost | None, error: BaseException | None) -> None:
+        """The log was cut or begun anew."""
+        if isinstance(error, SyncFailed):
+            self._around.fatal(error)
+        elif isinstance(error, Refusal) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._begin_anew(copying)
+        elif error is not None:
+            log.warning("a log could not be brought in line", partition=copying.replica.name, error=error)
+            self._name_later(copying, self._backoff_max_s)
+        else:
+            if lost is not None:
+                self._around.lost(copying.replica, lost)
+            self._name(copying)
+
+    async def close(self) -> None:
+        self.closed = True
+        for copying in list(self._copies.values()):
+            copying.stop()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(one.wait()), asyncio.ensure_future(other.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -1,0 +1,411 @@
+"""Fetch in the name of a replica, as the leader answers it: one session for each broker that follows this one.
+
+A follower names a partition, and is answered once with records, up to the log's end and not to the high watermark;
+then it names it again and so says how far it has come (`hapax.kafka.replica_fetch`). What it has synced counts for the
+high watermark only after its history was found to be the leader's (KIP-595), and only while the registration that
+it shows is the live one of a replica (rules 5 and 17).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+from hapax.broker.partitions import PartitionSet
+from hapax.broker.replica import Replica
+from hapax.broker.throttle import Throttle
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId
+from hapax.kafka.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResult, encode_response, failed
+from hapax.kafka.internal_writes import read_proof
+from hapax.kafka.table import DEFERRED, RequestContext
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import Node
+from hapax.runtime.incidents import Incidents
+from hapax.runtime.log.segment import LogRange
+from hapax.runtime.log.segment_log import Cold
+
+log = telemetry.logger("followers")
+
+_MAX_WAIT_MS: Final = 30_000
+_WARMING_ROUNDS: Final = 4
+
+
+class Followers:
+    """All sessions. `fetch` is the service of `FetchService` for requests with a replica id."""
+
+    def __init__(
+        self, partitions: PartitionSet, incidents: Incidents, throttle: Throttle, metrics: telemetry.Metrics
+    ) -> None:
+        """`throttle` holds back what replicas that are not in sync fetch."""
+        self.partitions = partitions
+        self.throttle = throttle
+        self.sent_bytes = metrics.counter("broker_replicated_bytes_total", "Bytes of batches sent to followers.")
+        self._incidents = incidents
+        self._sessions: dict[NodeId, Session] = {}
+
+    def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
+        node = self._asking(request)
+        if node is None:
+            self._incidents(
+                "replica", "refused a fetch in the name of a replica", peer=ctx.connection.peer,
+                replica=request.replica_id,
+            )
+            return encode_response(ctx.api_version, FetchResult(0, 0, [
+                failed(p, ErrorCode.NOT_LEADER_OR_FOLLOWER) for p in request.partitions
+            ]))
+        session = self._sessions.get(node.node_id)
+        if request.session_epoch == 0:
+            if session is not None:
+                session.end()
+            session = self._sessions[node.node_id] = Session(self, node, ctx.connection.serial)
+        elif session is None or session.connection != ctx.connection.serial or session.node != node:
+            return encode_response(ctx.api_version, FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, []))
+        elif request.session_epoch != session.next_epoch:
+            return encode_response(ctx.api_version, FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, []))
+        return session.receive(ctx, request)
+
+    def _asking(self, request: FetchRequest) -> Node | None:
+        """The live broker that the request's proof names, if it is the one that the request speaks for."""
+        shown = read_proof(request.proof)
+        node = None if shown is None else self.partitions.view.registered(shown[1], shown[2])
+        return node if node is not None and node.node_id == request.replica_id and node.role == "broker" else None
+
+    def sweep(self) -> None:
+        """Ends the sessions of connections that are gone. To be called now and then."""
+        for node_id, session in list(self._sessions.items()):
+            if session.closed:
+                session.end()
+                del self._sessions[node_id]
+
+    def close(self) -> None:
+        """Answers whoever waits."""
+        for session in self._sessions.values():
+            session.end()
+        self._sessions.clear()
+
+
+class Session:
+    """One follower's connection: the partitions it copies, and the request that waits for them."""
+
+    def __init__(self, followers: Followers, node: Node, connection: int) -> None:
+        self.followers = followers
+        self.node = node
+        self.connection = connection
+        self.next_epoch = 0
+        self.urgent: dict[Pull, None] = {}
+        """Have something to say that is worth an answer."""
+        self.quiet: dict[Pull, None] = {}
+        """Have a newer high watermark or log start, which goes with the next answer."""
+        self._pulls: dict[tuple[bytes, int], Pull] = {}
+        self._ctx: RequestContext | None = None
+        self._last: RequestContext | None = None
+        self._max_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def closed(self) -> bool:
+        return self._last is not None and self._last.closed
+
+    def receive(self, ctx: RequestContext, request: FetchRequest) -> object:
+        """The answer, or DEFERRED."""
+        self.next_epoch = request.session_epoch + 1
+        self._finish([])
+        for topic, index in request.forgotten:
+            pull = self._pulls.pop((cast("bytes", topic), index), None)
+            if pull is not None:
+                pull.end()
+        for named in request.partitions:
+            key = (cast("bytes", named.topic), named.partition)
+            pull = self._pulls.get(key)
+            if pull is None:
+                pull = self._pulls[key] = Pull(self, *key)
+            pull.named(named)
+        self._ctx = self._last = ctx
+        self._max_bytes = request.max_bytes
+        delay = min(request.max_wait_ms, _MAX_WAIT_MS) / 1000
+        answers = self._collect(expired=delay <= 0) if self.urgent or delay <= 0 else None
+        if answers is not None:
+            self._ctx = None
+            return self._encoded(ctx, answers)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._again, True)
+        return DEFERRED
+
+    def wake(self) -> None:
+        """A pull became urgent."""
+        if self._ctx is not None and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._again)
+
+    def _again(self, expired: bool = False) -> None:
+        self._scheduled = False
+        if self._ctx is None:
+            return
+        if self._ctx.closed:
+            self.end()
+            return
+        answers = self._collect(expired=expired)
+        if answers is not None:
+            self._finish(answers)
+
+    def _finish(self, answers: list[FetchedPartition]) -> None:
+        """Answers the request that waits, if one does."""
+        ctx, self._ctx = self._ctx, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if ctx is not None:
+            ctx.respond(self._encoded(ctx, answers))
+
+    def _encoded(self, ctx: RequestContext, answers: list[FetchedPartition]) -> object:
+        return encode_response(ctx.api_version, FetchResult(0, 1, answers))
+
+    def _collect(self, *, expired: bool) -> list[FetchedPartition] | None:
+        """What there is to say. None: nothing yet that is worth an answer."""
+        left = self._max_bytes
+        answers: list[FetchedPartition] = []
+        for pull in list(self.urgent):
+            answer = pull.answer(left, first=left == self._max_bytes)
+            if answer is not None:
+                answers.append(answer)
+                left -= 0 if answer.records is None else answer.records.size
+        if not answers and not expired:
+            return None
+        self.followers.sent_bytes.value += self._max_bytes - left
+        for pull in self.quiet:
+            news = pull.news()
+            if news is not None:
+                answers.append(news)
+        self.quiet.clear()
+        return answers
+
+    def warm(self, pull: Pull, replica: Replica, cold: Cold) -> None:
+        """Reads ahead off the loop what a pull found cold (rule 18)."""
+        async def read_ahead() -> None:
+            try:
+                await replica.log.warm(cold)
+            except OSError as error:
+                log.warning("a cold range could not be read", partition=replica.name, error=error)
+                pull.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+            pull.resume()
+
+        task = asyncio.get_running_loop().create_task(read_ahead(), name="warm-for-follower")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end(self) -> None:
+        """Nothing is answered any more, except the request that waits."""
+        if self._ctx is not None and self._ctx.closed:
+            self._ctx = None
+        self._finish([])
+        for pull in self._pulls.values():
+            pull.end()
+        self._pulls.clear()
+
+
+class Pull:
+    """One partition in a session; `replica.Pulls`."""
+
+    __slots__ = (
+        "_aside", "_checked", "_diverging", "_entitled", "_error", "_max_bytes", "_offset", "_replica", "_session",
+        "_told", "_warmed", "index", "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, topic_id: bytes, index: int) -> None:
+        self._session = session
+        self.topic_id = topic_id
+        self.index = index
+        self._replica: Replica | None = None
+        self._entitled = False
+        """To an answer with records."""
+        self._checked = False
+        """Its history was found to be the leader's, up to what it asked for."""
+        self._error = 0
+        self._diverging: tuple[int, int] | None = None
+        self._offset = 0
+        self._max_bytes = 0
+        self._told = (-1, -1)
+        self._aside = False
+        """It waits for the disk, or is throttled."""
+        self._warmed = 0
+
+    # --- what the follower says -------------------------------------------------------------------------------------
+
+    def named(self, named: FetchPartition) -> None:
+        """The follower is here, and (unless it only reports) wants to go on from here."""
+        report_only = named.max_bytes == 0
+        replica = self._replica
+        if report_only:
+            if self._checked and replica is not None and named.leader_epoch == replica.leader_epoch:
+                self._synced(replica, named.synced_end)
+            return
+        self._detach()
+        self._entitled, self._max_bytes, self._offset = True, named.max_bytes, named.offset
+        self._error, self._diverging = 0, None
+        try:
+            replica = self._session.followers.partitions.find(self.topic_id, self.index)
+            self._check(replica, named)
+        except Refusal as refusal:
+            self.fail(refusal.code)
+            return
+        replica.pulls.append(self)
+        self._replica = replica
+        if self._diverging is not None:
+            self._urge()
+            return
+        self._checked = True
+        self._synced(replica, named.synced_end)
+        if replica.machine.log_end_offset > named.offset:
+            self._urge()
+
+    def _check(self, replica: Replica, named: FetchPartition) -> None:
+        """Raises Refusal; notes a divergence."""
+        if named.leader_epoch != replica.leader_epoch:
+            older = named.leader_epoch < replica.leader_epoch
+            raise Refusal(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        replication = replica.replication
+        if replication is None or self._session.node.node_id not in replication.replicas:
+            raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH)  # the follower knows of it earlier than this node
+        machine = replica.machine
+        if named.offset < machine.log_start_offset:
+            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if named.last_fetched_epoch >= 0:
+            self._diverging = diverging(replica, named.last_fetched_epoch, named.offset)
+        if self._diverging is None and named.offset > machine.log_end_offset:
+            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    def _synced(self, replica: Replica, end: int) -> None:
+        node = self._session.node
+        if end <= replica.machine.log_end_offset:  # nobody has more of this history than its leader
+            replica.fetched(node.node_id, node.registration, end)
+
+    # --- what the partition says ------------------------------------------------------------------------------------
+
+    def appended(self) -> None:
+        if self._entitled and not self._aside:
+            self._urge()
+
+    def committed(self) -> None:
+        self._session.quiet[self] = None
+
+    def lost(self) -> None:
+        self._detach()
+        self.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _urge(self) -> None:
+        if self not in self._session.urgent:
+            self._session.urgent[self] = None
+            self._session.wake()
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answer(self, left: int, *, first: bool) -> FetchedPartition | None:
+        """The one answer that a naming entitles to, or None: there is nothing to say, or not now."""
+        replica = self._replica
+        if self._error or replica is None:
+            self._answered()
+            return FetchedPartition(self.topic_id, self.index, self._error or ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        machine = replica.machine
+        if self._diverging is not None:
+            self._answered()
+            return self._partition(replica, None, self._diverging)
+        if not self._entitled or self._offset >= machine.log_end_offset:
+            del self._session.urgent[self]
+            return None
+        delay = self._throttled(replica)
+        if delay > 0:
+            self._put_aside()
+            asyncio.get_running_loop().call_later(delay, self.resume)
+            return None
+        try:
+            fetched = replica.log.read(
+                self._offset, max(0, min(left, self._max_bytes)), machine.log_end_offset, at_least_one=first,
+                warmed=self._warmed >= _WARMING_ROUNDS,
+            )
+        except Cold as cold:
+            self._warmed += 1
+            self._put_aside()
+            self._session.warm(self, replica, cold)
+            return None
+        except OSError as error:
+            log.warning("a read failed", partition=replica.name, error=error)
+            self._answered()
+            return FetchedPartition(self.topic_id, self.index, ErrorCode.KAFKA_STORAGE_ERROR)
+        if fetched.range is None:
+            if fetched.next_offset > self._offset:  # compaction left nothing of it
+                self._offset = fetched.next_offset
+                return self.answer(left, first=first)
+            return None
+        self._warmed = 0
+        self._answered()
+        if not self._in_sync(replica):
+            self._session.followers.throttle.used(fetched.range.size)
+        return self._partition(replica, fetched.range, None)
+
+    def news(self) -> FetchedPartition | None:
+        """A newer high watermark or log start."""
+        replica = self._replica
+        if replica is None or (replica.machine.high_watermark, replica.machine.log_start_offset) == self._told:
+            return None
+        return self._partition(replica, None, None)
+
+    def _partition(
+        self, replica: Replica, records: LogRange | None, parting: tuple[int, int] | None
+    ) -> FetchedPartition:
+        machine = replica.machine
+        self._told = (machine.high_watermark, machine.log_start_offset)
+        return FetchedPartition(
+            self.topic_id, self.index, 0, machine.high_watermark, machine.high_watermark, machine.log_start_offset,
+            None, records, parting,
+        )
+
+    def _answered(self) -> None:
+        self._entitled = False
+        self._session.urgent.pop(self, None)
+
+    def _throttled(self, replica: Replica) -> float:
+        """Seconds to wait; replicas in sync never wait."""
+        return 0.0 if self._in_sync(replica) else self._session.followers.throttle.delay()
+
+    def _in_sync(self, replica: Replica) -> bool:
+        return replica.replication is not None and self._session.node.node_id in replica.replication.isr
+
+    def _put_aside(self) -> None:
+        self._aside = True
+        self._session.urgent.pop(self, None)
+
+    def resume(self) -> None:
+        """What it waited for is over."""
+        self._aside = False
+        if self._entitled:
+            self._urge()
+
+    def fail(self, code: ErrorCode) -> None:
+        self._error = int(code)
+        if self._entitled:
+            self._urge()
+
+    def _detach(self) -> None:
+        if self._replica is not None:
+            self._replica.pulls.remove(self)
+            self._replica = None
+        self._checked = False
+
+    def end(self) -> None:
+        """The session is over, or the follower copies this partition no more."""
+        self._detach()
+        self._entitled = False
+        self._session.urgent.pop(self, None)
+        self._session.quiet.pop(self, None)
+
+
+def diverging(replica: Replica, last_epoch: int, offset: int) -> tuple[int, int] | None:
+    """(epoch, its end) where a log that ends at `offset` with a record of `last_epoch` is not this leader's; None: so
+    far it is. Raises Refusal(OFFSET_OUT_OF_RANGE) for an epoch that nobody has led in yet."""
+    machine = replica.machine
+    epoch, end = machine.leader_epochs.answer(last_epoch, replica.leader_epoch, machine.log_end_offset)
+    if end < 0:
+        raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {last_epoch} is not known")
+    return (epoch, end) if epoch < last_epoch or end < offset else None

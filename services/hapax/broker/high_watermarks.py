@@ -1,0 +1,52 @@
+"""Kafka's `replication-offset-checkpoint`: how far each partition was committed when this broker last looked.
+
+A new leader begins with what stands here and learns the rest from its followers, so it may lag behind, but never lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hapax.core.types import TopicPartition
+from hapax.runtime import telemetry
+from hapax.runtime.log.layout import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LayoutError,
+    decode_high_watermarks,
+    encode_high_watermarks,
+)
+from hapax.runtime.ports import Disk
+
+log = telemetry.logger("partitions")
+
+
+class HighWatermarks:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._stored: dict[TopicPartition, int] = {}
+
+    def load(self) -> None:
+        """A damaged file is passed over: everything is committed anew then."""
+        if not self._disk.exists(HIGH_WATERMARK_CHECKPOINT):
+            return
+        file = self._disk.open(HIGH_WATERMARK_CHECKPOINT)
+        try:
+            self._stored = {**decode_high_watermarks(file.read(0, file.size()))}
+        except LayoutError as error:
+            log.warning("high watermarks are not known", error=error)
+        finally:
+            file.close()
+
+    def of(self, name: TopicPartition) -> int:
+        return self._stored.get(name, 0)
+
+    async def forget(self, name: TopicPartition) -> None:
+        """It belongs to another topic now. Raises OSError."""
+        if name in self._stored:
+            await self.write({known: at for known, at in self._stored.items() if known != name})
+
+    async def write(self, current: Mapping[TopicPartition, int]) -> None:
+        """Replaces the file, where anything has changed. Raises OSError."""
+        if current != self._stored:
+            self._stored = dict(current)
+            await self._disk.write_atomically(HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks(current))

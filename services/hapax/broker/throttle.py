@@ -1,0 +1,29 @@
+"""Holds replicas back that catch up, so that they leave the disks and the network to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+_BURST_S: Final = 0.25
+"""What was not used lately may be used at once, up to what the rate allows in this time."""
+
+
+class Throttle:
+    """At most `rate` bytes a second, shared by all who ask."""
+
+    def __init__(self, rate: int, monotonic_ms: Callable[[], int]) -> None:
+        self._rate = rate
+        self._now_ms = monotonic_ms
+        self._allowance = rate * _BURST_S
+        self._as_of = monotonic_ms()
+
+    def delay(self) -> float:
+        """Seconds until somebody may go on; 0: now."""
+        now = self._now_ms()
+        self._allowance = min(self._rate * _BURST_S, self._allowance + (now - self._as_of) * self._rate / 1000)
+        self._as_of = now
+        return 0.0 if self._allowance > 0 else 0.001 - self._allowance / self._rate
+
+    def used(self, size: int) -> None:
+        self._allowance -= size
