@@ -1,7 +1,8 @@
 """What a reader of cold segments costs everybody else: p99 of Produce and of Fetch beside one, over the p99 without.
 
-The reader is a process of its own that reads a log from its beginning, over and over; before each of its passes the
-log leaves the page cache. Rounds with and without it alternate on one cluster. Rule 18 lets the others' p99 double.
+The reader is a process of its own that reads a log from its beginning, over and over; what it has read leaves the
+page cache behind it. Rounds without a reader, with a reader of a warm log, and with one of a cold log alternate on one
+cluster: the warm one tells what the two cores and the loop owe to any reader. Rule 18 lets the others' p99 double.
 """
 
 from __future__ import annotations
@@ -20,26 +21,17 @@ from hapax.cli.local.cluster import LocalCluster
 
 COLD_BYTES = 384 << 20
 FETCH_BYTES = 1 << 20
-ROUNDS = 6
-ROUND_S = 3.0
+ROUNDS = 5
+ROUND_S = 2.5
 PAUSE_S = 0.002
 
 
-def forget(folder: Path) -> None:
-    """Drops the clean pages of every file in the folder from the page cache."""
-    for path in folder.iterdir():
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
+class Reader:
+    """Runs this file as `python -m bench.bench_cold_reader BOOTSTRAP [LOG]`, until `end`."""
 
-
-class ColdReader:
-    """Runs this file as `python -m bench.bench_cold_reader BOOTSTRAP FOLDER`, until `end`."""
-
-    def __init__(self, bootstrap: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, *cold: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.bench_cold_reader", bootstrap, str(folder)],
+            [sys.executable, "-m", "bench.bench_cold_reader", bootstrap, *map(str, cold)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None
@@ -51,14 +43,20 @@ class ColdReader:
         return float(out)
 
 
-def read_cold(bootstrap: str, folder: Path) -> None:
+def read(bootstrap: str, cold: Path | None) -> None:
     os.set_blocking(0, False)
     began, read = time.monotonic(), 0
+    descriptor = -1 if cold is None else os.open(cold, os.O_RDONLY)
+    if cold is not None:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     while True:
-        forget(folder)
+        position = 0
         for size in Drain(bootstrap, "cold", 0, FETCH_BYTES).steps():
             if not read:
                 print(flush=True)
+            if cold is not None:
+                os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
+            position += size
             read += size
             try:
                 if os.read(0, 1) == b"":
@@ -94,35 +92,37 @@ def p99(latencies: list[float]) -> float:
 
 
 def main() -> None:
-    alone: tuple[list[float], list[float]] = [], []
-    beside: tuple[list[float], list[float]] = [], []
-    speeds = []
+    rounds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ("alone", "warm", "cold")}
+    speeds: dict[str, list[float]] = {"warm": [], "cold": []}
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         cluster = LocalCluster(folder)
         bootstrap = cluster.up(owned=True).bootstrap
         try:
             make_topic(bootstrap, "hot", 1)
             fill(bootstrap, "cold", COLD_BYTES, 256 << 10)
-            (cold,) = Path(folder).rglob("cold-0")
+            (log,) = Path(folder).rglob("cold-0/*.log")
             one_round(bootstrap, 1.0)
             for _ in range(ROUNDS):
-                for into, new in zip(alone, one_round(bootstrap, ROUND_S), strict=True):
-                    into += new
-                reader = ColdReader(bootstrap, cold)
-                for into, new in zip(beside, one_round(bootstrap, ROUND_S), strict=True):
-                    into += new
-                speeds.append(reader.end())
+                for name, latencies in rounds.items():
+                    reader = None if name == "alone" else Reader(bootstrap, *([log] if name == "cold" else []))
+                    for into, new in zip(latencies, one_round(bootstrap, ROUND_S), strict=True):
+                        into += new
+                    if reader is not None:
+                        speeds[name].append(reader.end())
         finally:
             cluster.down()
-    for name, without, with_reader in zip(("produce", "fetch"), alone, beside, strict=True):
-        record(f"{name}_p99_alone", p99(without) * 1e3, "ms")
-        record(f"{name}_p99_beside_cold_reader", p99(with_reader) * 1e3, "ms")
-        record(f"{name}_p99_cold_reader_ratio", p99(with_reader) / p99(without), "times", at_most=2.0)
-    record("cold_reader_speed", sum(speeds) / len(speeds), "MB/s")
+    for number, call in enumerate(("produce", "fetch")):
+        alone, warm, cold = (p99(rounds[name][number]) for name in ("alone", "warm", "cold"))
+        record(f"{call}_p99_alone", alone * 1e3, "ms")
+        record(f"{call}_p99_warm_reader_ratio", warm / alone, "times")
+        record(f"{call}_p99_cold_reader_ratio", cold / alone, "times", at_most=2.0)
+        record(f"{call}_p99_cold_over_warm_reader", cold / warm, "times")
+    for name, measured in speeds.items():
+        record(f"{name}_reader_speed", sum(measured) / len(measured), "MB/s")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        read_cold(sys.argv[1], Path(sys.argv[2]))
+    if len(sys.argv) > 1:
+        read(sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None)
     else:
         main()

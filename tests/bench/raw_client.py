@@ -9,7 +9,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +143,20 @@ class Flood:
     def read(self) -> None:
         self._in += self.connection.socket.recv(1 << 16)
         while len(self._in) >= 4 and len(self._in) >= 4 + (size := _LENGTH.unpack_from(self._in)[0]):
-            error_at = 4 + 4 + 4 + 2 + len(self._topic) + 4 + 4
-            error = struct.unpack_from(">h", self._in, error_at)[0]
+            error = self.error_of(self._in[4 : 4 + size], self._topic)
             assert error == 0, f"Produce answered {error}"
             del self._in[: 4 + size]
             self.acknowledged += 1
             self._missing += 1
+
+    @staticmethod
+    def error_of(answer: bytes | bytearray, topic: str) -> int:
+        """Of a Produce answer (without its length) with one partition."""
+        return int(struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)[0])
+
+    @staticmethod
+    def offset_of(answer: bytes | bytearray, topic: str) -> int:
+        return int(struct.unpack_from(">q", answer, 4 + 4 + 2 + len(topic) + 4 + 4 + 2)[0])
 
     @property
     def wants_write(self) -> bool:
@@ -199,6 +207,11 @@ class Drain:
 
     def run(self) -> None:
         """Until the end of the partition."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[int]:
+        """The same; after each answer its bytes."""
         offset = 0
         sock = self.connection.socket
         head = 4 + 4 + 4 + 4 + 2 + len(self._topic) + 4
@@ -218,6 +231,7 @@ class Drain:
             self.bytes += size
             self.requests += 1
             offset = self._next_offset(view[head + self._SKIPPED.size :][:size])
+            yield size
 
     @staticmethod
     def _next_offset(records: memoryview) -> int:
