@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from hapax.client import (
     Writer,
     blocking,
 )
+from hapax.core.errors import ErrorCode
 from hapax_spark.arrow import OutputRow
 from hapax_spark.options import OptionError, Options
 
@@ -65,6 +67,21 @@ class Token:
         return CommitToken(self.scope, self.value, records, allow_other_count, self.allow_unknown_history)
 
 
+class TransactionLostError(RuntimeError):
+    """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
+
+    def __init__(self, token: Token, timeout_ms: int, reason: str) -> None:
+        super().__init__(
+            f"the transaction of batch {token.value} ({token.transactional_id}) ended before it could be committed: "
+            f"{reason.rstrip('.')}. Nothing of the batch is visible and it may be replayed. If it had been silent for "
+            f"longer than transaction.timeout.ms={timeout_ms}, raise that option or lower maxOffsetsPerTrigger"
+        )
+
+
+_LOST = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+"""Codes by which brokers and coordinator refuse a writer whose transaction is over."""
+
+
 class Cluster:
     """Use as `with Cluster(options) as cluster`. Calls raise the client's errors (`hapax.client.errors`)."""
 
@@ -95,7 +112,8 @@ class Cluster:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    def _start(self, client: T) -> T:
+    def start(self, client: T) -> T:
+        """Connects a client, which `close` disconnects."""
         self.run(client.start())  # type: ignore[attr-defined]
         self._open.append(client)
         return client
@@ -120,7 +138,7 @@ class Cluster:
                 settings = {"isolation.level": "read_committed", "auto.offset.reset": "none", **self.settings}
                 return Consumer({**settings, "enable.auto.commit": "false"})
 
-            self._consumer = self._start(self.run(make()))
+            self._consumer = self.start(self.run(make()))
         return self._consumer
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
@@ -191,33 +209,24 @@ class Cluster:
         async def make() -> Producer:
             return Producer({"enable.idempotence": "true", **self.settings})
 
-        producer = self._start(self.run(make()))
+        producer = self.start(self.run(make()))
         records = self.run(_send_all(producer, rows))
         self.run(producer.flush())
         return records
 
     def join(self, token: Token, member_key: str) -> Attempt:
         """A place for one task attempt in the transaction of the token."""
-
-        async def make() -> MultiWriter:
-            return MultiWriter(self.settings, token.transactional_id)
-
-        transactions = self._start(self.run(make()))
-        timeout = self.options.transaction_timeout_ms
-        joined = self.run(transactions.join(token.commit_token(), member_key, timeout_ms=timeout))
-        writer = None
-        if not joined.already_committed:
-
-            async def make_writer() -> Writer:
-                return transactions.writer(joined)
-
-            writer = self._start(self.run(make_writer()))
-        return Attempt(self, transactions, joined, writer)
+        return Attempt(self, token, member_key)
 
     def commit(self, token: Token, winners: Sequence[Winner], records: int, serial: int) -> Committed:
-        """One decision for the whole batch; idempotent."""
+        """One decision for the whole batch; idempotent. Raises TransactionLostError."""
         named = token.commit_token(records, self.options.allow_other_record_count)
-        return self.run(self._decide(token, lambda t: t.commit(named, winners, serial=serial)))
+        try:
+            return self.run(self._decide(token, lambda t: t.commit(named, winners, serial=serial)))
+        except HapaxError as error:
+            if error.code in _LOST:
+                raise TransactionLostError(token, self.options.transaction_timeout_ms, str(error)) from error
+            raise
 
     def abort(self, token: Token, serial: int) -> None:
         self.run(self._decide(token, lambda t: t.abort(token.commit_token(), serial=serial)))
@@ -228,52 +237,87 @@ class Cluster:
 
 
 class Attempt:
-    """One task attempt's place in its batch's transaction."""
+    """One task attempt's place in its batch's transaction, which it keeps open from here until `leave`.
 
-    def __init__(
-        self, cluster: Cluster, transactions: MultiWriter, joined: Joined, writer: Writer | None
-    ) -> None:
-        self._cluster, self._transactions, self._joined, self._writer = cluster, transactions, joined, writer
+    It is taken up at the first row, or by the thread that keeps it open where the task computes for a third of the
+    time-out before that: the transaction may belong to other tasks, which have long ended.
+    """
+
+    def __init__(self, cluster: Cluster, token: Token, member_key: str) -> None:
+        self._cluster, self._token, self._member_key = cluster, token, member_key
         self._timeout_ms = cluster.options.transaction_timeout_ms
+        self._transactions: MultiWriter | None = None
+        self._joined: Joined | None = None
+        self._writer: Writer | None = None
         self._ended = threading.Event()
-        if writer is not None:
-            threading.Thread(target=self._keep_open, name="hapax-renewal", daemon=True).start()
+        threading.Thread(target=self._keep_open, name="hapax-renewal", daemon=True).start()
 
-    @property
-    def already_committed(self) -> bool:
-        return self._writer is None
+    def write(self, rows: Iterator[OutputRow]) -> None:
+        """Sends rows; does nothing where the token was committed before. Raises TransactionLostError."""
+        with self._losses_named():
+            if self._joined is None:
+                self._join()
+            if self._writer is not None:
+                self._cluster.run(_send_all(self._writer, rows))
+
+    def _join(self) -> None:
+        async def make() -> MultiWriter:
+            return MultiWriter(self._cluster.settings, self._token.transactional_id)
+
+        self._transactions = transactions = self._cluster.start(self._cluster.run(make()))
+        joining = transactions.join(self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms)
+        self._joined = joined = self._cluster.run(joining)
+        if not joined.already_committed:
+
+            async def make_writer() -> Writer:
+                return transactions.writer(joined)
+
+            self._writer = self._cluster.start(self._cluster.run(make_writer()))
 
     @property
     def serial(self) -> int:
-        return self._joined.serial
+        """Of the transaction in which records were written; 0: none were."""
+        return self._joined.serial if self._writer is not None and self._joined is not None else 0
 
-    def write(self, rows: Iterator[OutputRow]) -> int:
-        """Sends rows; returns how many."""
-        assert self._writer is not None
-        return self._cluster.run(_send_all(self._writer, rows))
-
-    def finish(self) -> Winner:
-        """Everything is stored: what the commit has to name. The driver has the whole time-out from here to commit."""
-        assert self._writer is not None
-        try:
+    def finish(self) -> Winner | None:
+        """Everything is stored: what the commit has to name; None where nothing was written. The driver has the
+        whole time-out from here to commit. Raises TransactionLostError."""
+        if self._writer is None:
+            return None
+        assert self._transactions is not None and self._joined is not None
+        with self._losses_named():
             winner = self._cluster.run(self._writer.finish())
-        finally:
             self._ended.set()
-        self._cluster.run(self._transactions.renew(self._joined, self._timeout_ms))
+            self._cluster.run(self._transactions.renew(self._joined, self._timeout_ms))
         return winner
 
     def leave(self) -> None:
         """The task ends here, well or not: the transaction is no longer kept open for its sake."""
         self._ended.set()
 
+    @contextlib.contextmanager
+    def _losses_named(self) -> Iterator[None]:
+        try:
+            yield
+        except HapaxError as error:
+            if error.code in _LOST:
+                raise TransactionLostError(self._token, self._timeout_ms, str(error)) from error
+            raise
+
     def _keep_open(self) -> None:
         """Pushes the deadline out while the task works, however long it computes between two rows. A thread with
         connections of its own, which are only made where a task takes a third of the time-out."""
         while not self._ended.wait(self._timeout_ms / 3000):
             try:
-                with blocking.MultiWriter(self._cluster.settings, self._joined.transactional_id) as transactions:
+                with blocking.MultiWriter(self._cluster.settings, self._token.transactional_id) as transactions:
+                    # Joining twice under one key gives the same place, whichever thread is first.
+                    joined = self._joined or transactions.join(
+                        self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms
+                    )
+                    if joined.already_committed:
+                        return
                     while not self._ended.is_set():
-                        transactions.renew(self._joined, self._timeout_ms)
+                        transactions.renew(joined, self._timeout_ms)
                         self._ended.wait(self._timeout_ms / 3000)
             except RetriableError as error:
                 log.warning("renewing the transaction: %s", error)

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from hapax.client import Winner
 from hapax_spark.arrow import OutputColumns, arrow_to_rows, output_columns
-from hapax_spark.cluster import Attempt, Cluster, Token
+from hapax_spark.cluster import Cluster, Token, TransactionLostError
 from hapax_spark.options import Options
 
 log = logging.getLogger("hapax.spark.sink")
@@ -38,10 +38,6 @@ class AttemptMessage(WriterCommitMessage):
     """None: an empty task, or the token had been committed before."""
 
 
-class TransactionLostError(RuntimeError):
-    """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
-
-
 def write_attempt(
     options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch]
 ) -> AttemptMessage:
@@ -50,33 +46,25 @@ def write_attempt(
         if options.delivery == "at-least-once":
             everything = (row for batch in rows for row in arrow_to_rows(batch, columns, options.topic))
             return AttemptMessage(token, cluster.send_plainly(everything))
-        attempt: Attempt | None = None
+        attempt = cluster.join(token, member_key=uuid.uuid4().hex)
         records = 0
         try:
             for batch in rows:
-                if attempt is None and batch.num_rows:
-                    # Joined at the first row: an empty task needs no identity.
-                    attempt = cluster.join(token, member_key=uuid.uuid4().hex)
-                if attempt is not None and not attempt.already_committed:
+                if batch.num_rows:
                     attempt.write(arrow_to_rows(batch, columns, options.topic))
                 records += batch.num_rows
-            if attempt is None or attempt.already_committed:
-                return AttemptMessage(token, records)
-            return AttemptMessage(token, records, attempt.serial, attempt.finish())
+            winner = attempt.finish()
+            return AttemptMessage(token, records, attempt.serial, winner)
         finally:
-            if attempt is not None:
-                attempt.leave()
+            attempt.leave()
 
 
 def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
-    """The driver's commit. Raises TransactionLostError where the attempts belong to different transactions."""
+    """The driver's commit. Raises TransactionLostError where the transaction ended before it."""
     serials = {m.serial for m in messages if m.winner is not None}
     if len(serials) > 1:
-        raise TransactionLostError(
-            f"batch {token.value} took longer than transaction.timeout.ms={options.transaction_timeout_ms}: its "
-            "transaction was aborted while tasks still wrote. Nothing of it is visible and Spark will replay it; "
-            "raise the option transaction.timeout.ms or lower maxOffsetsPerTrigger"
-        )
+        reason = f"its tasks wrote in {len(serials)} transactions, so the first had timed out while others still worked"
+        raise TransactionLostError(token, options.transaction_timeout_ms, reason)
     with Cluster(options) as cluster:
         outcome = cluster.commit(
             token,

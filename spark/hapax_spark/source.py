@@ -155,7 +155,7 @@ class HapaxBatchReader(DataSourceReader):
         options = self._options
         with Cluster(options) as cluster:
             starting = options.starting if options.starting_given else "earliest"
-            if starting == "latest":
+            if starting == "latest" and options.starting_timestamp is None:
                 raise OptionError("startingOffsets=latest reads nothing in a batch query; use 'earliest' or offsets")
             start = resolve(cluster, options, starting, options.starting_timestamp)
             end = resolve(cluster, options, options.ending, options.ending_timestamp)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.etcd import find_etcd
 from hapax.cli.local.folder import LocalClusterError
+from hapax.client import NewTopic
+from hapax.client.blocking import Admin, Producer
 from integration.etcd_process import EtcdProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def _etcd(folder: Path) -> Iterator[EtcdProcess]:
@@ -33,3 +41,27 @@ def etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
 def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
     """One etcd for the tests of a module, which keep apart by their keys or clean up behind themselves."""
     yield from _etcd(tmp_path_factory.mktemp("etcd"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session for all tests of the data source: its start takes seconds."""
+    from integration.spark_world import make_session
+
+    session = make_session()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def topics(cluster: LocalCluster) -> tuple[str, str]:
+    """An input topic with 300 records `k0`/`v0` … in two partitions, and an empty output topic."""
+    name = uuid.uuid4().hex[:12]
+    source, target = f"in-{name}", f"out-{name}"
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        admin.create_topics([NewTopic(source, 2), NewTopic(target, 2)])
+    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        for i in range(300):
+            producer.send(source, b"v%d" % i, b"k%d" % i, partition=i % 2)
+        producer.flush()
+    return source, target

@@ -1,156 +1,33 @@
-"""The data source in a real Spark on a real cluster: once, whatever Spark repeats."""
+"""The data source in a real Spark on a real cluster: what is read and written, and what is refused."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-import threading
-import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from hapax.cli.local.cluster import LocalCluster
-from hapax.client import NewTopic
-from hapax.client.blocking import Admin, Consumer, Producer
-from hapax_spark.datasource import HapaxDataSource
-from hapax_spark.jobs import passthrough
+from hapax.client.blocking import Producer
+from hapax_spark.options import parse
+from hapax_spark.source import HapaxStreamReader
+from integration.spark_world import EVERYTHING, reading, stream, values, write
 
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2,3]")  # each task may be tried three times
-        .appName("hapax-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    session.dataSource.register(HapaxDataSource)
-    yield session
-    session.stop()
-
-
-@pytest.fixture
-def topics(cluster: LocalCluster) -> Iterator[tuple[str, str]]:
-    """An input topic with 300 records `k0`/`v0` … in two partitions, and an empty output topic."""
-    name = uuid.uuid4().hex[:12]
-    source, target = f"in-{name}", f"out-{name}"
-    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
-        admin.create_topics([NewTopic(source, 2), NewTopic(target, 2)])
-    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
-        for i in range(300):
-            producer.send(source, b"v%d" % i, b"k%d" % i, partition=i % 2)
-        producer.flush()
-    yield source, target
-
-
-def reading(spark: SparkSession, cluster: LocalCluster, topic: str, **options: str) -> DataFrame:
-    reader = spark.read.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap).option("subscribe", topic)
-    for key, value in options.items():
-        reader = reader.option(key, value)
-    return reader.load()
-
-
-def values(cluster: LocalCluster, topic: str) -> list[bytes | None]:
-    """Committed values, sorted."""
-    settings = {"bootstrap.servers": cluster.bootstrap, "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest", "enable.auto.commit": "false"}  # fmt: skip
-    found: list[bytes | None] = []
-    with Consumer(settings) as consumer:
-        partitions = consumer.partitions(topic)
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        while any(consumer.position(p) < ends[p] for p in partitions):
-            found += [record.value for record in consumer.poll(500)]
-    return sorted(found, key=lambda v: v or b"")
-
-
-def stream(spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], checkpoint: Path) -> StreamingQuery:
-    args = argparse.Namespace(
-        bootstrap=cluster.bootstrap, input=topics[0], output=topics[1], checkpoint=str(checkpoint),
-        max_offsets_per_trigger=100, trigger="available-now", delivery="exactly-once", transform="none",
-    )  # fmt: skip
-    return passthrough.start(spark, args)
-
-
-EVERYTHING = sorted(b"v%d" % i for i in range(300))
-
-
-def test_a_replayed_batch_changes_nothing(
-    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
-) -> None:
-    """Spark notes a batch after the sink's commit; a driver that dies in between replays it under its old id."""
-    query = stream(spark, cluster, topics, tmp_path)
-    query.awaitTermination()
-    assert values(cluster, topics[1]) == EVERYTHING
-    commits = tmp_path / "passthrough" / "commits"
-    batches = sorted(int(f.name) for f in commits.iterdir() if f.name.isdigit())
-    assert len(batches) >= 3, "the read limit makes several batches"
-    (commits / str(batches[-1])).unlink()
-    (commits / f".{batches[-1]}.crc").unlink(missing_ok=True)
-    again = stream(spark, cluster, topics, tmp_path)
-    again.awaitTermination()
-    assert again.lastProgress is not None and again.lastProgress.batchId == batches[-1], "the batch was replayed"
-    assert values(cluster, topics[1]) == EVERYTHING
-
-
-def test_a_task_that_fails_and_is_tried_again_writes_once(
-    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
-) -> None:
-    marker = tmp_path / "failed-once"
-
-    @F.udf("binary")
-    def fails_once(value: bytes) -> bytes:
-        if value == b"v250" and not marker.exists():
-            marker.touch()
-            raise RuntimeError("the first attempt dies here, with records written")
-        return bytes(value)
-
-    rows = reading(spark, cluster, topics[0]).select("key", fails_once("value").alias("value"))
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
-    try:
-        rows.write.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap).option(
-            "topic", topics[1]
-        ).mode("append").save()
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert marker.exists(), "no attempt failed: the test proved nothing"
-    assert values(cluster, topics[1]) == EVERYTHING
-
-
-def test_a_write_longer_than_its_transactions_time_out_renews_it(
+def test_the_columns_are_those_of_sparks_kafka_source(
     spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]
 ) -> None:
-    @F.udf("binary")
-    def slow(value: bytes) -> bytes:
-        threading.Event().wait(0.06)  # the work of a slow task: 150 records take well over the time-out
-        return bytes(value)
-
-    rows = reading(spark, cluster, topics[0]).select("key", slow("value").alias("value"))
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
-    try:
-        began = time.monotonic()
-        rows.write.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap).option(
-            "topic", topics[1]
-        ).option("transaction.timeout.ms", "6000").mode("append").save()
-        assert time.monotonic() - began > 7, "it was not longer than the time-out: the test proved nothing"
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert values(cluster, topics[1]) == EVERYTHING
+    rows = reading(spark, cluster, topics[0], includeHeaders="true")
+    assert rows.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    first = rows.where("partition = 1 and offset = 0").first()
+    assert first is not None
+    assert (first.key, first.value, first.topic, first.timestampType) == (b"k1", b"v1", topics[0], 0)
 
 
 def test_nulls_headers_and_partitions_come_back_as_they_went(
@@ -163,9 +40,7 @@ def test_nulls_headers_and_partitions_come_back_as_they_went(
         ],
         "key binary, value binary, partition int, headers array<struct<key:string,value:binary>>",
     )
-    rows.write.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap).option("topic", topics[1]).mode(
-        "append"
-    ).save()
+    write(rows, cluster, topics[1])
     back = reading(spark, cluster, topics[1], includeHeaders="true").orderBy("partition").collect()
     assert [(r.key, r.value, r.partition) for r in back] == [(None, b"x", 0), (b"a", None, 1)]
     assert back[0].headers is None
@@ -184,6 +59,68 @@ def test_offsets_and_splits(spark: SparkSession, cluster: LocalCluster, topics: 
     assert rows.rdd.getNumPartitions() >= 3
 
 
+def test_timestamps_bound_what_is_read(spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]) -> None:
+    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        for i in range(40):
+            producer.send(topics[1], b"%d" % i, partition=i % 2, timestamp_ms=1_700_000_000_000 + 1000 * i)
+            producer.flush()  # a batch each: the answer is exact within batches too, but then shows nothing
+    window = {"startingTimestamp": "1700000010000", "endingTimestamp": "1700000020000"}
+    rows = reading(spark, cluster, topics[1], **window).collect()
+    assert sorted(int(r.value) for r in rows) == list(range(10, 20)), "from the first, below the second"
+    after_all = reading(spark, cluster, topics[1], startingTimestamp="1700000039001").collect()
+    assert after_all == []
+
+
+def test_what_is_read_ends_below_an_open_transaction_and_leaves_aborted_records_out(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    source = topics[0]
+    reader = HapaxStreamReader(parse({"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": source}))
+    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": f"writer-of-{source}"}
+    with Producer(settings) as open_writer, Producer({"bootstrap.servers": cluster.bootstrap}) as other:
+        open_writer.begin()
+        open_writer.send(source, b"aborted", partition=0)
+        open_writer.flush()
+        other.send(source, b"behind it", partition=0)
+        other.flush()
+        bounded = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert bounded["topics"][source] == {"0": 150, "1": 150}, "the last stable offset, not the end"
+        assert sorted(r.value for r in reading(spark, cluster, source).collect()) == EVERYTHING
+        open_writer.abort()
+        open_writer.begin()
+        open_writer.send(source, b"committed", partition=0)
+        open_writer.commit()
+    rows = sorted(bytes(r.value) for r in reading(spark, cluster, source).collect())
+    assert rows == sorted([*EVERYTHING, b"behind it", b"committed"])
+    reader.stop()
+
+
+def test_available_now_reads_in_limited_batches_up_to_what_was_there_at_its_start(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    query = stream(spark, cluster, topics, tmp_path)
+    query.awaitTermination()
+    sizes = [p.numInputRows for p in query.recentProgress if p.numInputRows]
+    assert sum(sizes) == 300 and max(sizes) <= 100, sizes
+    reader = HapaxStreamReader(parse({"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topics[0],
+                                      "startingOffsets": "earliest"}))  # fmt: skip
+    reader.prepareForTriggerAvailableNow()
+    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        producer.send(topics[0], b"too late", partition=0)
+        producer.flush()
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable())["topics"][topics[0]] == {"0": 150, "1": 150}
+    assert reader.latestOffset(start, ReadMaxRows(60))["topics"][topics[0]] == {"0": 30, "1": 30}
+    reader.stop()
+
+
+def test_at_least_once_is_what_it_says(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    write(reading(spark, cluster, topics[0]).select("value"), cluster, topics[1], delivery="at-least-once")
+    assert values(cluster, topics[1]) == EVERYTHING
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -198,3 +135,21 @@ def test_errors_say_what_to_do(
     reader = spark.read.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap).options(**given)
     with pytest.raises(Exception, match=sentence):
         reader.load().collect()
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ("offset as value", r"column 'value' is bigint; cast it to binary or string"),
+        ("key", r"the DataFrame has no column 'value'"),
+        ("value, offset", r"column 'offset' cannot be written"),
+        ("value, 'x' as partition", r"column 'partition' is string; cast it to"),
+    ],
+)
+def test_schema_errors_come_before_anything_is_written(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], columns: str, sentence: str
+) -> None:
+    rows = reading(spark, cluster, topics[0]).selectExpr(*columns.split(", "))
+    with pytest.raises(Exception, match=sentence):
+        write(rows, cluster, topics[1])
+    assert values(cluster, topics[1], "read_uncommitted") == []
