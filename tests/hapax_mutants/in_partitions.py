@@ -1,0 +1,244 @@
+"""Bugs in what a partition decides, stores and shows."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
+
+MACHINE = "core/partition.py"
+
+MUTANTS = (
+    Mutant(
+        "a duplicate is appended again", "idempotence", MACHINE,
+        "if entry.last_sequence == last and entry.delta == delta:",
+        "if entry.last_sequence == last and entry.delta < 0:",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "gaps in sequences are let through", "idempotence", MACHINE,
+        "        if base == expected:\n            return None\n",
+        "        if distance(expected, base) >= 0:\n            return None\n",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "a window of four batches", "redpanda#3038", "core/producers.py",
+        "        for delta, last_offset in zip(values[::2], values[1::2], strict=True):\n            if delta < 0:",
+        "        for delta, last_offset in zip(values[:8:2], values[1:9:2], strict=True):\n            if delta < 0:",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "a batch below the window is a gap", "rule 15, redpanda#3039", MACHINE,
+        "            if distance(last, window[-1].first_sequence) > 0:",
+        "            if distance(last, window[-1].first_sequence) > 0 > base:",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "sequences do not wrap", "idempotence", MACHINE,
+        "expected = (producer.last_sequence + 1) & MAX_SEQUENCE",
+        "expected = producer.last_sequence + 1",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "an old epoch may write", "fencing", MACHINE,
+        "            if header.producer_epoch < producer.epoch:\n                raise _stale_epoch(header.producer_id,",
+        "            if header.producer_epoch < 0:\n                raise _stale_epoch(header.producer_id,",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "a new epoch may begin at any sequence", "idempotence", MACHINE,
+        "            if base != 0:\n",
+        "            if base < 0:\n",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "the end of the last transaction is one too far", "redpanda#3036: exclusive taken for inclusive", MACHINE,
+        "            if first_open < stable:\n                stable = first_open\n",
+        "            if first_open < stable:\n                stable = first_open + 1\n",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "open transactions do not hold the stable offset back", "readers", MACHINE,
+        "        if self._open:\n            first_open = next",
+        "        if False:\n            first_open = next",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "a marker above the high watermark already decides", "readers", MACHINE,
+        "        if 0 <= self._undecided_first < stable:",
+        "        if 0 <= self._undecided_first < 0:",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "an aborted transaction is not indexed", "readers", MACHINE,
+        "                self.aborted.add(aborted)\n",
+        "",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "the aborted index stops a transaction early", "KAFKA-5376", "core/aborted_index.py",
+        "            if self._stable[i] >= end_offset:\n                break",
+        "            if self._first[i] >= fetch_offset:\n                break",
+        (sim(), SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "a fetch drops the aborted list", "KAFKA-5376", "broker/replica.py",
+        "aborted = machine.aborted_transactions(offset, fetched.next_offset) if committed else ()",
+        "aborted = ()",
+        (sim(),),
+    ),
+    Mutant(
+        "read_committed reads to the high watermark", "readers", "broker/replica.py",
+        "end = machine.last_stable_offset if committed else machine.high_watermark",
+        "end = machine.high_watermark",
+        (sim(),),
+    ),
+    Mutant(
+        "readers read past the high watermark", "rule 5", "broker/replica.py",
+        "end = machine.last_stable_offset if committed else machine.high_watermark",
+        "end = machine.log_end_offset if not machine.open_transactions() else machine.last_stable_offset",
+        (sim(), unit("broker")),
+    ),
+    Mutant(
+        "an answer leaves before its record is durable", "rule 5, NATS 2.12.1", "broker/replica.py",
+        "        if end_offset <= self.machine.high_watermark:\n            call.settle(number, result)\n        else:",
+        "        if end_offset <= self.machine.log_end_offset:\n            call.settle(number, result)\n        else:",
+        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'restart all brokers'"), unit("broker")),
+    ),
+    Mutant(
+        "a duplicate's answer does not wait", "rule 5", MACHINE,
+        "return Duplicate(entry.first_offset, entry.last_offset)",
+        "return Duplicate(entry.first_offset, entry.first_offset - 1)",
+        (SCENARIOS, unit("core"), unit("broker")),
+    ),
+    Mutant(
+        "the sync is skipped", "rule 13, NATS 2.12.1", "broker/commit.py",
+        "            await sync_files(self._disk, [s.file for _, _, unsynced in rounds for s in unsynced.segments])\n",
+        "            await asyncio.sleep(0)\n",
+        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'restart all brokers'"),),
+    ),
+    Mutant(
+        "a failed sync is shrugged off", "rule 13", "broker/commit.py",
+        "        except SyncFailed as error:\n            self.failed(error)\n",
+        "        except SyncFailed:\n            pass\n",
+        (sim("1-6", "--hours 0.006 --faults-every 1.5 --only 'sync fails'"), unit("broker")),
+    ),
+    Mutant(
+        "recovery trusts whatever it finds", "rule 13", "runtime/log/recovery.py",
+        "                or not crc_matches(chunk, header, at)\n",
+        "",
+        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'power cut'"), unit("runtime/log")),
+    ),
+    Mutant(
+        "recovery does not write again what it trusts", "rule 13", "runtime/log/recovery.py",
+        "                file.write_at(position, bytes(chunk[:done]))\n",
+        "",
+        (sim("1-6", "--hours 0.006 --faults-every 1.5 --only 'sync fails'"), unit("runtime/log")),
+    ),
+    Mutant(
+        "a marker ends whatever is open", "rule 9, KAFKA-17754", MACHINE,
+        "        if producer is not None and 0 <= marker.serial <= producer.serial:",
+        "        if producer is not None and 0 <= marker.serial < 0:",
+        (SCENARIOS, sim()),
+    ),
+    Mutant(
+        "a conditional marker forgets its condition", "rule 9", MACHINE,
+        "        if marker.first_offset >= 0 and (transaction is None or"
+        " transaction.first_offset != marker.first_offset):",
+        "        if marker.first_offset >= 0 and transaction is None:",
+        (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "a marker of a replaced coordinator is taken", "rule 1", MACHINE,
+        "        if marker.coordinator_epoch < known:",
+        "        if marker.coordinator_epoch < -1:",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "a marker does not raise the epoch", "KAFKA-9144", MACHINE,
+        "        record_count, serial = self._enter_epoch(marker.producer_id, marker.producer_epoch)",
+        "        known = self.producers.get(marker.producer_id)\n        record_count, serial = self._enter_epoch("
+        "\n            marker.producer_id, marker.producer_epoch if known is None else known.epoch)",
+        (SCENARIOS, sim()),
+    ),
+    Mutant(
+        "a shard's fence fences nobody", "rule 1", MACHINE,
+        "        if shard_epoch != self.shard_epoch:",
+        "        if shard_epoch < 0:",
+        (SCENARIOS, sim()),
+    ),
+    Mutant(
+        "the first write of a transaction is not verified", "rule 3, KAFKA-9144", MACHINE,
+        "        if transaction is None:\n            return not verified\n",
+        "        if transaction is None:\n            return False\n",
+        (sim(), SCENARIOS),
+    ),
+    Mutant(
+        "a marker does not invalidate a verification", "rule 3", "core/verification.py",
+        "            queue.invalidated = True\n",
+        "            queue.invalidated = False\n",
+        (SCENARIOS, unit("broker"), unit("core")),
+    ),
+    Mutant(
+        "an answer of a replaced shard counts", "rule 3", "core/verification.py",
+        "        if epoch < self._highest.get(shard, -1):\n            return False\n",
+        "",
+        (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "batches overtake a parked one", "rule 3", "broker/replica.py",
+        "            if header.producer_id >= 0 and self.verification.holds(header.producer_id):",
+        "            if header.producer_id >= 0 and self.verification.holds(-7):",
+        (sim(), unit("broker")),
+    ),
+    Mutant(
+        "the condition comes before the duplicate check", "rule 21", MACHINE,
+        "        producer_id = header.producer_id\n        if context.internal:\n",
+        "        producer_id = header.producer_id\n        if 0 <= context.expected_offset != self.log_end_offset:\n"
+        '            raise Refusal(ErrorCode.OPERATION_NOT_ATTEMPTED, "")\n        if context.internal:\n',
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "expiry looks at the wall clock of each replica", "rule 14", MACHINE,
+        "            self.producers.expired_below = max(self.producers.expired_below, control.below_offset)",
+        "            self.producers.expired_below = self.log_end_offset",
+        (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "a producer whose lease ended is taken for a new one", "rule 8", MACHINE,
+        "        if self.producers.lease_has_ended(producer_id):\n            raise",
+        "        if self.producers.lease_has_ended(-5):\n            raise",
+        (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "a lease's fence lets the former generation write on", "rule 8", MACHINE,
+        "            record_count = self._enter_epoch(control.producer_id, control.producer_epoch)[0]\n"
+        "            self.producers.put_activity(",
+        "            record_count = self._enter_epoch(control.producer_id, 0)[0]\n"
+        "            self.producers.put_activity(",
+        (SCENARIOS, sim()),
+    ),
+    Mutant(
+        "aborted records count as progress", "rule 8", MACHINE,
+        "            if marker.commit:\n                record_count += transaction.record_count",
+        "            if marker.commit or True:\n                record_count += transaction.record_count",
+        (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "the producers' snapshot forgets open transactions", "recovery", MACHINE,
+        "            open_transactions=[replace(transaction) for transaction in self._open.values()],",
+        "            open_transactions=[],",
+        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'power cut' --only kill"), SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "a fetch from the middle of a batch skips it", "fetch", "client/fetcher.py",
+        "            if r.offset >= start\n",
+        "            if r.offset >= start and header.base_offset >= start\n",
+        (sim(), unit("client")),
+    ),
+    Mutant(
+        "clients may write internal topics", "rule 17", "broker/calls.py",
+        "            elif replica.internal:\n                call.settle(number, _NO_INTERNAL_WRITES)\n",
+        "            elif False:\n                call.settle(number, _NO_INTERNAL_WRITES)\n",
+        (unit("broker"),),
+    ),
+)

@@ -1,0 +1,106 @@
+"""Bugs in the control plane, in leases, in the client and on the way between them."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
+
+MUTANTS = (
+    Mutant(
+        "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
+        "                compares = [Compare(self._key, \"mod_revision\", revision)]",
+        "                compares = [Compare(\"no such key\", \"mod_revision\", 0)]",
+        (unit("pid"), sim()),
+    ),
+    Mutant(
+        "a store that went back is believed", "rule 12", "runtime/seen.py",
+        "        if revision < self.revision:\n            raise StoreRefused(",
+        "        if revision < 0:\n            raise StoreRefused(",
+        (unit("runtime"),),
+    ),
+    Mutant(
+        "a take-over of a lease keeps its generation", "rule 8", "core/leases.py",
+        "producer_id, generation = lease.producer_id, ProducerEpoch(lease.generation + 1)",
+        "producer_id, generation = lease.producer_id, ProducerEpoch(lease.generation)",
+        (sim(), unit("core")),
+    ),
+    Mutant(
+        "a lease is granted before its fences are stored", "rule 8", "pid/leases.py",
+        "        held = await self._fence(lease)\n        for holding",
+        "        held = await self.progress_of(lease.producer_id, list(lease.partitions))\n        for holding",
+        (sim(), unit("pid")),
+    ),
+    Mutant(
+        "any replica may lead", "only an in-sync replica may lead", "core/failover.py",
+        "    elected = _candidate(partition, members, brokers)\n",
+        "    elected = _candidate(partition, partition.replicas, brokers)\n",
+        (unit("core"), unit("controller")),
+    ),
+    Mutant(
+        "a restarted leader goes on under its old epoch", "rule 5", "core/failover.py",
+        "    same_leader = leader is not None and leader.registration == partition.leader_registration\n",
+        "    same_leader = leader is not None\n",
+        (unit("core"), sim()),
+    ),
+    Mutant(
+        "a broker serves what the store gave to its former life", "rule 5", "broker/partitions.py",
+        "            or assigned.record.leader_registration != self._registration.epoch\n        ):\n            return None\n        return assigned\n",
+        "        ):\n            return None\n        return assigned\n",
+        (sim(), unit("broker")),
+    ),
+    Mutant(
+        "a leader that was replaced serves on", "epochs fence", "broker/partitions.py",
+        "        if replica is not None and replica.serving and self._mine(partition) is None:\n",
+        "        if replica is not None and replica.serving and partition is None:\n",
+        (unit("broker"), sim()),
+    ),
+    Mutant(
+        "the controller writes without a fence", "rule 19: etcd locks alone are no mutual exclusion",
+        "runtime/guarded_writes.py",
+        "            [fence, *(c for change in batch for c in change.compares)],",
+        "            [c for change in batch for c in change.compares],",
+        (unit("runtime"), unit("controller")),
+    ),
+    Mutant(
+        "changes do not compare revisions", "every write to etcd compares", "runtime/guarded_writes.py",
+        "            [fence, *(c for change in batch for c in change.compares)],",
+        "            [fence],",
+        (unit("runtime"), unit("controller")),
+    ),
+    Mutant(
+        "a folder of another cluster is taken", "rule 22", "runtime/node_ids.py",
+        "        if fields.get(name) != wanted:\n",
+        "        if name not in fields:\n",
+        (unit("runtime"),),
+    ),
+    Mutant(
+        "the number of a doubtful batch is used again", "idempotence", "core/client_producer_partition.py",
+        "        if batch.doubtful or any(later.in_flight or later.doubtful for later in followers):\n",
+        "        if False:\n",
+        (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "an unacknowledged commit is taken for an abort", "client", "core/client_producer_verdicts.py",
+        "    return COORDINATOR.get(code, Verdict.FATAL)",
+        "    return COORDINATOR.get(code, Verdict.ABORT)",
+        (unit("core"), unit("client")),
+    ),
+    Mutant(
+        "followers that lag count for nothing", "rule 5", "core/replication.py",
+        "            if member.end < end:\n                end = member.end\n",
+        "            if member.end < 0:\n                end = member.end\n",
+        (unit("core"), sim("1-6", "--brokers 3 --replication 3 --hours 0.006 --faults-every 1")),
+    ),
+    Mutant(
+        "a pending addition does not count", "rule 5", "core/replication.py",
+        "            counted.update(dict.fromkeys(self.pending.added))",
+        "            counted.update(dict.fromkeys(()))",
+        (unit("core"),),
+    ),
+    Mutant(
+        "the high watermark advances with too few in sync", "min.insync.replicas", "core/replication.py",
+        "        if len(self.isr) < self._effective_minimum:\n            return UNKNOWN_END\n",
+        "",
+        (unit("core"),),
+    ),
+)

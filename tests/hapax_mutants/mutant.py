@@ -1,0 +1,30 @@
+"""What a mutant is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """`old`, which stands exactly once in `path` (below services/hapax), becomes `new`."""
+
+    name: str
+    about: str
+    """The design's rule, or whose bug it was."""
+    path: str
+    old: str
+    new: str
+    checks: tuple[str, ...]
+    """In this order, until one finds it: `scenarios`, `unit/<below tests/unit>`, `sim <seeds> <arguments>`."""
+
+
+SCENARIOS = "scenarios"
+
+
+def unit(path: str) -> str:
+    return f"unit/{path}"
+
+
+def sim(seeds: str = "1-4", arguments: str = "--hours 0.006 --faults-every 1.5") -> str:
+    """One history after the other, until one has an anomaly."""
+    return f"sim {seeds} {arguments}"
