@@ -83,6 +83,9 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     services = logging.getLogger("hapax")
     remarks = _Remarks(loop)
     services.addHandler(remarks)
+    level = services.level
+    if listener is not None:
+        services.setLevel(logging.INFO)
     propagates, services.propagate = services.propagate, False
     try:
         with served.watching():
@@ -97,6 +100,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
         asyncio.set_event_loop(None)
         sys.unraisablehook = hook
         services.removeHandler(remarks)
+        services.setLevel(level)
         services.propagate = propagates
     return result
 
