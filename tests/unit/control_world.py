@@ -278,7 +278,7 @@ class ControlWorld:
         """An RPC from a process of its own to a service."""
         name = request.DESCRIPTOR.file.package
         owner = {"CreateTopics": "Controller", "DeleteTopics": "Controller", "CreatePartitions": "Controller",
-                 "AllocateBlock": "PidAllocator"}.get(method, "ProducerLeases")
+                 "SetReplication": "Controller", "AllocateBlock": "PidAllocator"}.get(method, "ProducerLeases")
         process = self.process("caller")
         channel = self.network.network(process).rpc_channel(service.rpc_address)
         answer = await self.inside(

@@ -51,7 +51,7 @@ class MetadataFormatError(ValueError):
 # --- keys ---------------------------------------------------------------------------------------------------
 
 KeyKind = Literal[
-    "cluster", "node", "draining", "topic", "deleted", "partition", "txn_shard", "group_shard", "pid_next",
+    "cluster", "node", "draining", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard", "pid_next",
     "pid_lease", "controller", "unknown",
 ]
 
@@ -106,6 +106,10 @@ class Keys:
         """There while a broker is to lose what it holds and to get nothing new, whether it runs or not."""
         return f"{self.prefix}draining/{node_id}"
 
+    @property
+    def throttle(self) -> str:
+        return self.prefix + "throttle"
+
     def topic(self, name: str) -> str:
         return f"{self.prefix}topics/{name}"
 
@@ -128,6 +132,8 @@ class Keys:
                 return ParsedKey("controller")
             case ["nodes", number]:
                 return ParsedKey("node", int(number))
+            case ["throttle"]:
+                return ParsedKey("throttle")
             case ["draining", number]:
                 return ParsedKey("draining", int(number))
             case ["topics", name]:
@@ -299,6 +305,33 @@ class PartitionRecord(PartitionState):
             tuple(NodeId(n) for n in f.get("adding", ())),
             tuple(NodeId(n) for n in f.get("removing", ())),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DrainingRecord:
+    """There while a broker is to lose what it holds and to get nothing new."""
+
+    since_ms: int
+
+    def encode(self) -> bytes:
+        return _encode({"since": self.since_ms})
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleRecord:
+    """There while reassignments run that shall not take all there is."""
+
+    bytes_per_second: int
+    """Of each broker, for the replicas that reassignments add."""
+    since_ms: int
+
+    def encode(self) -> bytes:
+        return _encode({"bytes_per_second": self.bytes_per_second, "since": self.since_ms})
+
+    @classmethod
+    def decode(cls, value: bytes) -> ThrottleRecord:
+        f = _decode("throttle", value)
+        return cls(f["bytes_per_second"], f["since"])
 
 
 @dataclass(frozen=True, slots=True)

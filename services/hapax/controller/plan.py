@@ -42,6 +42,8 @@ _PARTITIONS_PER_CHANGE: Final = 120
 """New partitions of one topic share a compare of the topic's key; with it they fit one transaction."""
 _SAFE_REPLICAS: Final = 3
 """From so many on, an internal topic takes no write that only one of them has (transaction.state.log.min.isr)."""
+_THROTTLE_LEAST_MS: Final = 60_000
+"""It is set before the moves that it is for."""
 UNCLEAN: Final = "unclean.leader.election.enable"
 
 Coordinators = Mapping[NodeId, RegistrationEpoch]
@@ -92,7 +94,7 @@ def plan(
         if not steady:
             made.waits_for_steady = True
         elif not made.changes:
-            made.changes += _safer_internal_topics(view, settings)
+            made.changes += _safer_internal_topics(view, settings) or _end_of_throttle(view, now_ms)
     made.changes += _orphans(view)
     coordinators = _coordinators(view)
     _shards(view, "txn", view.cluster.txn_shards, coordinators, settled, made)
@@ -290,6 +292,17 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
             made.leaderships.append(change_of(view, partition, record))
     made.changes += shrunk
     made.changes += ended
+
+
+def _end_of_throttle(view: ClusterView, now_ms: int) -> list[Change]:
+    """It was asked for the moves that ran, and would slow down later ones that nobody thinks of."""
+    throttle = view.throttle
+    if throttle is None or now_ms - throttle.since_ms < _THROTTLE_LEAST_MS:
+        return []
+    if any(p.record.adding or p.record.removing for p in view.partitions()):
+        return []
+    key = view.keys.throttle
+    return [Change((Compare(key, "mod_revision", view.throttle_revision),), (Delete(key),))]
 
 
 def _may_lose(view: ClusterView, settings: Settings, partition: TopicIdPartition) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 from hapax.codec.metadata import ControllerRecord, NodeRecord, Role
 from hapax.controller.plan import Plan, plan
 from hapax.controller.presence import Presence
+from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, RegistrationEpoch
@@ -69,6 +70,7 @@ class ControllerService:
         self._events: EventLog | None = None
         self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
         self._presence = Presence(ports.network, view, ports.random, self._revoke, self._concerns)
+        self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence)
         self._term = 0
         """Create revision of the controller key while this process acts, else 0."""
         self._dirty = asyncio.Event()
@@ -100,6 +102,9 @@ class ControllerService:
             SERVICE + "CreateTopics": self._create_topics,
             SERVICE + "DeleteTopics": self._delete_topics,
             SERVICE + "CreatePartitions": self._create_partitions,
+            SERVICE + "AlterReassignments": self._alter_reassignments,
+            SERVICE + "ElectLeaders": self._elect_leaders,
+            SERVICE + "SetReplication": self._set_replication,
         })
         advertised = settings.advertised_rpc(Address.parse(self._server.address))
         record = NodeRecord(
@@ -257,9 +262,7 @@ class ControllerService:
         written = {write.key for change in outcome.done for write in change.writes}
         for partition in made.unclean:
             if self.view.keys.partition(*partition.id) in written:
-                self._record_partition(
-                    "unclean_election", partition, leader=partition.record.leader,
-                    leader_epoch=partition.record.leader_epoch)
+                self._record_unclean(partition)
         for partition in made.moved:
             if self.view.keys.partition(*partition.id) in written:
                 self._record_partition("reassignment_ended", partition, replicas=list(partition.record.replicas))
@@ -270,6 +273,10 @@ class ControllerService:
         if outcome.stale:
             await asyncio.sleep(_RETRY_S * self._ports.random.random())
         self._dirty.set()
+
+    def _record_unclean(self, partition: Partition) -> None:
+        record = partition.record
+        self._record_partition("unclean_election", partition, leader=record.leader, leader_epoch=record.leader_epoch)
 
     def _record_partition(self, kind: str, partition: Partition, **fields: object) -> None:
         topic = self.view.topic_by_id(partition.topic_id)
@@ -350,6 +357,21 @@ class ControllerService:
     async def _create_partitions(self, payload: bytes) -> bytes:
         results = await self._topics.create_partitions(pb.CreatePartitionsRequest.FromString(payload))
         return pb.CreatePartitionsResponse(topics=results).SerializeToString()
+
+
+    async def _alter_reassignments(self, payload: bytes) -> bytes:
+        answer = await self._reassignments.alter(pb.AlterReassignmentsRequest.FromString(payload))
+        return answer.SerializeToString()
+
+    async def _elect_leaders(self, payload: bytes) -> bytes:
+        answer, lossy = await self._reassignments.elect(pb.ElectLeadersRequest.FromString(payload))
+        for partition in lossy:
+            self._record_unclean(partition)
+        return answer.SerializeToString()
+
+    async def _set_replication(self, payload: bytes) -> bytes:
+        answer = await self._reassignments.set_replication(pb.SetReplicationRequest.FromString(payload))
+        return answer.SerializeToString()
 
 
 def _died(task: Task, on_lost: Callable[[str], None]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from hapax.codec.metadata import INTERNAL_TOPICS, DeletedTopicRecord, TopicRecord
+from hapax.controller.fenced import Fence, write_fenced
 from hapax.controller.plan import new_topic, new_topic_id
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.topics import (
@@ -20,19 +21,13 @@ from hapax.core.topics import (
 from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView, Topic
-from hapax.runtime.guarded_writes import Change, write_changes
-from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, MetadataUnavailable, Put, Randomness
+from hapax.runtime.guarded_writes import Change
+from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put, Randomness
 from hapax.runtime.settings import Settings
 
 _DELETES_PER_CHANGE: Final = 120
-_SEE_TIMEOUT_S: Final = 5.0
-"""How long the image may take to show what was just written."""
-
 _CREATED: Final = Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, "another call created the topic at the same time")
 _CHANGED: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "another call changed the topic at the same time")
-
-Fence = Callable[[], Compare]
-"""The acting controller's fence. Raises Refusal (NOT_CONTROLLER) where this process does not act."""
 
 
 class Topics:
@@ -206,25 +201,7 @@ class Topics:
     # --- write and wait
 
     async def _write(self, changes: Mapping[int, Change], stale: Refusal) -> dict[int, Refusal]:
-        """The changes that did not take effect, and why. `stale`: somebody else wrote the key first."""
-        if not changes:
-            return {}
-        try:
-            outcome = await write_changes(self._store, self._fence(), list(changes.values()))
-        except MetadataUnavailable as error:
-            return dict.fromkeys(changes, Refusal(ErrorCode.REQUEST_TIMED_OUT, f"the outcome is unknown: {error}"))
-        except Refusal as refusal:
-            return dict.fromkeys(changes, refusal)
-        try:
-            await self._view.reached(outcome.revision, _SEE_TIMEOUT_S)
-        except TimeoutError:
-            return dict.fromkeys(changes, Refusal(ErrorCode.REQUEST_TIMED_OUT, "the metadata store is slow"))
-        try:
-            self._fence()
-        except Refusal as deposed:
-            stale = deposed
-        refused = {id(change) for change in outcome.stale}
-        return {position: stale for position, change in changes.items() if id(change) in refused}
+        return await write_fenced(self._store, self._view, self._fence, changes, stale)
 
     async def _until_accepted(self, results: Iterable[pb.TopicResult], timeout_ms: int) -> None:
         """Marks those whose leaders do not all accept writes in time."""

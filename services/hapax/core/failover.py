@@ -128,8 +128,13 @@ def is_unclean(before: PartitionState, after: PartitionState) -> bool:
 
 
 def prefer(partition: P, brokers: Brokers) -> P:
-    """The partition led by the first replica of its assignment, where that is in sync and fit and does not lead yet."""
+    """The partition led by the first replica of its assignment, where that is in sync and fit and does not lead yet.
+
+    Not while it is reassigned, so that a leadership moves but once.
+    """
     wanted = next(iter(partition.target), NO_NODE)
+    if partition.adding or partition.removing:
+        return partition
     if wanted not in partition.isr or wanted == partition.leader or not partition.accepted:
         return partition
     broker = brokers.get(wanted)
@@ -191,7 +196,8 @@ def _members(partition: PartitionState, brokers: Brokers) -> tuple[NodeId, ...]:
     live = tuple(node for node in intact if node in brokers)
     same = tuple(node for node in live if _is_same(partition, node, brokers[node]))
     staying = tuple(node for node in same if _counts(partition, node, brokers))
-    return staying or same or live or intact or partition.isr
+    back = tuple(node for node in live if brokers[node].rank > STOPPING)
+    return staying or same or back or live or intact or partition.isr
 
 
 def _counts(partition: PartitionState, node: NodeId, brokers: Brokers) -> bool:

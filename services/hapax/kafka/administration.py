@@ -67,6 +67,28 @@ class Administration:
             await self._until_visible([result.name for result in answer.topics if result.error == 0])
         return list(answer.topics)
 
+    async def alter_reassignments(
+        self, moves: Sequence[pb.Reassignment], timeout_ms: int, keep_replication_factor: bool = False
+    ) -> list[pb.PartitionResult]:
+        """One result per partition. Raises Refusal also where the controller refused the whole call."""
+        request = pb.AlterReassignmentsRequest(moves=moves, keep_replication_factor=keep_replication_factor)
+        answer = await self._call("AlterReassignments", request, pb.AlterReassignmentsResponse, timeout_ms)
+        if answer.error:
+            raise Refusal(ErrorCode(answer.error), answer.reason)
+        await self._visible(lambda view: view.revision >= answer.revision)
+        return list(answer.partitions)
+
+    async def elect_leaders(
+        self, partitions: Sequence[pb.PartitionOfTopic] | None, unclean: bool, timeout_ms: int
+    ) -> list[pb.PartitionResult]:
+        """`partitions`: None for all there are; then only those that needed it have a result."""
+        request = pb.ElectLeadersRequest(partitions=partitions or (), all=partitions is None, unclean=unclean)
+        answer = await self._call("ElectLeaders", request, pb.ElectLeadersResponse, timeout_ms)
+        if answer.error:
+            raise Refusal(ErrorCode(answer.error), answer.reason)
+        await self._visible(lambda view: view.revision >= answer.revision)
+        return list(answer.partitions)
+
     async def _call(self, method: str, request: Message, answer: type[_Answer], timeout_ms: int) -> _Answer:
         timeout = min(max(timeout_ms / 1000, 0.0), _LONGEST_S)
         loop = asyncio.get_running_loop()

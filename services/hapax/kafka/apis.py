@@ -32,6 +32,9 @@ class ApiKey(IntEnum):
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -60,6 +63,9 @@ _ROWS: Final = (
     (ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1, _LARGE),
     (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3, _LARGE),
     (ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, _LARGE),
+    (ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2, _LARGE),
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0, _LARGE),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0, _LARGE),
     (ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _SMALL),
     (ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, _LARGE),
     (ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0, _SMALL),

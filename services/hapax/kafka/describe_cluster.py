@@ -1,7 +1,8 @@
 """DescribeCluster (60): the nodes and, in tagged fields of Hapax's own, where they answer gRPC.
 
 Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's gRPC server; the response carries tag
-10001, the same of a PID allocator, for leases. A peer without these tags is not Hapax (rule 11).
+10001, the same of a PID allocator, for leases, and 10002, of the acting controller. A peer without these tags is not
+Hapax (rule 11).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _Broker = DescribeClusterResponse.DescribeClusterBroker
 
 NODE_RPC_TAG: Final = 10000
 ALLOCATOR_RPC_TAG: Final = 10001
+CONTROLLER_RPC_TAG: Final = 10002
 _BROKERS: Final = 1
 """Endpoint type 1 asks for brokers, 2 for KRaft controllers, of which there are none."""
 
@@ -44,6 +46,8 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
         if allocators:
             chosen = allocators[node_id % len(allocators)]
             set_unknown_tag(response, ALLOCATOR_RPC_TAG, chosen.rpc_address.encode())
+        if view.controller is not None:
+            set_unknown_tag(response, CONTROLLER_RPC_TAG, view.controller.record.rpc_address.encode())
         return response
 
     table.on(ApiKey.DESCRIBE_CLUSTER, handle)

@@ -25,7 +25,10 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "metadata.find_coordinator": ("FindCoordinator",),
     "metadata.metadata": ("Metadata",),
     "admin.cluster": ("DescribeCluster",),
-    "admin.topics": ("CreateTopics", "DeleteTopics", "CreatePartitions"),
+    "admin.topics": (
+        "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",
+        "ListPartitionReassignments",
+    ),
     "admin.transactions": ("DescribeProducers", "DescribeTransactions", "ListTransactions"),
 }
 _MODULE_OF: Final = {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from hapax.core.types import NodeId
 from hapax.kafka import (
+    alter_partition_reassignments,
     api_versions,
     create_partitions,
     create_topics,
     delete_topics,
     describe_cluster,
+    elect_leaders,
     find_coordinator,
+    list_partition_reassignments,
     metadata,
 )
 from hapax.kafka.administration import Administration
@@ -37,6 +40,9 @@ def node_table(
     create_topics.register(table, view, administration)
     delete_topics.register(table, view, administration, delete_enabled)
     create_partitions.register(table, view, administration)
+    alter_partition_reassignments.register(table, administration)
+    list_partition_reassignments.register(table, view)
+    elect_leaders.register(table, administration)
     return table
 
 

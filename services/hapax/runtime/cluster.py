@@ -24,6 +24,7 @@ from hapax.codec.metadata import (
     Role,
     ShardKind,
     ShardRecord,
+    ThrottleRecord,
     TopicRecord,
 )
 from hapax.core.failover import FIT, STOPPING, UNFIT, Brokers, Live
@@ -206,6 +207,9 @@ class ClusterView:
         """Producer ids from here on have not been handed out as of `revision`."""
         self.cluster: ClusterRecord | None = None
         self.controller: Controller | None = None
+        self.throttle: ThrottleRecord | None = None
+        """None: a broker's own settings say how fast it copies."""
+        self.throttle_revision = 0
         self._store = store
         self._random = random
         self._on_refused = on_refused
@@ -479,6 +483,9 @@ class ClusterView:
             case "node":
                 self._apply_node(NodeId(parsed.number), kv)
                 changes.nodes[NodeId(parsed.number)] = None
+            case "throttle":
+                self.throttle = None if kv is None else ThrottleRecord.decode(kv.value)
+                self.throttle_revision = 0 if kv is None else kv.mod_revision
             case "draining":
                 if kv is None:
                     self._draining.pop(NodeId(parsed.number), None)

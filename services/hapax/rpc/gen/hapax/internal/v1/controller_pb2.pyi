@@ -120,3 +120,93 @@ class CreatePartitionsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class Reassignment(_message.Message):
+    __slots__ = ("topic", "partition", "target")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    target: Replicas
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., target: _Optional[_Union[Replicas, _Mapping]] = ...) -> None: ...
+
+class AlterReassignmentsRequest(_message.Message):
+    __slots__ = ("moves", "keep_replication_factor")
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    moves: _containers.RepeatedCompositeFieldContainer[Reassignment]
+    keep_replication_factor: bool
+    def __init__(self, moves: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., keep_replication_factor: _Optional[bool] = ...) -> None: ...
+
+class PartitionResult(_message.Message):
+    __slots__ = ("topic", "partition", "error", "reason")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error: int
+    reason: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AlterReassignmentsResponse(_message.Message):
+    __slots__ = ("error", "reason", "partitions", "revision")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionResult]
+    revision: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class PartitionOfTopic(_message.Message):
+    __slots__ = ("topic", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class ElectLeadersRequest(_message.Message):
+    __slots__ = ("partitions", "all", "unclean")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionOfTopic]
+    all: bool
+    unclean: bool
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOfTopic, _Mapping]]] = ..., all: _Optional[bool] = ..., unclean: _Optional[bool] = ...) -> None: ...
+
+class ElectLeadersResponse(_message.Message):
+    __slots__ = ("error", "reason", "partitions", "revision")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionResult]
+    revision: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class SetReplicationRequest(_message.Message):
+    __slots__ = ("drain", "undrain", "bytes_per_second")
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    UNDRAIN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    drain: _containers.RepeatedScalarFieldContainer[int]
+    undrain: _containers.RepeatedScalarFieldContainer[int]
+    bytes_per_second: int
+    def __init__(self, drain: _Optional[_Iterable[int]] = ..., undrain: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class SetReplicationResponse(_message.Message):
+    __slots__ = ("error", "reason")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

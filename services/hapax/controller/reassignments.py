@@ -1,0 +1,183 @@
+"""Calls that move replicas and leaderships: checked against the image, recorded, and carried on by `plan`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hapax.codec.metadata import DrainingRecord, PartitionRecord, ThrottleRecord
+from hapax.controller.fenced import Fence, write_fenced
+from hapax.controller.plan import change_of, changed_topic
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.failover import cancel, keeps_a_copy, prefer, reassign, settle
+from hapax.core.topics import check_assignment
+from hapax.core.types import NO_NODE, NodeId, TopicId, TopicIdPartition
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView, Partition
+from hapax.runtime.guarded_writes import Change
+from hapax.runtime.ports import Clock, Delete, MetadataStore, Put
+
+_CHANGED = Refusal(ErrorCode.REQUEST_TIMED_OUT, "the partition changed at the same time; ask again")
+
+Name = tuple[str, int]
+"""Topic and partition."""
+
+
+class Reassignments:
+    def __init__(self, store: MetadataStore, view: ClusterView, clock: Clock, fence: Fence) -> None:
+        self._store = store
+        self._view = view
+        self._clock = clock
+        self._fence = fence
+
+    # --- moves
+
+    async def alter(self, request: pb.AlterReassignmentsRequest) -> pb.AlterReassignmentsResponse:
+        try:
+            self._fence()
+        except Refusal as refusal:
+            return pb.AlterReassignmentsResponse(error=refusal.code, reason=refusal.reason)
+        refused: dict[Name, Refusal] = {}
+        after: dict[TopicIdPartition, PartitionRecord] = {}
+        changes: dict[Name, Change] = {}
+        named = Counter((move.topic, move.partition) for move in request.moves)
+        for move in request.moves:
+            name = (move.topic, move.partition)
+            try:
+                if named[name] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named twice in the request")
+                partition = self._partition(*name)
+                record = self._moved(partition, move, request.keep_replication_factor)
+            except Refusal as refusal:
+                refused[name] = refusal
+                continue
+            if record is not partition.record:
+                after[partition.id] = record
+                changes[name] = change_of(self._view, partition, record)
+        refused |= await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+        await self._note_factors(dict.fromkeys(partition.topic_id for partition in after))
+        return pb.AlterReassignmentsResponse(
+            partitions=[_result(name, refused.get(name)) for name in named], revision=self._view.revision)
+
+    def _partition(self, name: str, index: int) -> Partition:
+        """Raises Refusal."""
+        topic = self._view.topic(name)
+        partition = None if topic is None else self._view.partition(topic.topic_id, index)
+        if partition is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    def _moved(self, partition: Partition, move: pb.Reassignment, same_factor: bool) -> PartitionRecord:
+        """Raises Refusal."""
+        record = partition.record
+        if not move.HasField("target"):
+            if not record.adding and not record.removing:
+                raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+            if not keeps_a_copy(record, record.original):
+                raise Refusal(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"only {_list(record.isr)} of the new replicas is in sync: canceling would remove the last copy")
+            return cancel(record)
+        target = tuple(map(NodeId, move.target.nodes))
+        check_assignment([target], {*(node.node_id for node in self._view.nodes("broker")), *record.original})
+        if same_factor and len(target) != len(record.original):
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"the partition has {len(record.original)} replicas, the target {len(target)}")
+        if not keeps_a_copy(record, target):
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"only {_list(record.isr)} is in sync: this would remove the last in-sync copy")
+        return record if target == record.target else reassign(record, target)
+
+    async def _note_factors(self, topic_ids: dict[TopicId, None]) -> None:
+        """Where all partitions of a topic have, or will have, another number of replicas, so will new ones."""
+        changes = {}
+        for topic_id in topic_ids:
+            topic = self._view.topic_by_id(topic_id)
+            sizes = {len(partition.record.target) for partition in self._view.partitions_of(topic_id).values()}
+            if topic is not None and len(sizes) == 1 and sizes != {topic.record.replication_factor}:
+                record = replace(topic.record, replication_factor=sizes.pop())
+                changes[topic_id] = changed_topic(self._view, topic, record)
+        await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+
+    # --- leaders
+
+    async def elect(self, request: pb.ElectLeadersRequest) -> tuple[pb.ElectLeadersResponse, list[Partition]]:
+        """The answer, and the partitions whose new leader was not in sync, as they are now."""
+        try:
+            self._fence()
+        except Refusal as refusal:
+            return pb.ElectLeadersResponse(error=refusal.code, reason=refusal.reason), []
+        names = [(p.topic, p.partition) for p in request.partitions]
+        if request.all:
+            names = [(t.name, i) for t in self._view.topics() for i in range(t.partitions)]
+        refused: dict[Name, Refusal] = {}
+        changes: dict[Name, Change] = {}
+        lossy: dict[Name, Partition] = {}
+        for name in dict.fromkeys(names):
+            try:
+                partition = self._partition(*name)
+                record = self._elected(partition, request.unclean)
+            except Refusal as refusal:
+                refused[name] = refusal
+                continue
+            changes[name] = change_of(self._view, partition, record)
+            if record.leader not in partition.record.isr:
+                lossy[name] = replace(partition, record=record)
+        refused |= await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+        shown = [
+            name for name in dict.fromkeys(names)
+            if not request.all or name not in refused or refused[name].code != ErrorCode.ELECTION_NOT_NEEDED]
+        answer = pb.ElectLeadersResponse(
+            partitions=[_result(name, refused.get(name)) for name in shown], revision=self._view.revision)
+        return answer, [partition for name, partition in lossy.items() if name not in refused]
+
+    def _elected(self, partition: Partition, unclean: bool) -> PartitionRecord:
+        """Raises Refusal."""
+        before, brokers = partition.record, self._view.live_brokers()
+        if unclean:
+            if before.leader != NO_NODE:
+                raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {before.leader} leads")
+            record = settle(before, brokers, unclean=True)
+            if record.leader == NO_NODE:
+                raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is alive")
+            return record
+        wanted = before.target[0]
+        if before.leader == wanted:
+            raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already")
+        record = prefer(before, brokers)
+        if record is before:
+            raise Refusal(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {wanted} is not alive, fit and in sync now")
+        return record
+
+    # --- the whole cluster
+
+    async def set_replication(self, request: pb.SetReplicationRequest) -> pb.SetReplicationResponse:
+        keys, now_ms = self._view.keys, self._clock.now_ms()
+        writes: list[Put | Delete] = []
+        for number in request.drain:
+            writes.append(Put(keys.draining(NodeId(number)), DrainingRecord(now_ms).encode()))
+        for number in request.undrain:
+            writes.append(Delete(keys.draining(NodeId(number))))
+        if request.HasField("bytes_per_second"):
+            throttle = ThrottleRecord(request.bytes_per_second, now_ms)
+            writes.append(
+                Put(keys.throttle, throttle.encode()) if throttle.bytes_per_second > 0 else Delete(keys.throttle))
+        changes = {number: Change((), (write,)) for number, write in enumerate(writes)}
+        refused = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+        for refusal in refused.values():
+            return pb.SetReplicationResponse(error=refusal.code, reason=refusal.reason)
+        return pb.SetReplicationResponse()
+
+
+def _result(name: Name, refusal: Refusal | None) -> pb.PartitionResult:
+    result = pb.PartitionResult(topic=name[0], partition=name[1])
+    if refusal is not None:
+        result.error, result.reason = refusal.code, refusal.reason
+    return result
+
+
+def _list(nodes: tuple[NodeId, ...]) -> str:
+    return ", ".join(map(str, nodes)) or "nobody"

@@ -1,0 +1,189 @@
+"""Moves of replicas and leaderships, asked for by the Kafka protocol, carried on by whichever controller acts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hapax.core.errors import ErrorCode
+from hapax.core.types import NodeId
+from hapax.kafka import messages
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView
+from unit.control_world import ControlWorld, FakeBroker, run
+from unit.controller.test_failover import FEW, all_led, join_isr, records
+from unit.kafka.test_node_apis import Node
+
+Move = messages.AlterPartitionReassignmentsRequest.ReassignableTopic
+
+
+async def four_brokers(world: ControlWorld, partitions: int = 4) -> tuple[Node, list[FakeBroker], Any]:
+    """A topic `t` of two replicas for each partition, on the brokers 0 and 1."""
+    _, controller = await world.controller(**FEW)
+    brokers = [await world.broker(n, listens=True) for n in range(4)]
+    await world.coordinator(100)
+    node = await Node(world).start()
+    topic = messages.CreateTopicsRequest.CreatableTopic
+    await node.ask("CreateTopics", 7, timeout_ms=5000, validate_only=False, topics=[topic(
+        name="t", num_partitions=-1, replication_factor=-1, configs=[], assignments=[
+            topic.CreatableReplicaAssignment(partition_index=i, broker_ids=[i % 2, 1 - i % 2])
+            for i in range(partitions)])])
+    await node.view.wait_for(all_led, 5)
+    return node, brokers, controller
+
+
+async def alter(node: Node, targets: dict[int, list[int] | None], **fields: Any) -> dict[int, tuple[int, str | None]]:
+    moves = Move(name="t", partitions=[
+        Move.ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()])
+    answer = await node.ask("AlterPartitionReassignments", 1, **{
+        "topics": [moves], "timeout_ms": 5000, "allow_replication_factor_change": True, **fields})
+    assert answer.error_code == 0
+    return {p.partition_index: (p.error_code, p.error_message) for t in answer.responses for p in t.partitions}
+
+
+async def moving(node: Node) -> dict[int, tuple[list[int], list[int], list[int]]]:
+    answer = await node.ask("ListPartitionReassignments", 0, timeout_ms=5000, topics=None)
+    return {
+        p.partition_index: (p.replicas, p.adding_replicas, p.removing_replicas)
+        for t in answer.topics for p in t.partitions}
+
+
+async def caught_up(world: ControlWorld, broker: FakeBroker) -> None:
+    await broker.view.reached(world.model.revision)
+    await join_isr(world, broker)
+
+
+def ended(view: ClusterView) -> bool:
+    return not any(r.adding or r.removing for r in records(view)) and all_led(view)
+
+
+def test_a_partition_moves_once_its_new_replicas_are_in_sync() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world)
+        assert await alter(node, {0: [2, 3], 1: [1, 2]}) == {0: (0, None), 1: (0, None)}
+        assert await moving(node) == {0: ([2, 3, 0, 1], [2, 3], [0, 1]), 1: ([1, 2, 0], [2], [0])}
+        await asyncio.sleep(10)
+        assert set(await moving(node)) == {0, 1}  # it waits for the copies
+        await caught_up(world, brokers[2])
+        await node.view.wait_for(lambda v: not records(v)[1].adding, 5)
+        assert (records(node.view)[1].replicas, records(node.view)[1].leader) == ((1, 2), 1)
+        await caught_up(world, brokers[3])
+        await node.view.wait_for(ended, 5)
+        record = records(node.view)[0]
+        assert (record.replicas, set(record.isr), record.leader) == ((2, 3), {2, 3}, 2)
+        assert await moving(node) == {}
+
+    run(scenario)
+
+
+def test_another_controller_carries_a_move_on() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world)
+        await alter(node, {0: [2]})
+        world.kill(next(p for p in world.processes if p.name == "controller-0"))
+        await caught_up(world, brokers[2])
+        await world.controller(301, **FEW)
+        await node.view.wait_for(ended, 30)
+        assert (records(node.view)[0].replicas, records(node.view)[0].leader) == ((2,), 2)
+
+    run(scenario)
+
+
+def test_a_move_is_canceled_and_what_cannot_be_is_refused() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world)
+        await alter(node, {0: [2, 3], 1: [2, 3]})
+        await caught_up(world, brokers[2])
+        await node.view.wait_for(lambda v: 2 in records(v)[0].isr, 5)
+        answers = await alter(node, {0: None, 2: None, 3: [0, 9], 9: [0]})
+        assert {i: code for i, (code, _) in answers.items()} == {
+            0: 0, 2: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, 3: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        record = records(node.view)[0]
+        assert (set(record.replicas), set(record.isr), record.adding) == ({0, 1}, {0, 1}, ())
+        refused = await alter(node, {2: [0, 1, 2]}, allow_replication_factor_change=False)
+        assert refused[2][0] == ErrorCode.INVALID_REPLICATION_FACTOR
+
+    run(scenario)
+
+
+def test_the_last_in_sync_copy_is_not_removed() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world)
+        world.kill(brokers[0].process)
+        await node.view.wait_for(lambda v: all(r.isr == (1,) for r in records(v)), 5)
+        await world.broker(0, listens=True)
+        code, why = (await alter(node, {0: [0]}))[0]
+        assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT and why is not None and "last in-sync copy" in why
+        assert await moving(node) == {}
+
+    run(scenario)
+
+
+def test_another_replication_factor_holds_for_new_partitions_too() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world)
+        await alter(node, {i: [i % 2, 1 - i % 2, 2] for i in range(4)})
+        await caught_up(world, brokers[2])
+        await node.view.wait_for(ended, 5)
+        topic = node.view.topic("t")
+        assert topic is not None and topic.record.replication_factor == 3
+        more = messages.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=5, assignments=None)
+        await node.ask("CreatePartitions", 3, timeout_ms=5000, validate_only=False, topics=[more])
+        assert len(records(node.view)[4].replicas) == 3
+
+    run(scenario)
+
+
+def test_leaders_are_elected_on_request() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world)
+        brokers[1].registration.declare("draining")
+        await node.view.wait_for(lambda v: all(r.leader == 0 for r in records(v)) and all_led(v), 5)
+        named = messages.ElectLeadersRequest.TopicPartitions
+        answer = await node.ask("ElectLeaders", 2, election_type=0, timeout_ms=5000, topic_partitions=[
+            named(topic="t", partitions=[0, 1, 9])])
+        assert {p.partition_id: p.error_code for t in answer.replica_election_results for p in t.partition_result} == {
+            0: ErrorCode.ELECTION_NOT_NEEDED, 1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        brokers[1].registration.declare("")
+        await node.view.wait_for(lambda v: v.node(NodeId(1)).record.standing == "")  # type: ignore[union-attr]
+        answer = await node.ask("ElectLeaders", 2, election_type=0, timeout_ms=5000, topic_partitions=None)
+        assert not any(p.error_code for t in answer.replica_election_results for p in t.partition_result)
+        await node.view.wait_for(lambda v: [r.leader for r in records(v)] == [0, 1, 0, 1], 5)
+
+    run(scenario)
+
+
+def test_an_unclean_election_is_made_on_request_where_nobody_leads() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world, 1)
+        world.kill(brokers[1].process)
+        await node.view.wait_for(lambda v: records(v)[0].isr == (0,), 5)
+        world.kill(brokers[0].process)
+        await world.broker(1, listens=True)
+        await node.view.wait_for(lambda v: records(v)[0].leader == -1, 5)
+        answer = await node.ask("ElectLeaders", 2, election_type=1, timeout_ms=5000, topic_partitions=None)
+        (result,) = [t for t in answer.replica_election_results if t.topic == "t"]
+        assert result.partition_result[0].error_code == 0
+        assert (records(node.view)[0].leader, records(node.view)[0].isr) == (1, (1,))
+
+    run(scenario)
+
+
+def test_a_draining_broker_gives_its_leaderships_up_and_gets_no_new_replicas() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, _, controller = await four_brokers(world)
+        answer = await world.call(
+            controller, "SetReplication", pb.SetReplicationRequest(drain=[0], bytes_per_second=1000),
+            pb.SetReplicationResponse)
+        assert not answer.error
+        await node.view.wait_for(lambda v: all(r.leader == 1 for r in records(v)) and all_led(v), 5)
+        assert node.view.throttle is not None and node.view.throttle.bytes_per_second == 1000
+        await world.create(controller, factor=3, u=6)
+        assert all(set(r.replicas) == {1, 2, 3} for r in records(node.view, "u"))
+        await world.call(
+            controller, "SetReplication", pb.SetReplicationRequest(undrain=[0]), pb.SetReplicationResponse)
+        await node.view.wait_for(lambda v: [r.leader for r in records(v)] == [0, 1, 0, 1], 30)
+
+    run(scenario)
