@@ -11,7 +11,7 @@ MUTANTS = (
     Mutant(
         "a duplicate is appended again", "idempotence", MACHINE,
         "if entry.last_sequence == last and entry.delta == delta:",
-        "if entry.last_sequence == last and entry.delta < 0:",
+        "if entry.last_sequence == last and entry.delta == delta:\n                    return None\n                if False:",
         (sim(), SCENARIOS),
     ),
     Mutant(
@@ -102,7 +102,7 @@ MUTANTS = (
         "an answer leaves before its record is durable", "rule 5, NATS 2.12.1", "broker/replica.py",
         "        if end_offset <= self.machine.high_watermark:\n            call.settle(number, result)\n        else:",
         "        if end_offset <= self.machine.log_end_offset:\n            call.settle(number, result)\n        else:",
-        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'restart all brokers'"), unit("broker")),
+        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'"), unit("broker")),
     ),
     Mutant(
         "a duplicate's answer does not wait", "rule 5", MACHINE,
@@ -114,25 +114,25 @@ MUTANTS = (
         "the sync is skipped", "rule 13, NATS 2.12.1", "broker/commit.py",
         "            await sync_files(self._disk, [s.file for _, _, unsynced in rounds for s in unsynced.segments])\n",
         "            await asyncio.sleep(0)\n",
-        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'restart all brokers'"),),
+        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'"),),
     ),
     Mutant(
         "a failed sync is shrugged off", "rule 13", "broker/commit.py",
         "        except SyncFailed as error:\n            self.failed(error)\n",
         "        except SyncFailed:\n            pass\n",
-        (sim("1-6", "--hours 0.006 --faults-every 1.5 --only 'sync fails'"), unit("broker")),
+        (sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'"), unit("broker")),
     ),
     Mutant(
         "recovery trusts whatever it finds", "rule 13", "runtime/log/recovery.py",
         "                or not crc_matches(chunk, header, at)\n",
         "",
-        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'power cut'"), unit("runtime/log")),
+        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut'"), unit("runtime/log")),
     ),
     Mutant(
         "recovery does not write again what it trusts", "rule 13", "runtime/log/recovery.py",
         "                file.write_at(position, bytes(chunk[:done]))\n",
         "",
-        (sim("1-6", "--hours 0.006 --faults-every 1.5 --only 'sync fails'"), unit("runtime/log")),
+        (sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'"), unit("runtime/log")),
     ),
     Mutant(
         "a marker ends whatever is open", "rule 9, KAFKA-17754", MACHINE,
@@ -227,7 +227,7 @@ MUTANTS = (
         "the producers' snapshot forgets open transactions", "recovery", MACHINE,
         "            open_transactions=[replace(transaction) for transaction in self._open.values()],",
         "            open_transactions=[],",
-        (sim("1-6", "--hours 0.006 --faults-every 1 --only 'power cut' --only kill"), SCENARIOS, unit("core")),
+        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut' --only kill"), SCENARIOS, unit("core")),
     ),
     Mutant(
         "a fetch from the middle of a batch skips it", "fetch", "client/fetcher.py",

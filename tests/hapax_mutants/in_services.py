@@ -89,7 +89,7 @@ MUTANTS = (
         "followers that lag count for nothing", "rule 5", "core/replication.py",
         "            if member.end < end:\n                end = member.end\n",
         "            if member.end < 0:\n                end = member.end\n",
-        (unit("core"), sim("1-6", "--brokers 3 --replication 3 --hours 0.006 --faults-every 1")),
+        (unit("core"), sim("1-6", "--brokers 3 --replication 3 --hours 0.004 --faults-every 1")),
     ),
     Mutant(
         "a pending addition does not count", "rule 5", "core/replication.py",

@@ -25,6 +25,6 @@ def unit(path: str) -> str:
     return f"unit/{path}"
 
 
-def sim(seeds: str = "1-4", arguments: str = "--hours 0.006 --faults-every 1.5") -> str:
+def sim(seeds: str = "1-4", arguments: str = "--hours 0.004 --faults-every 1") -> str:
     """One history after the other, until one has an anomaly."""
     return f"sim {seeds} {arguments}"

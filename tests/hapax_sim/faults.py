@@ -13,7 +13,7 @@ from hapax_sim.loop import SimProcess
 from hapax_sim.workload import Workload
 
 LONGEST_S = 12.0
-"""No fault of this module lasts longer."""
+"""The longest that a fault of this module lasts."""
 
 
 class Faults:
@@ -71,8 +71,10 @@ class Faults:
         await self.kinds[name][1]()
 
     def heal(self) -> None:
-        """The network is whole, disks work, and nobody is frozen any more."""
+        """What is under way ends now: the network is whole, disks work, and nobody is frozen any more."""
         cluster = self.cluster
+        for task in self._running:
+            task.cancel()
         self.world.heal()
         cluster.store.written = None
         if not cluster.store.up:

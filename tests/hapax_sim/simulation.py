@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hapax_checker import Operation
 from hapax_sim.cluster import SimCluster
-from hapax_sim.faults import LONGEST_S, Faults
+from hapax_sim.faults import Faults
 from hapax_sim.judgement import judge
 from hapax_sim.loop import CURRENT, Deadlock, Runaway, SimLoop
 from hapax_sim.observe import Served
@@ -126,7 +126,6 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
     injecting = asyncio.ensure_future(faults.run())
     await asyncio.sleep(scene.logical_s)
     injecting.cancel()
-    await asyncio.sleep(LONGEST_S if scene.faults_every_s else 0)
     faults.heal()
     loop.trace("healed")
     recorder = workload.recorder
