@@ -197,7 +197,11 @@ def _members(partition: PartitionState, brokers: Brokers) -> tuple[NodeId, ...]:
     same = tuple(node for node in live if _is_same(partition, node, brokers[node]))
     staying = tuple(node for node in same if _counts(partition, node, brokers))
     back = tuple(node for node in live if brokers[node].rank > STOPPING)
-    return staying or same or back or live or intact or partition.isr
+    if staying or same or back or live or intact:
+        return staying or same or back or live or intact
+    # All that were left came back without what was not on disk: one of them has to do.
+    last = _candidate(partition, partition.isr, brokers)
+    return partition.isr if last == NO_NODE else (last,)
 
 
 def _counts(partition: PartitionState, node: NodeId, brokers: Brokers) -> bool:
