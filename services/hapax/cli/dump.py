@@ -2,12 +2,11 @@
 
 A file is read by its suffix: `.log`, `.index`, `.timeindex`, `.txnindex`, `.snapshot`; a folder stands for all such
 files in it. Logs of `__transaction_state` and `__consumer_offsets` are decoded to what they mean. Nothing is changed,
-and a damaged or torn entry is shown as such where reading stops.
+and a damaged or torn entry is shown as such.
 """
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +15,18 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.codec.batch import check_batch, read_header
 from hapax.codec.control import decode_control
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import Refusal
 from hapax.runtime.log import layout
+from hapax.runtime.log.walk import Broken, walk
 
 Entry = dict[str, Any]
 
 _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
+DECODER_ERRORS = (Refusal, ValueError, IndexError, KeyError, struct.error)
+"""What decoding a record raises where its bytes are not what its topic holds."""
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -67,7 +68,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def entries(path: Path, records: bool = False) -> Iterator[Entry]:
-    """What is in one file. The last entry has `damaged` where reading stopped for a fault."""
+    """What is in one file. An entry with `damaged` stands for bytes that could not be read."""
     if path.suffix == layout.LOG:
         return log_entries(path, records)
     return _READERS[path.suffix](path)
@@ -80,24 +81,16 @@ def log_entries(path: Path, records: bool) -> Iterator[Entry]:
     """One entry for each batch; for each record where asked, and for internal topics always."""
     place = layout.parse_partition_folder(path.parent.name)
     topic = place.topic if place is not None else ""
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            position = 0
-            while position < len(data):
-                try:
-                    header = read_header(data[position : position + 61])
-                    batch = data[position : position + max(header.size, 61)]
-                    check_batch(batch, header)
-                except Refusal as refusal:
-                    yield {"position": position, "damaged": str(refusal), "bytes": len(data) - position}
-                    return
-                yield from _batch_entries(batch, header, position, topic, records)
-                position += header.size
+    for found in walk(path):
+        if isinstance(found, Broken):
+            yield {"position": found.position, "damaged": found.reason, "bytes": found.size}
+        else:
+            yield from batch_entries(found.data, found.header, found.position, topic, records)
 
 
-def _batch_entries(batch: bytes, header: BatchHeader, position: int, topic: str, records: bool) -> Iterator[Entry]:
+def batch_entries(batch: bytes, header: BatchHeader, position: int, topic: str, records: bool) -> Iterator[Entry]:
+    """One batch and what is in it: the control record, records of an internal topic, others where asked. Raises
+    whatever the decoders raise (`DECODER_ERRORS`)."""
     entry: Entry = {
         "position": position,
         "offset": header.base_offset,

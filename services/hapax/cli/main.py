@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "produce": "Write records from standard input.",
     "consume": "Print records.",
     "dump": "Print what is in segments, indexes, snapshots and coordinator logs.",
+    "verify": "Check segments, indexes, snapshots and replicas; say what is wrong and where.",
 }
 """Name -> its line; the module `hapax.cli.NAME` has a function of that name."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hapax.codec.internal_records import encode_batch
@@ -29,6 +30,12 @@ _BATCH: Final = 100
 _TIMEOUT_MS: Final = 5_000
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
+
+
+def encode_event(kind: str, at_ms: int, node_id: NodeId, fields: Mapping[str, object]) -> tuple[bytes, bytes]:
+    """Key and value of the record."""
+    value = {"v": 1, "event": kind, "at_ms": at_ms, "node_id": node_id, **fields}
+    return kind.encode(), json.dumps(value, separators=(",", ":"), default=str).encode()
 
 
 class EventLog:
@@ -51,12 +58,12 @@ class EventLog:
         self._peer: Peer | None = None
 
     def record(self, kind: str, **fields: object) -> None:
-        value = {"v": 1, "event": kind, "at_ms": self._clock.now_ms(), "node_id": self._node_id, **fields}
+        record = encode_event(kind, self._clock.now_ms(), self._node_id, fields)
         log.info(kind, **fields)
         if len(self._queue) >= MAX_QUEUED:
             self._queue.popleft()
             self.dropped += 1
-        self._queue.append((kind.encode(), json.dumps(value, separators=(",", ":"), default=str).encode()))
+        self._queue.append(record)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="events")
             self._writer.add_done_callback(self._ended)

@@ -45,11 +45,7 @@ async def claim_folder(disk: Disk, cluster_id: str, node_id: NodeId, random: Ran
         text = file.read(0, file.size()).decode("utf-8", "replace")
     finally:
         file.close()
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            fields[name.strip()] = value.strip()
+    fields = decode_properties(text)
     for name, wanted in (("cluster.id", cluster_id), ("node.id", str(node_id))):
         if fields.get(name) != wanted:
             raise FolderRefused(
@@ -57,3 +53,13 @@ async def claim_folder(disk: Disk, cluster_id: str, node_id: NodeId, random: Ran
                 "refusing to touch it"
             )
     return FolderIdentity(cluster_id, node_id, fields.get("directory.id", ""))
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Java's `name=value` lines, as far as Kafka writes them."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            fields[name.strip()] = value.strip()
+    return fields

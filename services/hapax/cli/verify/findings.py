@@ -1,0 +1,64 @@
+"""What verifying finds, and what it looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong."""
+
+    file: str
+    """With its folder."""
+    what: str
+    offset: int | None = None
+    """In the partition."""
+    position: int | None = None
+    """Byte in the file."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collected over any number of folders."""
+
+    damage: list[Finding] = field(default_factory=list)
+    """Something is lost or wrong."""
+    notes: list[Finding] = field(default_factory=list)
+    """Nothing is lost: the next start mends it, or it could not be looked at."""
+
+    def damaged(self, file: Path | str, what: str, *, offset: int | None = None, position: int | None = None) -> None:
+        self.damage.append(Finding(str(file), what, offset, position))
+
+    def noted(self, file: Path | str, what: str, *, offset: int | None = None, position: int | None = None) -> None:
+        self.notes.append(Finding(str(file), what, offset, position))
+
+    def add(self, other: Findings) -> None:
+        self.damage += other.damage
+        self.notes += other.notes
+
+    def confirmed_by(self, later: Findings) -> Findings:
+        """What a second look found again: in files that a running process changes, the rest was its work in between."""
+        again = set(later.damage)
+        return Findings([finding for finding in self.damage if finding in again], later.notes)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was read."""
+
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    index_entries: int = 0
+    snapshots: int = 0
+
+    def add(self, others: Iterable[Counts]) -> Counts:
+        for other in others:
+            for name in self.__slots__:
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self

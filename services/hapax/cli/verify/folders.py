@@ -1,0 +1,137 @@
+"""Data folders: which there are, the small files that stand in each, and the partitions below them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hapax.cli.verify.files import ReadOnlyDisk
+from hapax.cli.verify.findings import Counts, Findings
+from hapax.cli.verify.partition import Scope, Seen, check_partition
+from hapax.core.types import Offset, PartitionIndex, TopicPartition
+from hapax.runtime import node_ids, seen
+from hapax.runtime.log import layout
+
+_LOOKS = 3
+"""How often a partition is begun anew whose files a running broker removes meanwhile."""
+
+
+@dataclass(slots=True)
+class DataFolder:
+    """One node's folder, and what verifying it told."""
+
+    path: Path
+    only: str = ""
+    """Just this partition's folder; empty: all of them."""
+    cluster_id: str = ""
+    node_id: str = ""
+    stopped: bool = False
+    """Its last stop was clean."""
+    high_watermarks: dict[TopicPartition, Offset] = field(default_factory=dict)
+    partitions: list[Seen] = field(default_factory=list)
+
+    @property
+    def counts(self) -> Counts:
+        return Counts().add(partition.counts for partition in self.partitions)
+
+    def high_watermark(self, partition: Seen) -> int | None:
+        """As the node noted it last; None where it noted none."""
+        return self.high_watermarks.get(TopicPartition(partition.topic, PartitionIndex(partition.index)))
+
+
+def data_folders(path: Path) -> list[DataFolder]:
+    """What a path stands for: a node's data folder, a folder of several (as `hapax local` makes), or a partition's."""
+    if (path / layout.META_PROPERTIES).exists():
+        return [DataFolder(path)]
+    if layout.parse_partition_folder(path.name) is not None and any(path.glob(f"*{layout.LOG}")):
+        return [DataFolder(path.parent, only=path.name)]
+    return [DataFolder(found.parent) for found in sorted(path.glob(f"*/{layout.META_PROPERTIES}"))]
+
+
+def check_folder(
+    folder: DataFolder, findings: Findings, *, compacted_topics: frozenset[str], records: bool
+) -> Iterator[str]:
+    """Fills `folder`. Yields the name of each partition before it is read, for a progress display."""
+    disk = ReadOnlyDisk(folder.path)
+    names = disk.list("")
+    if layout.META_PROPERTIES in names:
+        _identity(folder, disk, findings)
+    if layout.HIGH_WATERMARK_CHECKPOINT in names:
+        try:
+            folder.high_watermarks = layout.decode_high_watermarks(disk.read(layout.HIGH_WATERMARK_CHECKPOINT))
+        except layout.LayoutError as error:
+            findings.damaged(folder.path / layout.HIGH_WATERMARK_CHECKPOINT, str(error))
+    sizes = _clean_sizes(folder, disk, names, findings)
+    if seen.FILE in names:
+        _highest_seen(folder, disk, findings)
+    for name in names:
+        path = folder.path / name
+        if layout.is_gone_folder(name, "delete") or layout.is_gone_folder(name, "stray"):
+            findings.noted(path, "a folder that is on its way out, or whose topic nobody knew")
+        elif path.is_dir() and layout.parse_partition_folder(name) is not None and folder.only in ("", name):
+            yield name
+            scope = Scope(sizes.get(name), compacted_topics, records)
+            _check_twice(folder, disk, name, scope, findings)
+
+
+def _check_twice(folder: DataFolder, disk: ReadOnlyDisk, name: str, scope: Scope, findings: Findings) -> None:
+    """Where a process may be writing, only what is still wrong at a second look is wrong."""
+    first = Findings()
+    partition = _check_stable(disk, name, scope, first)
+    if first.damage and scope.clean_size is None:
+        second = Findings()
+        partition = _check_stable(disk, name, scope, second)
+        first = first.confirmed_by(second)
+    findings.add(first)
+    if partition is not None:
+        high_watermark = folder.high_watermark(partition)
+        if high_watermark is not None and high_watermark > partition.end_offset:
+            findings.damaged(
+                partition.folder, f"ends at {partition.end_offset}, but {high_watermark} was committed here",
+                offset=partition.end_offset,
+            )  # fmt: skip
+        folder.partitions.append(partition)
+
+
+def _check_stable(disk: ReadOnlyDisk, name: str, scope: Scope, findings: Findings) -> Seen | None:
+    for look in range(1, _LOOKS + 1):
+        mine = Findings()
+        try:
+            partition = check_partition(disk, name, scope, mine)
+        except FileNotFoundError as error:
+            if look == _LOOKS:
+                findings.noted(str(error.filename), "was removed while it was read; look again")
+            continue
+        findings.add(mine)
+        return partition
+    return None
+
+
+def _identity(folder: DataFolder, disk: ReadOnlyDisk, findings: Findings) -> None:
+    path = folder.path / layout.META_PROPERTIES
+    fields = node_ids.decode_properties(disk.read(layout.META_PROPERTIES).decode("utf-8", "replace"))
+    folder.cluster_id, folder.node_id = fields.get("cluster.id", ""), fields.get("node.id", "")
+    if not folder.cluster_id or not folder.node_id.isdigit():
+        findings.damaged(path, "names no cluster.id or no node.id")
+
+
+def _clean_sizes(folder: DataFolder, disk: ReadOnlyDisk, names: list[str], findings: Findings) -> dict[str, int]:
+    """Partition folder -> bytes of its newest segment at a clean stop; nothing where the last stop was none."""
+    if layout.CLEAN_SHUTDOWN not in names:
+        return {}
+    try:
+        sizes = json.loads(disk.read(layout.CLEAN_SHUTDOWN)).get("sizes", {})
+        folder.stopped = True
+        return {str(name): int(size) for name, size in sizes.items()}
+    except (ValueError, AttributeError) as error:
+        findings.damaged(folder.path / layout.CLEAN_SHUTDOWN, f"cannot be decoded: {error}")
+        return {}
+
+
+def _highest_seen(folder: DataFolder, disk: ReadOnlyDisk, findings: Findings) -> None:
+    try:
+        seen.HighestSeen(folder.cluster_id, disk)
+    except seen.StoreRefused as error:
+        findings.damaged(folder.path / seen.FILE, str(error))

@@ -1,0 +1,137 @@
+"""A partition's state computed anew from its log, and compared with what its other files say.
+
+The log is fed to the same machine that a broker runs (`hapax.core.partition`), so a snapshot is right when the machine
+that reads it and the machine that read the log tell the same of every producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hapax.cli.verify.findings import Findings
+from hapax.core.batch import BatchHeader
+from hapax.core.control import Control
+from hapax.core.partition import AbortedTransaction, Partition
+from hapax.core.partition_types import PartitionSnapshot
+from hapax.core.sequence import MAX_SEQUENCE
+
+
+class Recomputed:
+    """Fed with every batch of the log, in order."""
+
+    def __init__(
+        self,
+        start_offset: int,
+        snapshots: Mapping[int, PartitionSnapshot],
+        paths: Mapping[int, Path],
+        findings: Findings,
+    ) -> None:
+        """`snapshots` and `paths` by offset: the ones that could be read."""
+        self._start = start_offset
+        self._snapshots = dict(sorted(snapshots.items()))
+        self._paths = paths
+        self._findings = findings
+        self._machine = Partition(log_start_offset=start_offset)
+        self.complete = start_offset == 0
+        """The machine knows everything that happened: nothing of what it was fed was missing."""
+
+    def gap(self) -> None:
+        """Something is missing here (compaction, retention, damage): until the next snapshot nothing can be told."""
+        self.complete = False
+
+    def data(self, header: BatchHeader) -> str | None:
+        """One data batch. Returns what is wrong with its sequence."""
+        self._meet_snapshots(header.base_offset)
+        wrong = self._sequence(header) if self.complete and header.base_sequence >= 0 else None
+        self._machine.replay(header)
+        return wrong
+
+    def control(self, header: BatchHeader, control: Control) -> AbortedTransaction | None:
+        """One control batch. Returns the entry that the `.txnindex` must have for it."""
+        self._meet_snapshots(header.base_offset)
+        aborted = self._machine.replay_control(header, control)
+        self._machine.advance_high_watermark(self._machine.log_end_offset)
+        return aborted
+
+    def end(self, end_offset: int) -> None:
+        self._meet_snapshots(end_offset)
+        for offset in self._snapshots:
+            path = self._paths[offset]
+            self._findings.damaged(path, f"a snapshot of offset {offset}, but the log ends at {end_offset}")
+
+    def _sequence(self, header: BatchHeader) -> str | None:
+        producer = self._machine.producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch or producer.last_sequence < 0:
+            return None
+        expected = (producer.last_sequence + 1) & MAX_SEQUENCE
+        if header.base_sequence == expected:
+            return None
+        kind = "again" if producer.last_offset >= 0 and header.base_sequence < expected else "too far"
+        return (
+            f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} where "
+            f"{expected} follows ({kind})"
+        )
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def _meet_snapshots(self, next_offset: int) -> None:
+        """Before the batch at `next_offset`."""
+        while self._snapshots and (offset := next(iter(self._snapshots))) <= next_offset:
+            snapshot = self._snapshots.pop(offset)
+            if self.complete and self._machine.log_end_offset > offset:
+                self._findings.damaged(self._paths[offset], f"a snapshot of offset {offset}, within a batch")
+                continue
+            loaded = Partition(snapshot, log_start_offset=self._start)
+            if self.complete:
+                self._compare(offset, loaded)
+            else:
+                self._machine = loaded
+                self._machine.advance_high_watermark(offset)
+                self.complete = True
+
+    def _compare(self, offset: int, loaded: Partition) -> None:
+        path, recomputed = self._paths[offset], self._machine
+        for what, said, found in (
+            ("the shard epoch", loaded.shard_epoch, recomputed.shard_epoch),
+            ("the shards' marker epochs", loaded.marker_epochs, recomputed.marker_epochs),
+            ("what is expired", loaded.producers.expired_below, recomputed.producers.expired_below),
+        ):
+            if said != found:
+                self._findings.damaged(path, f"{what}: the snapshot says {said}, the log {found}", offset=offset)
+        self._compare_each(offset, "producer", _producers(loaded), _producers(recomputed))
+        self._compare_each(offset, "open transaction of producer", _open(loaded), _open(recomputed))
+
+    def _compare_each(self, offset: int, what: str, said: dict[int, Any], found: dict[int, Any]) -> None:
+        path = self._paths[offset]
+        for producer_id in sorted(said.keys() | found.keys()):
+            mine, logs = said.get(producer_id), found.get(producer_id)
+            if mine == logs:
+                continue
+            if logs is None:
+                text = f"{what} {producer_id} is in the snapshot, but not in the log"
+            elif mine is None:
+                text = f"{what} {producer_id} is in the log, but not in the snapshot"
+            else:
+                differing = ", ".join(
+                    f"{name} {mine[name]} instead of {logs[name]}" for name in mine if mine[name] != logs[name]
+                )
+                text = f"{what} {producer_id}: {differing}"
+            self._findings.damaged(path, text, offset=offset)
+
+
+def _producers(machine: Partition) -> dict[int, dict[str, Any]]:
+    """Everything that decides on a producer's next batch, its window of five included."""
+    found = {}
+    for view in machine.describe_producers():
+        machine.producers.get(view.producer_id)
+        fields = {name: getattr(view, name) for name in view.__slots__}
+        found[view.producer_id] = fields | {"window": machine.producers.window()}
+    return found
+
+
+def _open(machine: Partition) -> dict[int, dict[str, Any]]:
+    return {
+        each.producer_id: {name: getattr(each, name) for name in each.__slots__} for each in machine.open_transactions()
+    }

@@ -1,0 +1,122 @@
+"""The replicas of one partition: byte-equal up to the high watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from hapax.cli.verify.findings import Findings
+from hapax.cli.verify.partition import Seen
+from hapax.core.errors import Refusal
+from hapax.runtime.log.walk import Batch, walk
+
+
+class Replica(NamedTuple):
+    seen: Seen
+    high_watermark: int | None
+    """As its checkpoint says, None where there is none: then its whole log must agree."""
+
+    @property
+    def bound(self) -> int:
+        end = self.seen.end_offset
+        return end if self.high_watermark is None else min(self.high_watermark, end)
+
+
+class Digest(NamedTuple):
+    """What all replicas of a partition have in common."""
+
+    topic: str
+    partition: int
+    replicas: int
+    from_offset: int
+    to_offset: int
+    """Exclusive."""
+    crc32c: int
+    """Of the bytes between the two, in the replica that has most; compacted ones may be equal without it."""
+    equal: bool
+
+
+def compare_replicas(replicas: Sequence[Replica], findings: Findings) -> Digest:
+    """Compares each replica with the one that has most."""
+    reference, *others = sorted(replicas, key=lambda replica: -replica.bound)
+    start = max(replica.seen.start_offset for replica in replicas)
+    digest, equal = _digest(reference.seen, start, reference.bound), True
+    for other in others:
+        if other.seen.topic_id != reference.seen.topic_id:
+            findings.damaged(other.seen.folder, f"is of another topic than {reference.seen.folder}")
+            equal = False
+            continue
+        if other.seen.end_offset < reference.bound:
+            findings.noted(
+                other.seen.folder,
+                f"ends at {other.seen.end_offset}; {reference.bound} is committed in {reference.seen.folder} "
+                "(a replica that is behind)",
+            )
+        equal = _compare(reference.seen, other.seen, start, min(reference.bound, other.bound), findings) and equal
+    seen = reference.seen
+    return Digest(seen.topic, seen.index, len(replicas), start, reference.bound, digest, equal)
+
+
+def _digest(seen: Seen, start: int, end: int) -> int:
+    crc = 0
+    for _, batch in _batches(seen, start, end):
+        crc = crc32c(batch.data, crc)
+    return crc
+
+
+def _batches(seen: Seen, start: int, end: int) -> Iterator[tuple[str, Batch]]:
+    """The undamaged batches that lie wholly in [start, end), with their file."""
+    for number, path in enumerate(seen.segments):
+        following = seen.segments[number + 1 :]
+        if following and int(following[0].stem) <= start:
+            continue
+        for found in walk(path):
+            if isinstance(found, Batch) and found.header.base_offset >= start:
+                if found.header.next_offset > end:
+                    return
+                yield str(path), found
+
+
+def _compare(reference: Seen, other: Seen, start: int, end: int, findings: Findings) -> bool:
+    """Says the first difference."""
+    compacted = reference.compacted or other.compacted
+    ours, theirs = _batches(reference, start, end), _batches(other, start, end)
+    mine, its = next(ours, None), next(theirs, None)
+    while mine is not None or its is not None:
+        at = mine[1].header.base_offset if mine is not None else -1
+        its_at = its[1].header.base_offset if its is not None else -1
+        if mine is not None and its is not None and at == its_at:
+            if mine[1].data != its[1].data and not (compacted and _same_records(mine[1], its[1])):
+                findings.damaged(
+                    its[0], f"differs from {mine[0]}, byte {mine[1].position}", offset=at, position=its[1].position
+                )
+                return False
+            mine, its = next(ours, None), next(theirs, None)
+        elif its is None or (mine is not None and at < its_at):
+            if not compacted:
+                findings.damaged(other.folder, f"lacks a batch that {mine[0]} has", offset=at)  # type: ignore[index]
+                return False
+            mine = next(ours, None)
+        else:
+            if not compacted:
+                findings.damaged(its[0], f"has a batch that {reference.folder} lacks", offset=its_at,
+                                 position=its[1].position)  # fmt: skip
+                return False
+            its = next(theirs, None)
+    return True
+
+
+def _same_records(mine: Batch, its: Batch) -> bool:
+    """Replicas are compacted each for itself: what both still have must be the same."""
+    from hapax.codec.records import decode_batch
+
+    if mine.header.is_control or its.header.is_control:
+        return False
+    try:
+        left = {record.offset: record for record in decode_batch(mine.data, 0, len(mine.data))}
+        right = {record.offset: record for record in decode_batch(its.data, 0, len(its.data))}
+    except Refusal:
+        return False
+    return all(left[offset] == right[offset] for offset in left.keys() & right.keys())

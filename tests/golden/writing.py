@@ -1,0 +1,250 @@
+"""One of everything that is stored, with fixed ids and times, written by today's code into a folder:
+
+    broker-0/       a data folder: segments, indexes, snapshots, checkpoints, properties
+    etcd.json       a value of every kind of key of the metadata store
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from golden.partition_writer import PartitionWriter
+from hapax.codec import metadata as etcd
+from hapax.codec import offsets_log, transaction_log
+from hapax.codec.internal_records import KeyValue, encode_batch
+from hapax.codec.records import encode_records
+from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
+from hapax.core.group import CommittedOffset, OffsetRecord
+from hapax.core.transaction_record import (
+    CommittedToken,
+    Fencing,
+    FencingCause,
+    Holder,
+    Member,
+    Policy,
+    ProducerIdentity,
+    Token,
+    Transaction,
+    TransactionPartition,
+)
+from hapax.core.transaction_states import State
+from hapax.core.types import (
+    LeaderEpoch,
+    Millis,
+    NodeId,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    RegistrationEpoch,
+    Serial,
+    ShardEpoch,
+    ShardId,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
+from hapax.kafka.events import encode_event
+from hapax.runtime.disk import RealDisk, open_folder
+from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.layout import CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks
+from hapax.runtime.node_ids import claim_folder
+from hapax.runtime.seen import HighestSeen
+
+CLUSTER_ID = "golden-cluster"
+T0 = 1_700_000_000_000
+SMALL = LogConfig(segment_bytes=8_192, index_interval_bytes=512, checkpoint_bytes=1 << 20)
+
+
+def topic_id(number: int) -> TopicId:
+    return TopicId(bytes([number]) * 16)
+
+
+FLIGHTS, TXN_STATE, OFFSETS, EVENTS = map(topic_id, (1, 2, 3, 4))
+
+
+async def write_everything(folder: Path) -> None:
+    await write_data_folder(folder / "broker-0")
+    values = {key: json.loads(value) for key, value in sorted(etcd_values())}
+    # One value a line, as text: what a person reviews is what is stored.
+    lines = [f" {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in values.items()]
+    (folder / "etcd.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+async def write_data_folder(root: Path) -> None:
+    """A node's data folder after a clean stop."""
+    disk = open_folder(str(root))
+    try:
+        await claim_folder(disk, CLUSTER_ID, NodeId(0), random.Random(1))
+        seen = HighestSeen(CLUSTER_ID, disk)
+        seen.check_revision(42)
+        seen.saw_producer_id(3_000)
+        await seen.close()
+        writers = [
+            await _flights(disk), await _transaction_state(disk), await _consumer_offsets(disk), await _events(disk),
+        ]  # fmt: skip
+        ends = {_place(writer): writer.machine.high_watermark for writer in writers}
+        sizes = {writer.folder: await writer.close() for writer in writers}
+        await disk.write_atomically(HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks(ends))
+        clean = {"version": 0, "brokerEpoch": -1, "sizes": sizes}
+        await disk.write_atomically(CLEAN_SHUTDOWN, json.dumps(clean).encode())
+    finally:
+        disk.close()
+
+
+def _place(writer: PartitionWriter) -> TopicPartition:
+    topic, _, index = writer.folder.rpartition("-")
+    return TopicPartition(topic, PartitionIndex(int(index)))
+
+
+# --- partitions ---------------------------------------------------------------------------------------------------
+
+
+def data(
+    producer: tuple[int, int, int], values: Sequence[bytes], at_ms: int, *, transactional: bool = False
+) -> bytearray:
+    """One batch of (producer id, epoch, first sequence)."""
+    records = [(at_ms + i, b"k%d" % i, value, [("h", b"1")]) for i, value in enumerate(values)]
+    producer_id, epoch, sequence = producer
+    return encode_records(
+        records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
+
+
+async def _flights(disk: RealDisk) -> PartitionWriter:
+    """Clients' records: plain, idempotent, committed, aborted, still open; a lease; two leaders; three segments."""
+    writer = PartitionWriter(disk, "flights", 0, FLIGHTS, SMALL)
+    for i in range(12):
+        writer.append(data((1_000, 0, 3 * i), [b"%03d" % i * 100] * 3, T0 + 1_000 * i))
+        if i == 5:
+            writer.append(data((2_000, 4, 0), [b"committed"] * 2, T0 + 5_100, transactional=True))
+            writer.append(data((2_001, 0, 0), [b"aborted"], T0 + 5_200, transactional=True))
+            writer.control(Marker(2_000, 5, commit=True, coordinator_epoch=7, serial=1, shard=33), T0 + 5_300)
+            writer.control(Marker(2_001, 1, commit=False, coordinator_epoch=7, serial=9, shard=33), T0 + 5_400)
+    await writer.checkpoint()
+    writer.leader_epoch = 3
+    writer.append(data((-1, -1, -1), [b"of no producer"], T0 + 20_000))
+    writer.control(ProducerFence(3_000, 2, T0 + 600_000), T0 + 20_100)
+    writer.append(data((3_000, 2, 0), [b"leased"] * 4, T0 + 20_200))
+    writer.control(ProducerExpiry(4, T0 + 20_300), T0 + 20_300)
+    for i in range(10):
+        writer.append(data((2_000, 5, 2 * i), [b"again %d" % i * 60] * 2, T0 + 21_000 + i, transactional=True))
+    writer.control(Marker(2_000, 6, commit=False, coordinator_epoch=8, serial=2, shard=33), T0 + 22_000)
+    writer.append(data((2_002, 0, 0), [b"open"] * 2, T0 + 23_000, transactional=True))
+    return writer
+
+
+def transaction_records() -> Iterator[KeyValue]:
+    """Every state, every field."""
+    partitions = (
+        TransactionPartition("flights", FLIGHTS, PartitionIndex(0)),
+        TransactionPartition("flights", FLIGHTS, PartitionIndex(3)),
+        TransactionPartition("__consumer_offsets", OFFSETS, PartitionIndex(3)),
+    )
+    common = {
+        "producer_id": ProducerId(2_000), "producer_epoch": ProducerEpoch(5), "timeout_ms": 30_000,
+        "client_version": 2, "start_ms": TimestampMs(T0), "last_update_ms": TimestampMs(T0 + 1),
+        "serial": Serial(2), "holder": Holder("rdkafka", "10.0.0.1:4000"),
+    }  # fmt: skip
+    for state in State:
+        with_partitions = {"partitions": partitions} if state not in (State.EMPTY, State.DEAD) else {}
+        yield _transaction(f"t-{state.name}", state, **common, **with_partitions)
+    yield _transaction(
+        "exhausted", State.PREPARE_COMMIT, **common, partitions=partitions[:1],
+        last_producer_epoch=ProducerEpoch(32_766), previous_producer_id=ProducerId(1_999),
+        next_producer_id=ProducerId(2_050), elapsed_ms=Millis(1_200), limit_ms=Millis(30_000),
+    )
+    fencing = Fencing(
+        FencingCause.INITIALIZED, TimestampMs(T0 + 5), "new", "10.0.0.2:4001", ProducerId(2_000), ProducerEpoch(5),
+        Serial(2), Holder("old", "10.0.0.1:4000"),
+    )
+    yield _transaction("fenced", State.COMPLETE_ABORT, **common, fencing=fencing,
+                       policy=Policy(("flights", "delays"), 120_000))  # fmt: skip
+    yield _transaction(
+        "spark-q", State.PREPARE_COMMIT, **{**common, "holder": None},
+        tokens=(CommittedToken("q", 6, 100, Serial(1), TimestampMs(T0)),), open_token=Token("q", 7),
+        members=(
+            Member("task-0", ProducerId(10), ProducerEpoch(1), partitions[:2], partitions[:1]),
+            Member("task-1", ProducerId(11), ProducerEpoch(0)),
+        ),
+        idle_members=(ProducerIdentity(ProducerId(12), ProducerEpoch(3)),),
+    )
+    yield transaction_log.encode_key("forgotten"), None
+
+
+def _transaction(name: str, state: State, **fields: object) -> KeyValue:
+    transaction = Transaction(transactional_id=name, state=state, **fields)  # type: ignore[arg-type]
+    return transaction_log.encode_key(name), transaction_log.encode_value(transaction)
+
+
+async def _transaction_state(disk: RealDisk) -> PartitionWriter:
+    writer = PartitionWriter(disk, "__transaction_state", 33, TXN_STATE, LogConfig(compact=True, delete=False))
+    writer.control(ShardFence(7, 100), T0)
+    writer.append(encode_batch(list(transaction_records()), T0 + 1))
+    return writer
+
+
+def offset_records() -> Iterator[KeyValue]:
+    """Versions 1, 3 and 4, a tombstone, a group's."""
+    where = TopicPartition("flights", PartitionIndex(0))
+    for group, offset in (
+        ("v3", CommittedOffset(Offset(5), 2, "m", TimestampMs(T0))),
+        ("v1", CommittedOffset(Offset(6), -1, "", TimestampMs(T0), TimestampMs(T0 + 9))),
+        ("v4", CommittedOffset(Offset(7), 3, "", TimestampMs(T0), topic_id=FLIGHTS)),
+    ):
+        record = OffsetRecord(group, where, offset)
+        yield offsets_log.encode_key(record), offsets_log.encode_value(offset)
+    yield offsets_log.encode_key(OffsetRecord("gone", where, None)), None
+    yield offsets_log.encode_group_key("gone"), None
+
+
+async def _consumer_offsets(disk: RealDisk) -> PartitionWriter:
+    writer = PartitionWriter(disk, "__consumer_offsets", 3, OFFSETS, LogConfig(compact=True, delete=False))
+    writer.control(ShardFence(2, 101), T0)
+    records = list(offset_records())
+    writer.append(encode_batch(records, T0 + 1))
+    for producer_id, commit in ((2_000, True), (2_001, False)):
+        writer.append(encode_batch(records[:1], T0 + 2, producer_id=producer_id, producer_epoch=5))
+        writer.control(Marker(producer_id, 6, commit=commit, coordinator_epoch=8, serial=3, shard=33), T0 + 3)
+    return writer
+
+
+async def _events(disk: RealDisk) -> PartitionWriter:
+    writer = PartitionWriter(disk, "__hapax_events", 0, EVENTS, LogConfig())
+    fenced = encode_event("producer_fenced", T0, NodeId(100), {"transactional_id": "fenced", "producer_id": 2_000})
+    writer.append(encode_batch([fenced], T0))
+    return writer
+
+
+# --- the metadata store -------------------------------------------------------------------------------------------
+
+
+def etcd_values() -> Iterator[tuple[str, bytes]]:
+    """A value for every kind of key, each optional field set."""
+    keys = etcd.Keys(CLUSTER_ID)
+    nodes = (NodeId(0), NodeId(1), NodeId(2))
+    yield keys.cluster, etcd.ClusterRecord(CLUSTER_ID, 50, 50, T0).encode()
+    yield keys.node(nodes[0]), etcd.NodeRecord(
+        nodes[0], "broker", "10.0.0.1", 9092, "10.0.0.1:9093", "10.0.0.1:9094", bytes(range(16)), "a", "folder-1",
+        RegistrationEpoch(12), "draining",
+    ).encode()
+    yield keys.topic("flights"), etcd.TopicRecord(FLIGHTS, "flights", 1, 3, {"retention.ms": "1000"}).encode()
+    yield keys.deleted(topic_id(9)), etcd.DeletedTopicRecord(topic_id(9), "old", T0).encode()
+    yield keys.partition(FLIGHTS, PartitionIndex(0)), etcd.PartitionRecord(
+        nodes[1], LeaderEpoch(3), RegistrationEpoch(20), nodes, nodes[1:], LeaderEpoch(3),
+        (RegistrationEpoch(20), RegistrationEpoch(21)), adding=nodes[2:], removing=nodes[:1],
+    ).encode()
+    for kind in ("txn", "group"):
+        yield keys.shard(kind, ShardId(7)), etcd.ShardRecord(  # type: ignore[arg-type]
+            NodeId(100), RegistrationEpoch(30), ShardEpoch(7)
+        ).encode()
+    yield keys.pid_next, etcd.PidCounterRecord(ProducerId(5_000)).encode()
+    where = TopicIdPartition(FLIGHTS, PartitionIndex(0))
+    yield keys.pid_lease("loader/1"), etcd.PidLeaseRecord(
+        "loader/1", ProducerId(3_000), ProducerEpoch(2), "loader on a", T0, T0 + 600_000, (where,), {where: 336_776}
+    ).encode()
+    yield keys.controller, etcd.ControllerRecord(NodeId(300), "10.0.0.9:9093", RegistrationEpoch(4)).encode()
