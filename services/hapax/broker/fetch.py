@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
+from hapax.broker.followers import diverging
 from hapax.broker.replica import Replica
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.fetch import (
@@ -18,7 +19,6 @@ from hapax.kafka.fetch import (
 )
 from hapax.kafka.table import DEFERRED, CloseConnection, RequestContext
 from hapax.runtime import telemetry
-from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.segment import LogRange
 from hapax.runtime.log.segment_log import Cold
 from hapax.runtime.ports import Chunk
@@ -38,30 +38,25 @@ class FetchService:
 
     def __init__(
         self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
-        incidents: Incidents, metrics: telemetry.Metrics,
+        followers: Callable[[RequestContext, FetchRequest], object], metrics: telemetry.Metrics,
     ) -> None:
-        """`leader_of` says (node, epoch) of a partition that is led elsewhere. `max_bytes` bounds a response."""
+        """`leader_of` says (node, epoch) of a partition that is led elsewhere. `max_bytes` bounds a response.
+        `followers` answers those who ask in the name of a replica."""
         self.find = find
         self.leader_of = leader_of
         self.max_bytes = max_bytes
         self.waiting: dict[Poll, None] = {}
         self.fetched_bytes = metrics.counter("broker_fetched_bytes_total", "Bytes of batches in answers to Fetch.")
-        self._incidents = incidents
+        self._followers = followers
         metrics.observe(
             "broker_waiting_fetches", "Fetch requests that wait for data.", lambda: [((), len(self.waiting))]
         )
 
     def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
+        if request.replica_id >= 0:
+            return self._followers(ctx, request)
         if request.session_id != 0:
             return encode_response(ctx.api_version, FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, []))
-        if request.replica_id >= 0:
-            self._incidents(
-                "replica", "refused a fetch in the name of a replica", peer=ctx.connection.peer,
-                replica=request.replica_id,
-            )
-            return encode_response(ctx.api_version, FetchResult(0, 0, [
-                failed(p, ErrorCode.NOT_LEADER_OR_FOLLOWER) for p in request.partitions
-            ]))
         return Poll(self, ctx, request).start()
 
     def close(self) -> None:
@@ -166,13 +161,7 @@ class Poll:
         """Where the client's log and this one part ways, if they do (KIP-595)."""
         if partition.last_fetched_epoch < 0:
             return None
-        machine = replica.machine
-        epoch, end = machine.leader_epochs.end_offset_of(partition.last_fetched_epoch, machine.log_end_offset)
-        if end < 0:
-            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {partition.last_fetched_epoch} is not known")
-        if epoch < partition.last_fetched_epoch or end < partition.offset:
-            return epoch, end
-        return None
+        return diverging(replica, partition.last_fetched_epoch, partition.offset)
 
     async def _warm(self, cold: Sequence[tuple[Replica, Cold]]) -> None:
         """Reads ahead off the loop what the attempt found cold (rule 18)."""

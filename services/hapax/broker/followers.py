@@ -56,6 +56,7 @@ class Followers:
             ]))
         session = self._sessions.get(node.node_id)
         if request.session_epoch == 0:
+            self._sweep()
             if session is not None:
                 session.end()
             session = self._sessions[node.node_id] = Session(self, node, ctx.connection.serial)
@@ -71,8 +72,8 @@ class Followers:
         node = None if shown is None else self.partitions.view.registered(shown[1], shown[2])
         return node if node is not None and node.node_id == request.replica_id and node.role == "broker" else None
 
-    def sweep(self) -> None:
-        """Ends the sessions of connections that are gone. To be called now and then."""
+    def _sweep(self) -> None:
+        """Ends the sessions of connections that are gone."""
         for node_id, session in list(self._sessions.items()):
             if session.closed:
                 session.end()

@@ -1,8 +1,9 @@
-"""The partitions of a broker: which of them it leads, where their folders are, how they come and go.
+"""The partitions of a broker: which of them it leads or copies, where their folders are, how they come and go.
 
-The metadata store says who leads; this follows it. A broker serves a partition only where the store names it *and*
-this very registration of it, so a restarted process never serves under an old leader epoch (rule 5). A deleted
-topic's folder goes and never comes back, since folders carry the topic's id (rule 10).
+The metadata store says who leads and who else has a replica; this follows it. A broker serves a partition only where
+the store names it *and* this very registration of it, so a restarted process never serves under an old leader epoch
+(rule 5). Where it has a replica and does not lead, it copies from whoever does. A deleted topic's folder goes and never
+comes back, since folders carry the topic's id (rule 10); so does that of a replica that was moved away.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from hapax.broker.copying import Copying
+from hapax.broker.fetcher import Fetchers
+from hapax.broker.high_watermarks import HighWatermarks
+from hapax.broker.in_sync import InSync
 from hapax.broker.replica import Replica, Shared, open_replica
+from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
+from hapax.core.replication import Replication
+from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition, TopicPartition
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Partition, Topic
 from hapax.runtime.guarded_writes import accept_partitions
@@ -22,9 +29,11 @@ from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.layout import (
     CLEAN_SHUTDOWN,
+    INHERITED,
     LOG,
     PARTITION_METADATA,
     LayoutError,
+    decode_inherited,
     decode_partition_metadata,
     encode_partition_metadata,
     gone_folder,
@@ -39,6 +48,7 @@ from hapax.runtime.settings import Settings, SettingsError
 
 log = telemetry.logger("partitions")
 
+INTACT_SINCE: Final = "intact-since.json"
 _OPEN_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.1
 _REOPEN_S: Final = 1.0
@@ -49,7 +59,7 @@ class PartitionSet:
 
     def __init__(
         self, shared: Shared, view: ClusterView, store: MetadataStore, settings: Settings,
-        newest_connection: Callable[[], int],
+        newest_connection: Callable[[], int], fetchers: Fetchers,
     ) -> None:
         """`newest_connection`: the greatest serial of a client's connection so far (rule 4)."""
         self.shared = shared
@@ -59,6 +69,11 @@ class PartitionSet:
         self.by_id: dict[tuple[bytes, int], Replica] = {}
         self.replicas: dict[TopicIdPartition, Replica] = {}
         """Open ones, whether they serve or not."""
+        self.fetchers = fetchers
+        self.in_sync = InSync(view, store, shared.clock, self.led, settings.replica_lag_time_max_ms)
+        self.high_watermarks = HighWatermarks(shared.disk)
+        self.intact_since = 0
+        """What this folder had when a process of that registration had it is still there; 0: only what it has now."""
         self._newest_connection = newest_connection
         self._store = store
         self._registration: Registration | None = None
@@ -69,6 +84,7 @@ class PartitionSet:
         self._unopened: set[TopicIdPartition] = set()
         self._wake = asyncio.Event()
         self._follower: Task | None = None
+        self._checkpoints: Task | None = None
         self._unfollow: Callable[[], None] | None = None
 
     # --- find -----------------------------------------------------------------------------------------------------
@@ -94,6 +110,10 @@ class PartitionSet:
             return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def led(self) -> list[Replica]:
+        """Those that are served here."""
+        return [replica for replica in self.replicas.values() if replica.serving]
+
     def settled(self) -> bool:
         """Everything that the store gives this node is served, under this registration."""
         registration = self._registration
@@ -111,10 +131,14 @@ class PartitionSet:
     async def start(self) -> None:
         """Looks through the data folder."""
         disk = self.shared.disk
-        if disk.exists(CLEAN_SHUTDOWN):
+        clean = disk.exists(CLEAN_SHUTDOWN)
+        if clean:
             self._clean = _read_clean_shutdown(disk)
             disk.remove(CLEAN_SHUTDOWN)
             await disk.sync_folder("")
+        if clean or self.settings.durability == "fsync":
+            self.intact_since = _read_intact_since(disk)
+        self.high_watermarks.load()
         for name in disk.list(""):
             if is_gone_folder(name, "delete"):
                 disk.discard(name)
@@ -141,12 +165,14 @@ class PartitionSet:
 
     def follow(self, registration: Registration) -> None:
         """Begins to serve what the store assigns to this registration."""
-        self._registration = registration
+        self._registration = self.fetchers.registration = registration
+        self.in_sync.start(registration)
         self._unfollow = self.view.on_change(self._on_change)
         for partition in [*self._folders, *(p.id for p in self.view.partitions())]:
             self._changed[partition] = None
         self._wake.set()
         self._follower = asyncio.get_running_loop().create_task(self._follow(), name="partitions")
+        self._checkpoints = asyncio.get_running_loop().create_task(self._checkpoint(), name="high-watermarks")
 
     def _on_change(self, changes: Changes) -> None:
         for name in changes.topics:
@@ -159,7 +185,12 @@ class PartitionSet:
                     self._changed[partition] = None
         for partition in changes.partitions:
             self._changed[partition] = None
-            self._resign_unless_mine(partition)
+            replica = self.replicas.get(partition)
+            if replica is not None:  # those that are open need not wait for those that are not
+                self._assume(replica)
+        if changes.nodes:
+            self.fetchers.nodes_changed()
+            self.in_sync.nodes_changed()
         if self._changed:
             self._wake.set()
 
@@ -186,8 +217,9 @@ class PartitionSet:
             self._wake.clear()
             changed, self._changed = list(self._changed), {}
             limit = asyncio.Semaphore(_OPEN_AT_ONCE)
-            await asyncio.gather(*(self._reconcile(partition, limit) for partition in changed))
             try:
+                await self._accept(changed)  # what serves already does not wait for what has to be opened first
+                await asyncio.gather(*(self._reconcile(partition, limit) for partition in changed))
                 await self._accept(changed)
             except MetadataUnavailable as error:
                 log.warning("the store did not take the acceptances; trying again", error=error)
@@ -213,11 +245,46 @@ class PartitionSet:
             return None
         return assigned
 
-    def _resign_unless_mine(self, partition: TopicIdPartition) -> None:
-        replica = self.replicas.get(partition)
-        if replica is not None and replica.serving and self._mine(partition) is None:
-            log.info("no longer the leader", partition=replica.name, leader_epoch=replica.leader_epoch)
+    def _assume(self, replica: Replica) -> None:
+        """Takes the part that the image gives this node: it leads, or copies, or neither."""
+        assigned = self.view.partition(*replica.id)
+        if assigned is None or not self._believable(replica, assigned):
             self._withdraw(replica)
+            self.fetchers.leave(replica)
+        elif self._mine(replica.id) is not None:
+            if self.fetchers.leave(replica):
+                self._lead(replica, assigned)
+            else:
+                self._when_idle(replica)
+        else:
+            if replica.serving:
+                log.info("no longer the leader", partition=replica.name, leader_epoch=replica.leader_epoch)
+            self._withdraw(replica)
+            if not self._is_replica(assigned):
+                self.fetchers.leave(replica)  # `_reconcile` removes it
+            elif not self.fetchers.follow(replica, assigned.record):
+                self._when_idle(replica)
+
+    def _when_idle(self, replica: Replica) -> None:
+        """Its log is being cut: looks again afterwards."""
+        if isinstance(replica.copies, Copying):
+            replica.copies.when_idle(lambda: self._look_again(replica.id))
+
+    def _believable(self, replica: Replica, assigned: Partition) -> bool:
+        """A leader epoch below what the log itself has is an older store's (rule 12)."""
+        known = replica.machine.leader_epochs.latest
+        if assigned.record.leader_epoch >= known:
+            return True
+        self.view.refuse(
+            f"the metadata store gives {replica.name} the leader epoch {assigned.record.leader_epoch}, but its log "
+            f"here has records of epoch {known}: it was restored from an old backup or lost writes; refusing to "
+            "follow it"
+        )
+        return False
+
+    def _is_replica(self, assigned: Partition) -> bool:
+        assert self._registration is not None
+        return self._registration.record.node_id in assigned.record.replicas
 
     def _withdraw(self, replica: Replica) -> None:
         self.by_name.pop((replica.topic, replica.index), None)
@@ -228,10 +295,13 @@ class PartitionSet:
         async with limit:
             try:
                 if self.view.is_deleted(partition.topic_id):
-                    await self._remove(partition)
+                    await self._remove(partition, "a deleted topic's")
                     return
-                topic = self.view.topic_by_id(partition.topic_id)
-                if topic is None or self._mine(partition) is None:
+                topic, assigned = self.view.topic_by_id(partition.topic_id), self.view.partition(*partition)
+                if topic is None or assigned is None:
+                    return
+                if not self._is_replica(assigned) and self._mine(partition) is None:
+                    await self._remove(partition, "a replica's that has moved away")
                     return
                 replica = self.replicas.get(partition) or await self._open(topic, partition)
             except SyncFailed as error:
@@ -242,7 +312,7 @@ class PartitionSet:
                 return
         self._unopened.discard(partition)
         if await self.view.saw_in_log(replica.machine.producers.highest):
-            self._lead(replica)
+            self._assume(replica)
 
     def _cannot_open(self, partition: TopicIdPartition, error: OSError) -> None:
         """Mostly a full disk. One line, and another attempt every second."""
@@ -259,25 +329,39 @@ class PartitionSet:
         topic = self.view.topic_by_id(partition.topic_id)
         return partition_folder("?" if topic is None else topic.name, partition.partition)
 
-    def _lead(self, replica: Replica) -> None:
-        """Also when the opening took so long that somebody else leads by now: then nothing happens."""
-        assigned = self._mine(replica.id)
-        if assigned is None:
-            return
-        epoch = assigned.record.leader_epoch
-        if replica.serving and replica.leader_epoch == epoch:
-            return
-        replica.resign()
-        written_under = replica.machine.leader_epochs.latest
-        if written_under >= epoch:  # by a former life, or by another leader: every new one is given a higher epoch
-            self.view.refuse(
-                f"the metadata store has {replica.name} led under epoch {epoch} from now on, but its log was written "
-                f"under epoch {written_under} before: the store was restored from an old backup; refusing to follow it"
-            )
-            return
-        replica.lead(epoch, self._newest_connection())
-        self.by_name[replica.topic, replica.index] = replica
-        self.by_id[replica.id.topic_id, replica.index] = replica
+    def _lead(self, replica: Replica, assigned: Partition) -> None:
+        """Serves under the record's epoch, or learns what changed under it."""
+        record, now_ms = assigned.record, self.shared.clock.monotonic_ms()
+        replication = replica.replication
+        log_end = replica.machine.log_end_offset
+        if not replica.serving or replica.leader_epoch != record.leader_epoch:
+            replica.resign()
+            replica.lead(record.leader_epoch, self._newest_connection(), self._replication(replica, assigned))
+            self.by_name[replica.topic, replica.index] = replica
+            self.by_id[replica.id.topic_id, replica.index] = replica
+        elif replication is None:
+            replica.replication = self._replication(replica, assigned)
+            replica.members_changed()
+            replica.advance(replica.durable_end)
+        else:
+            replication.stored(record.replicas, record.isr, assigned.mod_revision, log_end=log_end, now_ms=now_ms)
+            replica.members_changed()
+            if replication.sole:
+                replica.replication = None
+                replica.advance(replica.durable_end)
+        if replica.replication is not None:
+            self.in_sync.reconsider(replica)
+
+    def _replication(self, replica: Replica, assigned: Partition) -> Replication | None:
+        """None: nobody else has a part in the partition."""
+        assert self._registration is not None
+        record, me = assigned.record, self._registration.record.node_id
+        if record.replicas == (me,) and record.isr == (me,):
+            return None
+        return Replication(
+            me, record.replicas, record.isr, assigned.mod_revision, log_end=replica.machine.log_end_offset,
+            min_insync=replica.settings.min_insync_replicas, now_ms=self.shared.clock.monotonic_ms(),
+        )
 
     async def _open(self, topic: Topic, partition: TopicIdPartition) -> Replica:
         replica = Replica(self.shared, topic.name, partition, self._settings_of(topic), internal=topic.internal)
@@ -287,7 +371,10 @@ class PartitionSet:
         else:
             started = asyncio.get_running_loop().time()
             clean = self._clean.get(known, -1) == _newest_log_size(self.shared.disk, known)
-            recovery = await open_replica(replica, known, clean=clean)
+            self._read_inherited(replica, known)
+            name = TopicPartition(topic.name, partition.partition)
+            recovery = await open_replica(replica, known, clean=clean, high_watermark=self.high_watermarks.of(name))
+            replica.copied(new_epoch=False)
             if not recovery.clean:
                 log.info(
                     "recovered after an unclean stop", partition=replica.name, from_offset=recovery.from_offset,
@@ -299,8 +386,23 @@ class PartitionSet:
         self.replicas[partition] = replica
         return replica
 
+    def _read_inherited(self, replica: Replica, folder: str) -> None:
+        """The leader's producers, where the copy had not come to their offset when it was stopped."""
+        disk, path = self.shared.disk, f"{folder}/{INHERITED}"
+        if not disk.exists(path):
+            return
+        file = disk.open(path)
+        try:
+            offset, snapshot = decode_inherited(file.read(0, file.size()))
+            replica.inherited = decode_snapshot(snapshot, offset)
+        except (LayoutError, DamagedSnapshot) as error:
+            log.error("what was inherited cannot be read", partition=replica.name, error=error)
+        finally:
+            file.close()
+
     async def _make(self, replica: Replica, topic: Topic) -> None:
         disk = self.shared.disk
+        await self.high_watermarks.forget(TopicPartition(replica.topic, replica.id.partition))
         folder = partition_folder(topic.name, replica.index)
         if disk.exists(folder):
             for other, name in list(self._folders.items()):
@@ -318,10 +420,14 @@ class PartitionSet:
         replica.opened(segment_log)
         self._folders[replica.id] = folder
 
-    async def _remove(self, partition: TopicIdPartition) -> None:
-        replica = self.replicas.pop(partition, None)
+    async def _remove(self, partition: TopicIdPartition, whose: str) -> None:
+        replica = self.replicas.get(partition)
         if replica is not None:
             self._withdraw(replica)
+            if not self.fetchers.leave(replica):
+                self._when_idle(replica)
+                return
+            del self.replicas[partition]
             await replica.close(checkpoint=False)
         folder = self._folders.pop(partition, None)
         if folder is not None:
@@ -330,19 +436,39 @@ class PartitionSet:
             disk.rename(folder, gone)
             await disk.sync_folder("")
             disk.discard(gone)
-            log.info("removed a deleted topic's folder", folder=folder)
+            log.info(f"removed {whose} folder", folder=folder)
+
+    # --- high watermarks ------------------------------------------------------------------------------------------
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.replica_high_watermark_checkpoint_interval_ms / 1000)
+            try:
+                await self._write_high_watermarks()
+            except OSError as error:
+                log.warning("high watermarks were not written", error=error)
+
+    async def _write_high_watermarks(self) -> None:
+        await self.high_watermarks.write({
+            TopicPartition(replica.topic, replica.id.partition): replica.machine.high_watermark
+            for replica in self.replicas.values() if replica.machine.high_watermark
+        })
 
     # --- end ------------------------------------------------------------------------------------------------------
 
     def stop_serving(self) -> None:
-        """Answers whoever waits that this node leads nothing any more."""
+        """Answers whoever waits that this node leads nothing any more; copies nothing any more."""
         self._stop_hearing()
+        for replica in list(self.replicas.values()):
+            self.fetchers.leave(replica)
         for replica in list(self.replicas.values()):
             self._withdraw(replica)
 
     async def close_cleanly(self) -> None:
         """Checkpoints and closes everything; the next start reads no log. Raises SyncFailed, OSError."""
         await self._stop_following()
+        await asyncio.gather(*(_idle(replica) for replica in self.replicas.values()))
+        await self._write_high_watermarks()
         limit = asyncio.Semaphore(_OPEN_AT_ONCE)
 
         async def close(replica: Replica) -> None:
@@ -370,10 +496,40 @@ class PartitionSet:
 
     async def _stop_following(self) -> None:
         self._stop_hearing()
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
-            self._follower = None
+        tasks = [task for task in (self._follower, self._checkpoints) if task is not None]
+        self._follower = self._checkpoints = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.in_sync.close()
+        await self.fetchers.close()
+
+
+async def write_intact_since(disk: Disk, intact_since: int, registration: int) -> None:
+    """To be called once the process is registered: `intact_since` as in the node's record, 0: since this one."""
+    content = {"v": 1, "intact_since": intact_since or registration}
+    await disk.write_atomically(INTACT_SINCE, json.dumps(content).encode())
+
+
+def _read_intact_since(disk: Disk) -> int:
+    if not disk.exists(INTACT_SINCE):
+        return 0
+    file = disk.open(INTACT_SINCE)
+    try:
+        return int(json.loads(file.read(0, file.size()))["intact_since"])
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("since when this folder is intact cannot be read", error=error)
+        return 0
+    finally:
+        file.close()
+
+
+async def _idle(replica: Replica) -> None:
+    """Returns when nothing is at work in a log that was being cut."""
+    if isinstance(replica.copies, Copying) and replica.copies.busy:
+        idle = asyncio.Event()
+        replica.copies.when_idle(idle.set)
+        await idle.wait()
 
 
 def _read_clean_shutdown(disk: Disk) -> dict[str, int]:

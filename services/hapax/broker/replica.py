@@ -149,6 +149,7 @@ class Shared:
     """Sends a question to the transaction's coordinator; its answer comes to `Replica.answered`."""
     fenced: Callable[[Replica, BatchHeader, Settles], None]
     """Hears of every batch that was refused because its producer was fenced."""
+    node_id: int = 0
     reconsider: Callable[[Replica], None] = lambda replica: None
     """The in-sync set of a partition that is led here may have to change."""
 
@@ -282,7 +283,10 @@ class Replica:
         """The in-sync set is another one, or min.insync.replicas."""
         replication = self.replication
         in_sync = 1 if replication is None else len(replication.isr)
-        self.too_few_in_sync = in_sync < self.settings.min_insync_replicas
+        required = self.settings.min_insync_replicas
+        if self.internal:  # a cluster too small for the setting has to work all the same
+            required = min(required, 1 if replication is None else len(replication.replicas))
+        self.too_few_in_sync = in_sync < required
         if replication is None:
             return
         if self.too_few_in_sync:

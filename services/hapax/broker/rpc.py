@@ -10,10 +10,11 @@ from google.protobuf.message import DecodeError
 
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
+from hapax.broker.snapshots import Snapshots
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import ProducerView
-from hapax.core.types import TopicId, TopicIdPartition
+from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.ports import RpcError, RpcHandler
 
@@ -27,12 +28,15 @@ class BrokerRpc:
         """`transactional_id_of(partition, producer id)`: where this broker happens to know it, else ""."""
         self._partitions = partitions
         self._transactional_id_of = transactional_id_of
+        self._snapshots = Snapshots()
 
     def handlers(self) -> dict[str, RpcHandler]:
         return {
             SERVICE + "WriteMarkers": self.write_markers,
             SERVICE + "DescribeProducers": self.describe_producers,
             SERVICE + "FenceProducer": self.fence_producer,
+            SERVICE + "FetchSnapshot": self.fetch_snapshot,
+            SERVICE + "DescribeReplicas": self.describe_replicas,
         }
 
     def _find(self, partition: common_pb2.TopicPartition) -> Replica:
@@ -126,6 +130,51 @@ class BrokerRpc:
             return broker_pb2.FenceProducerResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
         assert view is not None
         return broker_pb2.FenceProducerResponse(state=self._state(replica, view)).SerializeToString()
+
+
+    # --- replicas -------------------------------------------------------------------------------------------------
+
+    async def fetch_snapshot(self, payload: bytes) -> bytes:
+        request = _decoded(broker_pb2.FetchSnapshotRequest, payload)
+        try:
+            replica = self._find(request.partition)
+            response = await self._snapshots.piece(replica, request.leader_epoch, request.offset, request.position)
+        except Refusal as refusal:
+            response = broker_pb2.FetchSnapshotResponse(error=refusal.code, reason=refusal.reason)
+        return response.SerializeToString()
+
+    async def describe_replicas(self, payload: bytes) -> bytes:
+        request = _decoded(broker_pb2.DescribeReplicasRequest, payload)
+        replicas = self._partitions.replicas
+        wanted = [
+            TopicIdPartition(TopicId(asked.topic_id), PartitionIndex(asked.partition)) for asked in request.partitions
+        ] or list(replicas)
+        described = []
+        for partition in wanted:
+            replica = replicas.get(partition)
+            named = common_pb2.TopicPartition(topic_id=partition.topic_id, partition=partition.partition)
+            described.append(
+                broker_pb2.PartitionReplicas(partition=named, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                if replica is None else _described(named, replica))
+        return broker_pb2.DescribeReplicasResponse(partitions=described).SerializeToString()
+
+
+def _described(named: common_pb2.TopicPartition, replica: Replica) -> broker_pb2.PartitionReplicas:
+    machine, replication = replica.machine, replica.replication
+    me = replica.shared.node_id
+    if replication is None:
+        states = [broker_pb2.ReplicaState(node_id=me, end_offset=replica.durable_end, in_sync=replica.serving)]
+    else:
+        states = [
+            broker_pb2.ReplicaState(
+                node_id=node, end_offset=replication.end_of(node), in_sync=node in replication.isr)
+            for node in replication.replicas
+        ]
+    return broker_pb2.PartitionReplicas(
+        partition=named, leader_epoch=replica.leader_epoch, leads=replica.serving,
+        log_start_offset=machine.log_start_offset, log_end_offset=machine.log_end_offset,
+        high_watermark=machine.high_watermark, size_bytes=replica.log.size(), replicas=states,
+    )
 
 
 async def _when_durable(replica: Replica, end_offset: int, places: list[common_pb2.PartitionError]) -> None:

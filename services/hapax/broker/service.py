@@ -8,16 +8,21 @@ from typing import Final
 
 from hapax.broker.calls import OffsetService, ProducerService, ProduceService
 from hapax.broker.commit import Committer
+from hapax.broker.copying import Lost
 from hapax.broker.fetch import FetchService
-from hapax.broker.partitions import PartitionSet
+from hapax.broker.fetcher import Fetchers, Surroundings
+from hapax.broker.followers import Followers
+from hapax.broker.partitions import PartitionSet, write_intact_since
 from hapax.broker.replica import Replica, Settles, Shared
 from hapax.broker.rpc import BrokerRpc
+from hapax.broker.snapshots import SnapshotSource
 from hapax.broker.storage import StorageGuard
+from hapax.broker.throttle import Throttle
 from hapax.broker.upkeep import HangingWatch, Upkeep
 from hapax.broker.verifier import Verifier
 from hapax.codec.metadata import NodeRecord
 from hapax.core.batch import BatchHeader
-from hapax.core.types import NodeId, TopicId, TopicIdPartition
+from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.core.verification import ShardEpochs
 from hapax.kafka import describe_producers, fetch, init_producer_id, list_offsets, produce, write_txn_markers
 from hapax.kafka.events import EventLog
@@ -68,11 +73,18 @@ class BrokerService:
         self.verifier = Verifier(ports.network, view)
         self.storage = StorageGuard(ports.disk, self._stand)
         self.committer = Committer(ports.disk, self._fatal, self.storage.slow, settings.log_flush_slow_ms / 1000)
+        self._snapshots = SnapshotSource(ports.network, view)
         self.partitions = PartitionSet(
             Shared(
-                ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced
+                ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced,
+                self.node_id, lambda replica: self.partitions.in_sync.reconsider(replica),
             ),
             view, ports.metadata, settings, self._newest_connection,
+            Fetchers(Surroundings(
+                ports.network, view, ports.random, settings,
+                Throttle(settings.follower_replication_throttled_rate, ports.clock.monotonic_ms),
+                self._snapshots.fetch, self._lost, self.committer.failed,
+            )),
         )
         self.producer_ids = ProducerIds(
             ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
@@ -80,8 +92,12 @@ class BrokerService:
         self.hanging = HangingWatch(self.partitions, view, ports.network, ports.clock, settings)
         self.upkeep = Upkeep(self.partitions, settings, ports.clock, ports.random, self.hanging)
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
+        self.followers = Followers(
+            self.partitions, self._incidents,
+            Throttle(settings.leader_replication_throttled_rate, ports.clock.monotonic_ms), metrics,
+        )
         self.fetches = FetchService(
-            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self._incidents, metrics
+            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self.followers.fetch, metrics
         )
         self._observe(metrics)
         self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings), metrics)
@@ -112,6 +128,20 @@ class BrokerService:
         count("broker_partitions_refusing", "Partitions whose disk takes no writes.", lambda r: bool(r.storage_error))
         count("broker_log_bytes", "Bytes of all segments.", lambda r: r.log.size())
         count("broker_open_transactions", "Open transactions.", lambda r: len(r.machine.open_transactions()))
+        count("broker_partitions_copied", "Partitions that this broker copies.", lambda r: r.copies is not None)
+        count(
+            "broker_partitions_under_replicated", "Partitions led here with a replica that is not in sync.",
+            lambda r: r.replication is not None and len(r.replication.isr) < len(r.replication.replicas),
+        )
+        count("broker_partitions_below_min_insync", "Partitions led here that refuse acks=all.",
+              lambda r: r.serving and r.too_few_in_sync)
+        metrics.observe(
+            "broker_replica_lag_offsets", "Offsets below leaders' high watermarks that are not copied yet.",
+            lambda: [((), self.partitions.fetchers.lag())])
+        in_sync = self.partitions.in_sync
+        metrics.observe(
+            "broker_isr_changes_total", "Times that this broker let a replica into an in-sync set, or took one out.",
+            lambda: [(("grown",), in_sync.grown), (("shrunk",), in_sync.shrunk)], ("direction",), "counter")
         metrics.observe(
             "broker_sync_rounds_total", "Rounds of group commit.", lambda: [((), self.committer.rounds)], kind="counter"
         )
@@ -127,6 +157,19 @@ class BrokerService:
         """How fit the disk is; others lead meanwhile, where they can."""
         if self.registration is not None:
             self.registration.declare(standing)
+
+    def _lost(self, replica: Replica, lost: Lost) -> None:
+        """An unclean election took committed records back: that must not pass unseen."""
+        log.error(
+            "records were lost: an unclean election gave the partition to a replica without them",
+            partition=replica.name, from_offset=lost.from_offset, to_offset=lost.to_offset,
+            leader_epoch=lost.leader_epoch,
+        )
+        if self.events is not None:
+            self.events.record(
+                "records_lost", topic=replica.topic, partition=replica.index, from_offset=lost.from_offset,
+                to_offset=lost.to_offset, leader_epoch=lost.leader_epoch,
+            )
 
     def _newest_connection(self) -> int:
         return max((session.connection.serial for session in self.server.sessions), default=-1)
@@ -187,11 +230,14 @@ class BrokerService:
             self.node_id, "broker", advertised.host, advertised.port,
             str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
             rack=settings.broker_rack or "", identity=identity,
+            intact_since=RegistrationEpoch(self.partitions.intact_since),
         )
         self.registration = await register(
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=self._on_lost,
             ttl_s=settings.broker_session_timeout_ms / 1000,
         )
+        assert ports.disk is not None
+        await write_intact_since(ports.disk, self.partitions.intact_since, self.registration.epoch)
         self.events = EventLog(
             ports.network, ports.clock, self.view, ports.random, self.node_id, self.registration.epoch,
             self.registration.record.session,
@@ -212,6 +258,7 @@ class BrokerService:
         if self.registration is not None:
             await self.registration.close()
         self.fetches.close()
+        self.followers.close()
         await self.committer.drain()
         self.partitions.stop_serving()
         if self._failed:

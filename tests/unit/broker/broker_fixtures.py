@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hapax.broker.commit import Committer
+from hapax.broker.copying import Inheritance
+from hapax.broker.fetcher import Fetchers, Surroundings
 from hapax.broker.replica import Replica, Shared, open_replica
 from hapax.broker.storage import StorageGuard
+from hapax.broker.throttle import Throttle
 from hapax.codec.batch import iterate_batches
 from hapax.codec.records import encode_records
 from hapax.core.batch import BatchHeader
-from hapax.core.errors import ErrorCode
-from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs
 from hapax.kafka.produce import PartitionResult
+from hapax.runtime.cluster import ClusterView
 from hapax.runtime.disk import RealDisk, RealFile
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import PARTITION_METADATA, encode_partition_metadata
 from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.network import TcpNetwork
 from hapax.runtime.settings import Settings
 
 FOLDER = "t-0"
@@ -200,3 +206,14 @@ def batch(
         compression=compression, transactional=transactional, producer_id=producer_id, producer_epoch=epoch,
         base_sequence=sequence,
     )
+
+
+def unfollowing(view: ClusterView, committer: Committer) -> Fetchers:
+    """Fetchers of a broker that is alone in its test."""
+    async def no_snapshot(replica: Replica, leader: NodeId, leader_epoch: int) -> Inheritance:
+        raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
+
+    return Fetchers(Surroundings(
+        TcpNetwork(), view, random.Random(3), Settings(), Throttle(1 << 30, FakeClock().monotonic_ms), no_snapshot,
+        lambda replica, lost: None, committer.failed,
+    ))

@@ -18,7 +18,6 @@ from hapax.kafka.fetch import FetchPartition, FetchRequest
 from hapax.kafka.messages import FetchResponse
 from hapax.kafka.table import DEFERRED
 from hapax.runtime import telemetry
-from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.segment import LogRange
 from unit.broker.broker_fixtures import Harness, batch
 
@@ -47,10 +46,10 @@ class Reader:
 
     def __init__(self, harness: Harness, *others: Harness) -> None:
         self.replicas: dict[Any, Replica] = {("t", i): h.replica for i, h in enumerate((harness, *others))}
-        log = telemetry.logger("test")
+        self.in_the_name_of_a_replica: list[FetchRequest] = []
         self.service = FetchService(
-            self.find, lambda partition: (5, 9), 50 << 20, Incidents(log, asyncio.get_running_loop().time),
-            telemetry.Metrics(),
+            self.find, lambda partition: (5, 9), 50 << 20,
+            lambda context, request: self.in_the_name_of_a_replica.append(request), telemetry.Metrics(),
         )
 
     def find(self, topic: str | bytes, partition: int) -> Replica:
@@ -178,12 +177,11 @@ async def test_aborted_transactions_of_exactly_the_range(harness: Harness) -> No
     assert one(reader.now(12, committed=True)).aborted_transactions == []
 
 
-async def test_forged_replicas_and_unknown_sessions(harness: Harness) -> None:
+async def test_replicas_are_answered_elsewhere_and_unknown_sessions_not_at_all(harness: Harness) -> None:
     await harness.produced(batch())
     reader = Reader(harness)
-    forged = reader.now(replica_id=3)
-    assert one(forged).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert not one(forged).records
+    reader.begin(replica_id=3)
+    assert [request.replica_id for request in reader.in_the_name_of_a_replica] == [3]
     assert reader.now(session_id=77).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 

@@ -23,7 +23,7 @@ from hapax.runtime.ports import Delete, Put
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
-from unit.broker.broker_fixtures import FakeClock, FaultyDisk, batch
+from unit.broker.broker_fixtures import FakeClock, FaultyDisk, batch, unfollowing
 
 NODE = NodeId(0)
 KEYS = Keys("c")
@@ -43,7 +43,8 @@ class Broker:
             self.disk, FakeClock(), self.committer, StorageGuard(self.disk), ShardEpochs(),
             lambda *_: None, lambda *_: None,
         )
-        self.partitions = PartitionSet(shared, self.view, self.store, Settings(), lambda: -1)
+        self.partitions = PartitionSet(
+            shared, self.view, self.store, Settings(), lambda: -1, unfollowing(self.view, self.committer))
         self.registration: Registration
 
     async def start(self) -> None:

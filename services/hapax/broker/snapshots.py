@@ -1,0 +1,101 @@
+"""FetchSnapshot: a leader's producers for a replica that copies the log from its start (rule 5)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from hapax.broker.copying import Inheritance
+from hapax.codec.snapshot import SnapshotEncoder
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId
+from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Network, RpcError
+
+if TYPE_CHECKING:
+    from hapax.broker.replica import Replica
+
+FETCH_SNAPSHOT: Final = "/hapax.internal.v1.PartitionBroker/FetchSnapshot"
+_PIECE: Final = 1 << 20
+_KEPT_S: Final = 60.0
+_CALL_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A snapshot that somebody reads."""
+
+    offset: int
+    log_start_offset: int
+    content: bytes
+
+
+class Snapshots:
+    """The leader's side. Of each partition the last one is kept for a minute, so that it can be read in pieces."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Replica, _Kept] = {}
+
+    async def piece(
+        self, replica: Replica, leader_epoch: int, offset: int, position: int
+    ) -> broker_pb2.FetchSnapshotResponse:
+        """Raises Refusal."""
+        if leader_epoch != replica.leader_epoch:
+            raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {replica.leader_epoch}")
+        kept = self._kept.get(replica)
+        if offset < 0:
+            kept = await self._take(replica)
+        elif kept is None or kept.offset != offset:
+            raise Refusal(ErrorCode.SNAPSHOT_NOT_FOUND, "begin again")
+        return broker_pb2.FetchSnapshotResponse(
+            offset=kept.offset, log_start_offset=kept.log_start_offset, size=len(kept.content),
+            data=kept.content[position : position + _PIECE],
+        )
+
+    async def _take(self, replica: Replica) -> _Kept:
+        snapshot, log_start = replica.machine.snapshot(), replica.machine.log_start_offset
+        encoder = SnapshotEncoder(snapshot)
+        for _ in encoder:
+            await asyncio.sleep(0)
+        kept = self._kept[replica] = _Kept(snapshot.offset, log_start, encoder.result())
+
+        def forget() -> None:
+            if self._kept.get(replica) is kept:
+                del self._kept[replica]
+
+        asyncio.get_running_loop().call_later(_KEPT_S, forget)
+        return kept
+
+
+class SnapshotSource:
+    """The follower's side; `fetch` is `copying.FetchSnapshot`."""
+
+    def __init__(self, network: Network, view: ClusterView) -> None:
+        self._network = network
+        self._view = view
+
+    async def fetch(self, replica: Replica, leader: NodeId, leader_epoch: int) -> Inheritance:
+        """Raises Refusal: the leader did not answer, or is none."""
+        node = self._view.node(leader)
+        if node is None or not node.rpc_address:
+            raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the leader is not there")
+        channel = self._network.rpc_channel(node.rpc_address)
+        request = broker_pb2.FetchSnapshotRequest(
+            partition=common_pb2.TopicPartition(topic_id=replica.id.topic_id, partition=replica.index),
+            leader_epoch=leader_epoch, offset=-1,
+        )
+        content = bytearray()
+        while True:
+            try:
+                answer = await channel.call(FETCH_SNAPSHOT, request.SerializeToString(), _CALL_TIMEOUT_S)
+            except RpcError as error:
+                raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"FetchSnapshot: {error}") from error
+            piece = broker_pb2.FetchSnapshotResponse.FromString(answer)
+            if piece.error:
+                raise Refusal(ErrorCode(piece.error), piece.reason)
+            content += piece.data
+            if len(content) >= piece.size or not piece.data:
+                return Inheritance(piece.offset, bytes(content), piece.log_start_offset)
+            request.offset, request.position = piece.offset, len(content)
