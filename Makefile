@@ -7,8 +7,9 @@ T ?= tests
 SEEDS ?= 1-100
 HOURS ?= 0.02
 SEED ?= 1
+SIM ?= --brokers 3 --replication 3 --controllers 2
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update sim sim-seed clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden sim sim-seed mutants clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,11 +45,17 @@ docs: setup ## regenerate the pages that come from the source (docs/settings.md)
 scenarios-update: setup ## rewrite the golden scenario scripts from what the code does now; review the diff
 	@HAPAX_UPDATE_SCENARIOS=1 $(BIN)/python -m pytest tests/scenarios
 
+golden: setup ## store today's formats as a new version beside the old ones: make golden VERSION=v2
+	@PYTHONPATH=tests $(BIN)/python -m golden $(VERSION)
+
 sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=0.02
-	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS)
+	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS) $(SIM)
 
 sim-seed: setup ## one simulated history with its trace: make sim-seed SEED=7
-	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seed $(SEED) --trace
+	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seed $(SEED) --hours $(HOURS) $(SIM) --trace
+
+mutants: setup ## put some ninety bugs into a copy of the code, one by one: each must be found; renews docs/mutants.md
+	@PYTHONPATH=tests $(BIN)/python -m hapax_mutants --write
 
 clean: ## remove what was built; the caches of packages and etcd stay
 	@rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -232,7 +232,11 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
         nodes[0], "broker", "10.0.0.1", 9092, "10.0.0.1:9093", "10.0.0.1:9094", bytes(range(16)), "a", "folder-1",
         RegistrationEpoch(12), "draining",
     ).encode()
-    yield keys.topic("flights"), etcd.TopicRecord(FLIGHTS, "flights", 1, 3, {"retention.ms": "1000"}).encode()
+    yield keys.topic("flights"), etcd.TopicRecord(
+        FLIGHTS, "flights", 1, 3, {"retention.ms": "1000"}, assignment=(nodes,)
+    ).encode()
+    yield keys.draining(nodes[2]), etcd.DrainingRecord(T0).encode()
+    yield keys.throttle, etcd.ThrottleRecord(10_000_000, T0).encode()
     yield keys.deleted(topic_id(9)), etcd.DeletedTopicRecord(topic_id(9), "old", T0).encode()
     yield keys.partition(FLIGHTS, PartitionIndex(0)), etcd.PartitionRecord(
         nodes[1], LeaderEpoch(3), RegistrationEpoch(20), nodes, nodes[1:], LeaderEpoch(3),

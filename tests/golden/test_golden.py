@@ -1,0 +1,120 @@
+"""What earlier releases stored can be read for ever; what this one stores is what its golden files say.
+
+A change of a stored format fails `test_writing_yields_the_same_bytes`. If it is meant: give the format its next version
+number where readers must tell the two apart, then `make golden VERSION=vN`, and commit the new folder. Old folders are
+never rewritten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from golden.versions import HERE, decoded, decoded_lines, versions
+from golden.writing import write_everything
+from hapax.cli.main import application
+from hapax.codec.control import decode_control
+from hapax.codec.snapshot import decode_snapshot
+from hapax.core.batch import BatchHeader
+from hapax.core.partition import AbortedTransaction, Partition
+from hapax.runtime.disk import open_folder
+from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.recovery import Recovery, open_log
+from hapax.runtime.ports import Disk
+
+VERSIONS = versions()
+of_each_version = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+
+
+def holds(expected: Any, found: Any) -> bool:
+    """Whether everything expected is there. What later versions know besides has its default."""
+    if isinstance(expected, dict):
+        return isinstance(found, dict) and all(k in found and holds(v, found[k]) for k, v in expected.items())
+    if isinstance(expected, list):
+        pairs = zip(expected, found, strict=False)
+        return isinstance(found, list) and len(expected) == len(found) and all(holds(a, b) for a, b in pairs)
+    return bool(expected == found)
+
+
+def test_there_is_one() -> None:
+    assert VERSIONS
+
+
+@of_each_version
+def test_todays_code_reads_it(version: Path) -> None:
+    expected = [json.loads(line) for line in (version / "decoded.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in decoded_lines(version)]
+    differing = [(a, b) for a, b in zip(expected, found, strict=True) if not holds(a, b)]
+    assert differing == []
+    assert not any("damaged" in entry for entry in decoded(version))
+
+
+@of_each_version
+def test_nothing_in_it_is_wrong(version: Path) -> None:
+    result = CliRunner().invoke(application(["verify"]), ["verify", "--json", str(version / "broker-0")])
+    assert json.loads(result.stdout)["damage"] == []
+
+
+class State:
+    """`recovery.State`, as a replica is one."""
+
+    def restore(
+        self, snapshot: bytes | None, offset: int, start_offset: int, aborted: Sequence[AbortedTransaction],
+        leader_epochs: Sequence[tuple[int, int]],
+    ) -> None:
+        self.machine = Partition(
+            None if snapshot is None else decode_snapshot(snapshot, offset), log_start_offset=start_offset,
+            aborted=aborted, leader_epochs=leader_epochs,
+        )  # fmt: skip
+
+    def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
+        if header.is_control:
+            self.machine.replay_control(header, decode_control(buffer, header, position))
+        else:
+            self.machine.replay(header)
+
+
+async def opened(disk: Disk, folder: str, clean: bool) -> tuple[State, Recovery]:
+    state = State()
+    log, recovery = await open_log(disk, folder, LogConfig(), state, clean=clean)
+    log.close()
+    return state, recovery
+
+
+@of_each_version
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_broker_starts_on_it(version: Path, tmp_path: Path, clean: bool) -> None:
+    """From the snapshots after a clean stop; from the log, where the last snapshots are gone."""
+    root = Path(shutil.copytree(version / "broker-0", tmp_path / "broker-0"))
+    disk = open_folder(str(root))
+    try:
+        for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+            newest = max(folder.glob("*.snapshot"))
+            said = Partition(decode_snapshot(newest.read_bytes(), int(newest.stem)))
+            if not clean:
+                newest.unlink()
+            state, recovery = asyncio.run(opened(disk, folder.name, clean))
+            assert recovery.clean is clean and recovery.truncated_bytes == 0
+            assert recovery.end_offset == int(newest.stem)
+            state.machine.advance_high_watermark(recovery.end_offset)
+            assert list(state.machine.describe_producers()) == list(said.describe_producers())
+            assert state.machine.open_transactions() == said.open_transactions()
+    finally:
+        disk.close()
+
+
+def test_writing_yields_the_same_bytes(tmp_path: Path) -> None:
+    newest = VERSIONS[-1]
+    asyncio.run(write_everything(tmp_path))
+    golden = {path.relative_to(newest) for path in newest.rglob("*") if path.is_file()} - {Path("decoded.jsonl")}
+    written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()} - {Path("broker-0/.lock")}
+    assert written == golden
+    differing = [str(name) for name in sorted(golden) if (newest / name).read_bytes() != (tmp_path / name).read_bytes()]
+    assert differing == [], f"stored formats differ from {newest.relative_to(HERE.parent)}: see this module's text"

@@ -1,0 +1,64 @@
+"""The versions of the stored formats that are kept here, and what today's code reads in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hapax.cli.dump import entries, files_of
+from hapax.codec import metadata as etcd
+
+HERE = Path(__file__).parent
+
+RECORDS: dict[etcd.KeyKind, Any] = {
+    "cluster": etcd.ClusterRecord, "node": etcd.NodeRecord, "topic": etcd.TopicRecord,
+    "deleted": etcd.DeletedTopicRecord, "partition": etcd.PartitionRecord, "txn_shard": etcd.ShardRecord,
+    "group_shard": etcd.ShardRecord, "pid_next": etcd.PidCounterRecord, "pid_lease": etcd.PidLeaseRecord,
+    "controller": etcd.ControllerRecord, "throttle": etcd.ThrottleRecord,
+}  # fmt: skip
+"""By the kind of key."""
+
+
+def versions() -> list[Path]:
+    """Oldest first."""
+    return sorted((path for path in HERE.glob("v*") if path.is_dir()), key=lambda path: int(path.name[1:]))
+
+
+def decoded_lines(version: Path) -> Iterator[str]:
+    """Everything that the files hold, one JSON object a line."""
+    for each in decoded(version):
+        yield json.dumps(each, default=_plain, sort_keys=True)
+
+
+def decoded(version: Path) -> Iterator[dict[str, Any]]:
+    for file in files_of(version / "broker-0"):
+        for entry in entries(file, records=True):
+            yield {"file": str(file.relative_to(version)), **entry}
+    values = json.loads((version / "etcd.json").read_text())
+    for key, value in values.items():
+        keys = etcd.Keys(key.split("/")[2])
+        kind = keys.parse(key).kind
+        if kind in RECORDS:
+            record = RECORDS[kind].decode(json.dumps(value).encode())
+            yield {"key": key, "record": type(record).__name__, **_fields(record)}
+        else:
+            yield {"key": key, "kind": kind, "value": value}
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: _keyed(getattr(record, field.name)) for field in dataclasses.fields(record)}
+
+
+def _keyed(value: Any) -> Any:
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
