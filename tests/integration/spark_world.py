@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -82,13 +80,6 @@ def nothing_is_open(cluster: LocalCluster, topic: str) -> bool:
         with Consumer({"bootstrap.servers": cluster.bootstrap, "isolation.level": isolation}) as consumer:
             ends.append(consumer.end_offsets(consumer.partitions(topic)))
     return ends[0] == ends[1]
-
-
-def wait_until(happened: Callable[[], bool], what: str) -> None:
-    limit = time.monotonic() + _PATIENCE_S
-    while not happened():
-        assert time.monotonic() < limit, f"still no {what}"
-        time.sleep(0.05)
 
 
 def stream(

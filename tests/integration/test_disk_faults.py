@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from confluent_kafka import Producer
 from faults.preload import NoCompiler, Rules
 from hapax.cli.local.cluster import LocalCluster
 from integration.test_broker import TIMEOUT, broker_folder, consume, make_topic, produce
+from integration.waiting import wait_until
 
 Make = Callable[..., LocalCluster]
 
@@ -52,13 +52,6 @@ class Stream:
         return [str(n) for n in range(self._sent)]
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_a_failed_sync_ends_the_broker_and_loses_nothing_acknowledged(rules: Rules, cluster_factory: Make) -> None:
     cluster = cluster_factory()
     make_topic(cluster.bootstrap, "t")
@@ -67,7 +60,7 @@ def test_a_failed_sync_ends_the_broker_and_loses_nothing_acknowledged(rules: Rul
     rules.add("sync", "EIO", "/broker-0/t-0/")
     before = len(stream.acknowledged)
     stream.send(300)
-    wait_for(lambda: cluster.status().process("broker-0").state != "running", "the broker went on after a failed sync")
+    wait_until(lambda: cluster.status().process("broker-0").state != "running", "end of the broker after a failed sync")
     assert cluster.status().process("broker-0").state == "exited 1"
     stream.send(1)
     acknowledged = list(stream.acknowledged)

@@ -28,9 +28,9 @@ from integration.spark_world import (
     reading,
     stream,
     values,
-    wait_until,
     write,
 )
+from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
