@@ -14,6 +14,8 @@ GROUPS: Final = {
     "txn": "Transactions: list, describe, abort a hanging one.",
     "producers": "Producers and their progress, per partition.",
     "lease": "Leases of producer ids: take, renew, release, progress.",
+    "replicas": "Replicas: list, change their number, elect leaders.",
+    "reassign": "Move partitions between brokers, with a plan first.",
     "events": "What the cluster noted: fencing, failover, healed transactions.",
 }
 """Name -> its line in `hapax --help`; the module `hapax.cli.NAME` (`hapax.cli.local.commands`) has a typer `app`."""
@@ -21,6 +23,7 @@ GROUPS: Final = {
 COMMANDS: Final = {
     "produce": "Write records from standard input.",
     "consume": "Print records.",
+    "drain": "Move everything off a broker, with a plan first.",
     "dump": "Print what is in segments, indexes, snapshots and coordinator logs.",
     "verify": "Check segments, indexes, snapshots and replicas; say what is wrong and where.",
 }

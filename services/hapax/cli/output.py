@@ -45,6 +45,11 @@ def text_of(data: bytes | None) -> str | None:
     return text if text.isprintable() else "0x" + data.hex()
 
 
+def note(message: str) -> None:
+    """One line on stderr, for whoever watches."""
+    print(message, file=sys.stderr)
+
+
 def joined(values: Iterable[object]) -> str:
     """`0,2,1`"""
     return ",".join(map(str, values))

@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
     from hapax.client.producer import Committed, Producer, StartFrom
     from hapax.client.records import DeliveryReport, Record
+    from hapax.client.replication import BrokerInfo, ReassignmentInfo, Refused
     from hapax.client.tokens import CommitToken
     from hapax.core.types import TopicPartition
 
 __all__ = [
     "AbortableError",
     "Admin",
+    "BrokerInfo",
     "ClusterInfo",
     "CommitToken",
     "Committed",
@@ -63,7 +65,9 @@ __all__ = [
     "Producer",
     "ProducerInfo",
     "Progress",
+    "ReassignmentInfo",
     "Record",
+    "Refused",
     "RetriableError",
     "SettingsError",
     "StartFrom",
@@ -91,6 +95,7 @@ _MODULES = {
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),
     "hapax.client.producer": ("Committed", "Producer", "StartFrom"),
     "hapax.client.records": ("DeliveryReport", "Record"),
+    "hapax.client.replication": ("BrokerInfo", "ReassignmentInfo", "Refused"),
     "hapax.client.tokens": ("CommitToken",),
     "hapax.core.types": ("TopicPartition",),
 }

@@ -1,4 +1,4 @@
-"""The admin client, asyncio face: topics, the cluster, transactions and producers."""
+"""The admin client, asyncio face: topics, the cluster, transactions and producers; replicas are in `replication`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hapax.client.cluster import by_node
-from hapax.client.connected import Connected
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
+from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -80,7 +80,7 @@ class ProducerInfo(NamedTuple):
     coordinator_epoch: int
 
 
-class Admin(Connected):
+class Admin(ReplicationAdmin):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:

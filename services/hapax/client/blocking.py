@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hapax.client import admin, consumer, leases, multiwriter, producer
+from hapax.client import admin, consumer, leases, multiwriter, producer, replication
 from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata, Offsets
 from hapax.client.environment import ClientPorts
 from hapax.client.producer import Committed, StartFrom
@@ -251,6 +251,29 @@ class Admin(_Closing):
 
     def create_topics(self, topics: Iterable[admin.NewTopic | str], *, exist_ok: bool = False) -> None:
         _background.run(self._inner.create_topics(topics, exist_ok=exist_ok))
+
+    def list_brokers(self) -> list[replication.BrokerInfo]:
+        return _background.run(self._inner.list_brokers())
+
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keep_replication_factor: bool = False
+    ) -> list[replication.Refused]:
+        return _background.run(
+            self._inner.alter_reassignments(targets, keep_replication_factor=keep_replication_factor))
+
+    def list_reassignments(self) -> list[replication.ReassignmentInfo]:
+        return _background.run(self._inner.list_reassignments())
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> tuple[list[TopicPartition], list[replication.Refused]]:
+        return _background.run(self._inner.elect_leaders(partitions, unclean=unclean))
+
+    def set_draining(self, brokers: Iterable[int], draining: bool) -> None:
+        _background.run(self._inner.set_draining(brokers, draining))
+
+    def set_throttle(self, bytes_per_second: int) -> None:
+        _background.run(self._inner.set_throttle(bytes_per_second))
 
     def delete_topics(self, names: Iterable[str]) -> None:
         _background.run(self._inner.delete_topics(names))

@@ -28,6 +28,8 @@ RPC_ADDRESS_TAG = 10000
 """On each broker of a DescribeCluster answer: its `host:port` for Hapax's own calls."""
 ALLOCATOR_TAG = 10001
 """On the answer itself: the `host:port` of a producer-id allocator (leases)."""
+CONTROLLER_TAG = 10002
+"""The same of the acting controller."""
 
 
 class Leader(NamedTuple):
@@ -327,6 +329,15 @@ class Cluster:
             raise NotHapaxError(f"cluster {response.cluster_id!r} is not Hapax: its nodes name no address for calls")
         allocator = unknown_tag(response, ALLOCATOR_TAG)
         return found, None if allocator is None else allocator.decode()
+
+    async def controller_address(self) -> str:
+        """Of the acting controller's own calls. Raises RetriableError while none acts, NotHapaxError."""
+        response = await self.call_any(lambda: messages.DescribeClusterRequest())
+        address = unknown_tag(response, CONTROLLER_TAG)
+        if address is None:
+            await self.rpc_addresses()  # raises where the peer is another system
+            raise RetriableError("no controller acts at the moment", code=ErrorCode.NOT_CONTROLLER)
+        return address.decode()
 
     def channel(self, address: str) -> RpcChannel:
         found = self._rpc.get(address)

@@ -1,0 +1,120 @@
+"""`hapax reassign ...`: move partitions between brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hapax.cli import output
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer, partition_name
+from hapax.cli.moves import (
+    Execute,
+    Throttle,
+    TimeoutS,
+    Wait,
+    carry_out,
+    end_with,
+    numbers,
+    planned,
+    read_cluster,
+    read_plan,
+)
+from hapax.client import Admin, Refused, TopicPartition
+from hapax.core.moves import Targets, spread
+from hapax.core.types import NodeId, PartitionIndex
+
+app = typer.Typer(help="Move partitions between brokers: start, list, cancel, throttle.", no_args_is_help=True)
+
+Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Repeatable.")]
+
+
+@app.command()
+def start(
+    topics: Topics = None,
+    to: Annotated[
+        str, typer.Option(metavar="ID,...", help="Spread the topics evenly over these brokers; default: all alive.")
+    ] = "",
+    partitions: Annotated[
+        list[str] | None,
+        typer.Option("--partition", metavar="TOPIC:PARTITION=ID,...", help="Exactly these replicas; repeatable."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A plan, in the form of Kafka's tools.")] = None,
+    execute: Execute = False,
+    throttle: Throttle = None,
+    wait: Wait = False,
+    timeout_s: TimeoutS = 3600.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show a plan of moves, and with --execute begin them. They go on by themselves, whoever dies."""
+    if not topics and not partitions and file is None:
+        output.fail("say what to move: --topic, --partition or --file", output.USAGE)
+    cluster = administer(bootstrap, read_cluster)
+    cluster.check_topics(topics or [])
+    targets: Targets = {} if file is None else read_plan(file)
+    if topics:
+        over = cluster.sites(numbers(to) if to else None)
+        targets |= planned(lambda: spread(cluster.partitions, topics, over))
+    for text in partitions or ():
+        targets |= _exactly(text)
+    carry_out(
+        bootstrap, targets, cluster, execute=execute, as_json=as_json, throttle=throttle, wait=wait,
+        timeout_s=timeout_s)
+
+
+def _exactly(text: str) -> Targets:
+    name, equals, replicas = text.partition("=")
+    topic, colon, index = name.rpartition(":")
+    if not (equals and colon and index.isdigit()):
+        output.fail(f"{text!r} is not TOPIC:PARTITION=ID,...", output.USAGE)
+    return {TopicPartition(topic, PartitionIndex(int(index))): tuple(map(NodeId, numbers(replicas)))}
+
+
+@app.command("list")
+def list_moves(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """List the partitions that move, and which of their new replicas have caught up."""
+    cluster = administer(bootstrap, read_cluster)
+    rows = []
+    for name, each in sorted(cluster.moving.items()):
+        in_sync = cluster.partitions[name].isr if name in cluster.partitions else ()
+        rows.append({
+            "partition": partition_name(name), "replicas": list(each.replicas), "adding": list(each.adding),
+            "removing": list(each.removing), "caught up": [node for node in each.adding if node in in_sync],
+        })
+    if as_json:
+        output.print_json(rows)
+        return
+    shown = [{key: output.joined(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows]
+    output.print_records(False, "", shown, ("partition", "replicas", "adding", "removing", "caught up"))
+
+
+@app.command()
+def cancel(
+    topics: Topics = None,
+    execute: Execute = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Take running moves back, of all topics or of some: what they added goes, the old replicas stay."""
+    cluster = administer(bootstrap, read_cluster)
+    running = {name: None for name in sorted(cluster.moving) if not topics or name.topic in topics}
+    for name in running:
+        print(partition_name(name))
+    if not execute:
+        print(f"{len(running)} moves would be canceled: add --execute to do it.")
+        return
+
+    async def work(admin: Admin) -> list[Refused]:
+        return await admin.alter_reassignments(running) if running else []
+
+    end_with(administer(bootstrap, work))
+
+
+@app.command()
+def throttle(
+    bytes_per_second: Annotated[int, typer.Argument(help="Of each broker; 0: what its settings say.", min=0)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change how fast the moves that run may copy."""
+    administer(bootstrap, lambda admin: admin.set_throttle(bytes_per_second))

@@ -1,0 +1,158 @@
+"""The admin client's calls that concern replicas: where they lie, who leads, what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hapax.client.connected import Connected
+from hapax.client.errors import RetriableError, from_code
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka import messages
+from hapax.runtime.ports import RpcError
+
+if TYPE_CHECKING:
+    from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+
+_FIRST_COORDINATOR = 100
+"""Brokers count from 0; coordinators are listed as nodes too."""
+
+
+class BrokerInfo(NamedTuple):
+    node_id: int
+    rack: str
+    """Empty: none."""
+
+
+class ReassignmentInfo(NamedTuple):
+    """A partition that moves. `replicas` holds the new ones, and behind them the old ones that will go."""
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class Refused(NamedTuple):
+    """What became of one partition of a request that the cluster did not grant."""
+
+    partition: TopicPartition
+    code: int
+    reason: str
+
+
+class ReplicationAdmin(Connected):
+    """The part of `Admin` that moves replicas and leaderships."""
+
+    async def list_brokers(self) -> list[BrokerInfo]:
+        """Those alive, by id."""
+        response = await self._within("listing brokers", lambda: messages.DescribeClusterRequest())
+        found = [BrokerInfo(each.broker_id, each.rack or "") for each in response.brokers]
+        return sorted(each for each in found if each.node_id < _FIRST_COORDINATOR)
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keep_replication_factor: bool = False
+    ) -> list[Refused]:
+        """Begins to move partitions to these replicas, in order of preference; None cancels what runs.
+
+        Returns those that were refused; the others are recorded and go on by themselves.
+        """
+        Message = messages.AlterPartitionReassignmentsRequest
+        Topic = Message.ReassignableTopic
+        by_topic: dict[str, list[Any]] = {}
+        for partition, target in targets.items():
+            by_topic.setdefault(partition.topic, []).append(Topic.ReassignablePartition(
+                partition_index=partition.partition, replicas=None if target is None else list(target)))
+        response = await self._within("reassigning", lambda: Message(
+            timeout_ms=self._options["request.timeout.ms"],
+            allow_replication_factor_change=not keep_replication_factor,
+            topics=[Topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]))
+        if response.error_code:
+            raise from_code(response.error_code, "reassigning", response.error_message)
+        return [
+            Refused(_partition(topic.name, answer.partition_index), answer.error_code, _reason(answer))
+            for topic in response.responses for answer in topic.partitions if answer.error_code]
+
+    async def list_reassignments(self) -> list[ReassignmentInfo]:
+        """Whatever moves now, by topic and partition."""
+        Message = messages.ListPartitionReassignmentsRequest
+        response = await self._within(
+            "listing reassignments", lambda: Message(timeout_ms=self._options["request.timeout.ms"], topics=None))
+        if response.error_code:
+            raise from_code(response.error_code, "listing reassignments", response.error_message)
+        return sorted(
+            ReassignmentInfo(
+                _partition(topic.name, each.partition_index), tuple(each.replicas), tuple(each.adding_replicas),
+                tuple(each.removing_replicas))
+            for topic in response.topics for each in topic.partitions)
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> tuple[list[TopicPartition], list[Refused]]:
+        """Gives partitions (None: all) to the replica that they prefer; `unclean`: where nobody can lead, to one that
+        may lack what was acknowledged. Returns those that got another leader, and those that were refused; those that
+        needed none are in neither."""
+        Message = messages.ElectLeadersRequest
+        named = None
+        if partitions is not None:
+            by_topic: dict[str, list[int]] = {}
+            for partition in partitions:
+                by_topic.setdefault(partition.topic, []).append(partition.partition)
+            named = [Message.TopicPartitions(topic=name, partitions=indexes) for name, indexes in by_topic.items()]
+        response = await self._within("electing leaders", lambda: Message(
+            election_type=int(unclean), topic_partitions=named, timeout_ms=self._options["request.timeout.ms"]))
+        if response.error_code:
+            raise from_code(response.error_code, "electing leaders")
+        elected, refused = [], []
+        for topic in response.replica_election_results:
+            for answer in topic.partition_result:
+                partition = _partition(topic.topic, answer.partition_id)
+                if not answer.error_code:
+                    elected.append(partition)
+                elif answer.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                    refused.append(Refused(partition, answer.error_code, _reason(answer)))
+        return elected, refused
+
+    async def set_draining(self, brokers: Iterable[int], draining: bool) -> None:
+        """A draining broker leads nothing that others can, and gets no new replicas (Hapax only)."""
+        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+
+        ids = list(brokers)
+        await self._set_replication(
+            pb.SetReplicationRequest(drain=ids) if draining else pb.SetReplicationRequest(undrain=ids))
+
+    async def set_throttle(self, bytes_per_second: int) -> None:
+        """How fast each broker may copy what reassignments add, until they have ended; 0: what its settings say (Hapax
+        only)."""
+        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+
+        await self._set_replication(pb.SetReplicationRequest(bytes_per_second=bytes_per_second))
+
+    async def _set_replication(self, request: pb.SetReplicationRequest) -> None:
+        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+
+        async def attempt() -> None:
+            channel = self._cluster.channel(await self._cluster.controller_address())
+            try:
+                answer = pb.SetReplicationResponse.FromString(await channel.call(
+                    "/hapax.internal.v1.Controller/SetReplication", request.SerializeToString(),
+                    self._options["request.timeout.ms"] / 1000))
+            except RpcError as error:
+                raise RetriableError(f"the controller does not answer: {error}") from None
+            if answer.error:
+                raise from_code(answer.error, "configuring replication", answer.reason)
+
+        await self._cluster.within(self._timeout, "configuring replication", attempt)
+
+    async def _within(self, what: str, request: Any) -> Any:
+        """Any node answers, and asks the controller where it must; asking again does no harm."""
+        return await self._cluster.within(self._timeout, what, lambda: self._cluster.call_any(request))
+
+
+def _partition(topic: str, index: int) -> TopicPartition:
+    return TopicPartition(topic, PartitionIndex(index))
+
+
+def _reason(answer: Any) -> str:
+    return answer.error_message or ErrorCode(answer.error_code).name
