@@ -9,7 +9,7 @@ from typing import Final
 
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
-from hapax.codec.batch import HEADER_SIZE, read_header
+from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import OpenTransaction
@@ -51,12 +51,15 @@ _NOT_HANDED_OUT: Final = PartitionResult(
 )
 """Retriable: the news of a new block may come later than its first user. An id that somebody made up must not get
 into a log, or the store would seem to have gone back behind it (rule 12)."""
-_PRODUCER_ID: Final = Struct(">43xq")
+_MAGIC_AND_PRODUCER_ID: Final = Struct(">16xb26xq")
 
 
 def _producer_id_of(body: memoryview, start: int, end: int) -> int:
-    """-1 where there is no whole header: the partition says what is wrong."""
-    return int(_PRODUCER_ID.unpack_from(body, start)[0]) if end - start >= HEADER_SIZE else -1
+    """-1 where there is no header that could be read: the partition says what is wrong."""
+    if end - start < HEADER_SIZE:
+        return -1
+    magic, producer_id = _MAGIC_AND_PRODUCER_ID.unpack_from(body, start)
+    return int(producer_id) if magic == CURRENT_MAGIC else -1
 
 
 class ProduceService:
