@@ -155,7 +155,7 @@ class PartitionSet:
             topic_id = decode_partition_metadata(file.read(0, file.size()))
             file.close()
         except (FileNotFoundError, LayoutError) as error:
-            if any(_size(disk, f"{folder}/{name}") for name in disk.list(folder) if name.endswith(LOG)):
+            if _holds_records(disk, folder):
                 log.warning("a folder without a readable topic id is left alone", folder=folder, reason=error)
             else:
                 disk.remove_tree(folder)  # a crash came while it was made
@@ -372,6 +372,9 @@ class PartitionSet:
             started = asyncio.get_running_loop().time()
             clean = self._clean.get(known, -1) == _newest_log_size(self.shared.disk, known)
             self._read_inherited(replica, known)
+            if not clean:  # as the log itself: what a killed process wrote and never synced is written again
+                await self.shared.disk.write_atomically(
+                    f"{known}/{PARTITION_METADATA}", encode_partition_metadata(partition.topic_id))
             name = TopicPartition(topic.name, partition.partition)
             recovery = await open_replica(replica, known, clean=clean, high_watermark=self.high_watermarks.of(name))
             replica.copied(new_epoch=False)
@@ -411,6 +414,8 @@ class PartitionSet:
                     disk.rename(folder, gone_folder(folder, other.topic_id, "stray"))
                     await disk.sync_folder("")
                     del self._folders[other]
+            if _holds_records(disk, folder):
+                raise OSError(f"{folder} holds records of nobody knows which topic: {PARTITION_METADATA} is damaged")
             disk.remove_tree(folder)
         segment_log = SegmentLog(
             disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal)
@@ -546,6 +551,10 @@ def _read_clean_shutdown(disk: Disk) -> dict[str, int]:
 def _newest_log_size(disk: Disk, folder: str) -> int:
     logs = [name for name in disk.list(folder) if name.endswith(LOG)]
     return _size(disk, f"{folder}/{logs[-1]}") if logs else 0
+
+
+def _holds_records(disk: Disk, folder: str) -> bool:
+    return any(_size(disk, f"{folder}/{name}") for name in disk.list(folder) if name.endswith(LOG))
 
 
 def _size(disk: Disk, path: str) -> int:

@@ -312,6 +312,24 @@ async def test_a_folder_that_a_crash_left_half_made(begin: Callable[[], Broker],
     assert "partition.metadata" in folder.list("t-0")
 
 
+async def test_a_folder_that_does_not_say_whose_records_it_holds_is_not_begun_anew(
+    begin: Callable[[], Broker], folder: RealDisk
+) -> None:
+    broker = begin()
+    await broker.start()
+    broker.make_topic()
+    await broker.served()
+    await broker.write(5)
+    await broker.stop(clean=True)
+    held = folder.open(f"t-0/{0:020d}.log").size()
+    folder.open("t-0/partition.metadata").truncate(3)
+    again = begin()
+    await again.start()
+    await again.until(lambda: bool(again.partitions._unopened))
+    assert not again.partitions.replicas
+    assert folder.open(f"t-0/{0:020d}.log").size() == held
+
+
 async def test_a_topics_configuration_is_followed(begin: Callable[[], Broker]) -> None:
     broker = begin()
     await broker.start()
