@@ -27,6 +27,7 @@ from hapax.kafka.list_offsets import (
     MAX_TIMESTAMP,
     FoundOffset,
 )
+from hapax.kafka.offset_for_leader_epoch import EpochEnd
 from hapax.kafka.produce import PartitionRecords, PartitionResult, ProduceCall
 from hapax.kafka.table import CloseConnection, RequestContext
 from hapax.kafka.write_txn_markers import WritableMarker
@@ -37,6 +38,8 @@ from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 _NO_INTERNAL_WRITES: Final = PartitionResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
 )
+_BEGINNINGS: Final = (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD)
+_FIRST_WITH_NOT_AVAILABLE: Final = 5
 AskToAbort = Callable[[Replica, OpenTransaction], Awaitable[Refusal | None]]
 _ACKS: Final = (-1, 0, 1)
 _TRANSACTIONAL: Final = 0x10
@@ -153,7 +156,7 @@ class ProduceService:
 
 
 class OffsetService:
-    """`kafka.list_offsets.Service`."""
+    """`kafka.list_offsets.Service` and `kafka.offset_for_leader_epoch.Service`."""
 
     def __init__(self, partitions: PartitionSet) -> None:
         self._partitions = partitions
@@ -161,15 +164,18 @@ class OffsetService:
     async def list_offset(
         self, ctx: RequestContext, topic: str, partition: int, timestamp: int, leader_epoch: int, committed: bool
     ) -> FoundOffset:
-        replica = self._partitions.find(topic, partition)
-        if 0 <= leader_epoch != replica.leader_epoch:
-            fenced = leader_epoch < replica.leader_epoch
-            raise Refusal(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        replica = self._leading(topic, partition, leader_epoch)
         machine = replica.machine
+        if machine.high_watermark < replica.epoch_start and timestamp not in _BEGINNINGS:
+            # A new leader does not know yet how far its predecessor had committed; less would be a lie (KIP-207).
+            raise Refusal(
+                ErrorCode.OFFSET_NOT_AVAILABLE if ctx.api_version >= _FIRST_WITH_NOT_AVAILABLE
+                else ErrorCode.LEADER_NOT_AVAILABLE
+            )
         end = machine.last_stable_offset if committed else machine.high_watermark
         if timestamp == LATEST:
             return FoundOffset(end, -1, replica.leader_epoch)
-        if timestamp in (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD):
+        if timestamp in _BEGINNINGS:
             start = machine.log_start_offset
             return FoundOffset(start, -1, self._epoch_at(replica, start))
         if timestamp == LATEST_TIERED:
@@ -185,6 +191,19 @@ class OffsetService:
         if offset < 0 or offset >= end:
             return FoundOffset(-1, -1, -1)
         return FoundOffset(offset, at, self._epoch_at(replica, offset))
+
+    def offset_for_leader_epoch(self, topic: str, partition: int, current_epoch: int, leader_epoch: int) -> EpochEnd:
+        replica = self._leading(topic, partition, current_epoch)
+        machine = replica.machine
+        return EpochEnd(*machine.leader_epochs.answer(leader_epoch, replica.leader_epoch, machine.log_end_offset))
+
+    def _leading(self, topic: str, partition: int, leader_epoch: int) -> Replica:
+        """Raises Refusal: not here, or not under the epoch that the client knows."""
+        replica = self._partitions.find(topic, partition)
+        if 0 <= leader_epoch != replica.leader_epoch:
+            fenced = leader_epoch < replica.leader_epoch
+            raise Refusal(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return replica
 
     @staticmethod
     def _epoch_at(replica: Replica, offset: int) -> int:

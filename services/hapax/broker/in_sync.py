@@ -105,13 +105,12 @@ class InSync:
                 await asyncio.sleep(_RETRY_S)
                 continue
             done = {id(change) for change in outcome.done}
-            for replica, proposal, change in proposed:
-                if id(change) in done:
-                    self._stored(replica, proposal)
-                elif replica.replication is not None:
+            for replica, _, change in proposed:
+                if id(change) not in done and replica.replication is not None:
                     replica.replication.refused()
                     replica.members_changed()
                     self._wanted.setdefault(replica, ())
+            self._say([(replica, proposal) for replica, proposal, change in proposed if id(change) in done])
             try:
                 await self._view.reached(outcome.revision, _SEE_TIMEOUT_S)
             except TimeoutError:
@@ -165,11 +164,16 @@ class InSync:
             record, isr=proposal.isr, isr_registrations=tuple(registrations[node] for node in proposal.isr))
         return Change(tuple(compares), (Put(key, changed.encode()),))
 
-    def _stored(self, replica: Replica, proposal: Proposal) -> None:
-        if proposal.added:
-            self.grown += 1
-            log.info("in sync again", partition=replica.name, nodes=list(proposal.added), isr=list(proposal.isr))
-        if proposal.removed:
-            self.shrunk += 1
-            log.warning("not in sync any more", partition=replica.name, nodes=list(proposal.removed),
-                        isr=list(proposal.isr))
+    def _say(self, stored: Sequence[tuple[Replica, Proposal]]) -> None:
+        """One line for each node that came or went, however many partitions it has."""
+        for what, moved in (
+            ("in sync again", [(replica, node) for replica, proposal in stored for node in proposal.added]),
+            ("not in sync any more", [(replica, node) for replica, proposal in stored for node in proposal.removed]),
+        ):
+            names: dict[NodeId, list[str]] = {}
+            for replica, node in moved:
+                names.setdefault(node, []).append(replica.name)
+            for node, partitions in names.items():
+                log.info(what, node=node, partitions=len(partitions), first=partitions[0])
+        self.grown += sum(bool(proposal.added) for _, proposal in stored)
+        self.shrunk += sum(bool(proposal.removed) for _, proposal in stored)

@@ -166,6 +166,8 @@ class Replica:
         self.index = partition.partition
         self.name = f"{topic}-{partition.partition}"
         self.leader_epoch = -1
+        self.epoch_start = 0
+        """Where the log ended when this leadership began."""
         self.newest_connection = -1
         self.fencing: ConnectionFencing | None = None
         """Of version-1 producers' connections, from the first transactional write on."""
@@ -252,6 +254,7 @@ class Replica:
         """Serves from now on, under this epoch. `newest_connection`: clients' connections that are older cannot be told
         apart any more (rule 4). `replication`: where other replicas have a part."""
         self.leader_epoch = leader_epoch
+        self.epoch_start = self.machine.log_end_offset
         self.newest_connection = newest_connection
         self.fencing = None
         self.serving = True

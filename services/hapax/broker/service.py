@@ -24,7 +24,15 @@ from hapax.codec.metadata import NodeRecord
 from hapax.core.batch import BatchHeader
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.core.verification import ShardEpochs
-from hapax.kafka import describe_producers, fetch, init_producer_id, list_offsets, produce, write_txn_markers
+from hapax.kafka import (
+    describe_producers,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+    write_txn_markers,
+)
 from hapax.kafka.events import EventLog
 from hapax.kafka.fetch import FetchPartition
 from hapax.kafka.node import node_table, server_limits
@@ -111,7 +119,9 @@ class BrokerService:
         producers = ProducerService(partitions, self.producer_ids, self.hanging.ask_to_abort)
         produce.register(table, ProduceService(partitions, metrics))
         fetch.register(table, self.fetches)
-        list_offsets.register(table, OffsetService(partitions))
+        offsets = OffsetService(partitions)
+        list_offsets.register(table, offsets)
+        offset_for_leader_epoch.register(table, offsets)
         init_producer_id.register(table, producers)
         describe_producers.register(table, producers)
         write_txn_markers.register(table, producers)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from struct import Struct
 from struct import error as StructError
 from sys import byteorder
@@ -35,6 +36,7 @@ _OPEN = Struct(">qhqqq")
 _OFFSETS = Struct(">qq")
 _EPOCHS = Struct(">ii")
 _PAGE = Struct(">i")
+_KEY = Struct(">q")
 
 
 class DamagedSnapshot(ValueError):
@@ -98,6 +100,28 @@ def encode_snapshot(snapshot: PartitionSnapshot) -> bytes:
     for _ in encoder:
         pass
     return encoder.result()
+
+
+def encode_replicated_state(snapshot: PartitionSnapshot) -> bytes:
+    """What all replicas of a partition must agree on at one offset, in one form: without where rows happen to lie,
+    without the dead that one has swept out and another has not, and without what each notes of its own clock."""
+    open_ids = {transaction.producer_id: None for transaction in snapshot.open_transactions}
+    rules = ProducerTable(open_ids)
+    rules.expired_below, rules.expired_at_ms = snapshot.expired_below, snapshot.expired_at_ms
+    alive: dict[int, bytes] = {}
+    ended = set(snapshot.ended_leases)
+    for keys, rows in snapshot.pages:
+        for number, (producer_id, producer) in enumerate(read_page(keys, rows)):
+            if not rules.is_dead(producer_id, producer.last_offset, producer.keep_until_ms):
+                alive[producer_id] = rows[number * ROW_SIZE : (number + 1) * ROW_SIZE]
+            elif producer.keep_until_ms >= 0:
+                ended.add(producer_id)
+    whole = sorted(alive)
+    return encode_snapshot(replace(
+        snapshot,
+        pages=[(b"".join(_KEY.pack(producer_id) for producer_id in whole), b"".join(alive[p] for p in whole))],
+        ended_leases=array("q", sorted(ended)), marks=(),
+    ))
 
 
 def decode_snapshot(data: bytes, offset: int) -> PartitionSnapshot:

@@ -326,6 +326,11 @@ class Partition:
             return ProducerExpiry(due_below, now_ms)
         return None
 
+    def sweep_dead(self, now_ms: int) -> None:
+        """To be called now and then where the partition is copied: drops some of the producers that an expiry in the
+        log has forgotten. What is to expire the leader decides."""
+        self.producers.sweep(16 + self.producers.pages // 1024, 0, now_ms)
+
     def note_refused(self, header: BatchHeader) -> None:
         """The broker refuses this batch for a while (no space, no coordinator), though in itself it is fine.
 

@@ -26,6 +26,7 @@ class ApiKey(IntEnum):
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
@@ -57,6 +58,7 @@ _ROWS: Final = (
     (ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5, _LARGE),
     (ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4, _LARGE),
     (ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2, _SMALL),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4, _LARGE),
     (ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3, _LARGE),
     (ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3, _SMALL),
     (ApiKey.END_TXN, "EndTxn", 0, 5, 3, _SMALL),

@@ -104,6 +104,7 @@ _ANSWERS: Final[dict[int, Callable[[RequestContext, Any], Any]]] = {
     ApiKey.OFFSET_COMMIT: _not_coordinator("offset_commit"),
     ApiKey.OFFSET_FETCH: _not_coordinator("offset_fetch"),
     ApiKey.INIT_PRODUCER_ID: _not_coordinator("init_producer_id"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _not_leader("offset_for_leader_epoch"),
     ApiKey.ADD_PARTITIONS_TO_TXN: _not_coordinator("add_partitions_to_txn"),
     ApiKey.ADD_OFFSETS_TO_TXN: _not_coordinator("add_offsets_to_txn"),
     ApiKey.END_TXN: _not_coordinator("end_txn"),

@@ -1,0 +1,176 @@
+"""Several brokers in one process, on loopback and real folders, with a metadata store in memory. The test plays the
+controller."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hapax.broker import service
+from hapax.broker.replica import Replica, Settled
+from hapax.broker.service import BrokerService
+from hapax.codec.metadata import ClusterRecord, Keys, PartitionRecord, PidCounterRecord, TopicRecord
+from hapax.codec.snapshot import encode_replicated_state
+from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicIdPartition
+from hapax.kafka.produce import PartitionResult
+from hapax.runtime.clock import SystemClock
+from hapax.runtime.disk import RealDisk, open_folder
+from hapax.runtime.log.config import LogConfig
+from hapax.runtime.network import TcpNetwork
+from hapax.runtime.ports import Delete, Ports, Put
+from hapax.runtime.settings import Settings
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+from unit.broker.broker_fixtures import FaultyDisk
+
+KEYS = Keys("c")
+TOPIC = TopicId(b"t" * 16)
+PARTITION = TopicIdPartition(TOPIC, PartitionIndex(0))
+KEY = KEYS.partition(*PARTITION)
+
+
+class World:
+    """`brokers[n]` are those that run."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder
+        self.settings = Settings(
+            cluster_id="c", listeners="127.0.0.1:0", replica_fetch_wait_max_ms=100, replica_fetch_backoff_ms=100,
+            log_segment_bytes=1 << 20, **settings,  # type: ignore[arg-type]
+        )
+        self.model = MetadataModel()
+        self.stores: dict[int, MemoryMetadata] = {}
+        self.brokers: dict[int, BrokerService] = {}
+        self.disks: dict[int, RealDisk] = {}
+        self.ended: list[str] = []
+        self.model.txn([], [
+            Put(KEYS.cluster, ClusterRecord("c", 1, 1, 0).encode()),
+            Put(KEYS.pid_next, PidCounterRecord(ProducerId(1_000_000)).encode()),
+        ])
+
+    # --- brokers ----------------------------------------------------------------------------------------------------
+
+    async def start(self, *nodes: int) -> None:
+        for node in nodes:
+            self.disks[node] = open_folder(str(self.folder / f"broker-{node}"))
+            self.stores[node] = MemoryMetadata(self.model)
+            ports = Ports(
+                SystemClock(), TcpNetwork(), self.stores[node], random.Random(node),
+                FaultyDisk(self.disks[node]),  # type: ignore[arg-type]
+            )
+            self.brokers[node] = await service.start(
+                ports, replace(self.settings, node_id=node), on_lost=self.ended.append)
+
+    async def kill(self, node: int) -> None:
+        """Ends a broker without order; what it has written stays (the page cache survives a process)."""
+        broker = self.brokers.pop(node)
+        await broker.close()
+        self.disks.pop(node).close()
+
+    async def stop(self, node: int) -> None:
+        """Ends a broker in order."""
+        broker = self.brokers.pop(node)
+        await broker.drain()
+        await broker.close()
+        self.disks.pop(node).close()
+
+    async def close(self) -> None:
+        for node in list(self.brokers):
+            await self.kill(node)
+
+    # --- the controller's part --------------------------------------------------------------------------------------
+
+    def make_topic(self, replicas: Sequence[int] = (0, 1, 2), isr: Sequence[int] | None = None, **config: str) -> None:
+        """`t`, one partition, led by the first of its replicas."""
+        config = {name.replace("_", "."): value for name, value in config.items()}
+        nodes, members = _nodes(replicas), _nodes(replicas if isr is None else isr)
+        self.model.txn([], [
+            Put(KEYS.topic("t"), TopicRecord(TOPIC, "t", 1, len(nodes), config).encode()),
+            Put(KEY, PartitionRecord(
+                nodes[0], LeaderEpoch(0), self.registration(replicas[0]), nodes, members,
+                isr_registrations=tuple(self.registration(node) for node in members),
+            ).encode()),
+        ])
+
+    def registration(self, node: int) -> int:
+        kv = self.model.get(KEYS.node(NodeId(node)))
+        return 1 if kv is None else kv.create_revision  # type: ignore[return-value]
+
+    @property
+    def record(self) -> PartitionRecord:
+        kv = self.model.get(KEY)
+        assert kv is not None
+        return PartitionRecord.decode(kv.value)
+
+    def change(self, **fields: object) -> None:
+        self.model.txn([], [Put(KEY, replace(self.record, **fields).encode())])  # type: ignore[arg-type]
+
+    def elect(self, leader: int, isr: Sequence[int] | None = None) -> None:
+        members = self.record.isr if isr is None else _nodes(isr)
+        self.change(
+            leader=NodeId(leader), leader_epoch=LeaderEpoch(self.record.leader_epoch + 1),
+            leader_registration=self.registration(leader), isr=members,
+            isr_registrations=tuple(self.registration(node) for node in members),
+        )
+
+    def unregister(self, node: int) -> None:
+        self.model.txn([], [Delete(KEYS.node(NodeId(node)))])
+
+    # --- partitions -------------------------------------------------------------------------------------------------
+
+    def replica(self, node: int) -> Replica:
+        return self.brokers[node].partitions.replicas[PARTITION]
+
+    def leads(self, node: int) -> bool:
+        replica = self.brokers[node].partitions.replicas.get(PARTITION)
+        return (
+            replica is not None and replica.serving and self.record.accepted
+            and replica.leader_epoch == self.record.leader_epoch
+        )
+
+    def produce(self, node: int, batch: bytes | bytearray, *, local: bool = False) -> asyncio.Future[PartitionResult]:
+        """To the replica of a node, as acks=all or (`local`) acks=1."""
+        settled = Settled()
+        self.replica(node).produce(memoryview(bytearray(batch)), settled, 0, local=local)
+        return settled.future
+
+    async def produced(self, node: int, batch: bytes | bytearray) -> PartitionResult:
+        async with asyncio.timeout(10):
+            return await self.produce(node, batch)
+
+    def end(self, node: int) -> int:
+        return self.replica(node).machine.log_end_offset
+
+    def log_bytes(self, node: int) -> bytes:
+        return b"".join(segment.file.read(0, segment.size) for segment in self.replica(node).log.segments)
+
+    def state(self, node: int) -> bytes:
+        return encode_replicated_state(self.replica(node).machine.snapshot())
+
+    def equal(self, *nodes: int) -> bool:
+        """Committed to the end, with the same bytes and the same state."""
+        if not all(PARTITION in self.brokers[node].partitions.replicas for node in nodes):
+            return False
+        replicas = [self.replica(node) for node in nodes]
+        return (
+            all(r.machine.high_watermark == r.machine.log_end_offset for r in replicas)
+            and len({self.log_bytes(node) for node in nodes}) == 1
+            and len({self.state(node) for node in nodes}) == 1
+            and len({tuple(r.machine.leader_epochs.entries()) for r in replicas}) == 1
+            and len({tuple(r.machine.aborted) for r in replicas}) == 1
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Conditions that follow from what brokers tell each other: looked at every few milliseconds."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - nothing announces what several brokers have come to
+                await asyncio.sleep(0.002)
+
+    def set_config(self, node: int, config: LogConfig) -> None:
+        self.replica(node).log.config = config
+
+
+def _nodes(nodes: Sequence[int]) -> tuple[NodeId, ...]:
+    return tuple(NodeId(node) for node in nodes)

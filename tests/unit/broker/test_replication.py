@@ -1,0 +1,284 @@
+"""Leaders and followers as brokers: what is acknowledged, who is in sync, and what becomes of other histories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode
+from hapax.core.types import NodeId
+from unit.broker.broker_fixtures import batch
+from unit.broker.replicas_world import World
+
+Make = Callable[..., Awaitable[World]]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    made: list[World] = []
+
+    async def make(*nodes: int, **settings: object) -> World:
+        world = World(tmp_path, **settings)
+        made.append(world)
+        await world.start(*nodes)
+        return world
+
+    yield make
+    for world in made:
+        await world.close()
+
+
+async def led(world: World, node: int = 0, **topic: object) -> World:
+    world.make_topic(**topic)  # type: ignore[arg-type]
+    await world.until(lambda: world.leads(node))
+    return world
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_acknowledged_is_on_every_replica_in_the_same_bytes(make: Make) -> None:
+    world = await led(await make(0, 1, 2))
+    for number in range(20):
+        result = await world.produced(0, batch(5, producer_id=7, epoch=0, sequence=5 * number))
+        assert (result.error, result.base_offset) == (0, 5 * number)
+        assert all(world.replica(node).log.synced_offset >= 5 * number + 5 for node in (0, 1, 2))
+    await world.until(lambda: world.equal(0, 1, 2))
+    assert world.record.isr == (0, 1, 2)
+
+
+async def test_transactions_and_their_ends_are_copied(make: Make) -> None:
+    world = await led(await make(0, 1))
+    leader = world.replica(0)
+    for producer_id, commit in ((1, True), (2, False), (3, None)):
+        world.produce(0, batch(3, producer_id=producer_id, epoch=0, sequence=0, transactional=True))
+        if commit is not None:
+            leader.append_control(Marker(producer_id, 1, commit, 5, 1, 0, -1, 2))
+    await leader.committed(leader.machine.log_end_offset)
+    await world.until(lambda: world.equal(0, 1))
+
+
+async def test_acks_all_waits_for_the_slowest_member_and_acks_1_does_not(make: Make) -> None:
+    world = await led(await make(0, 1, 2))
+    await world.produced(0, batch())
+    slow = world.replica(2).shared.disk
+    slow.hold_syncs()  # type: ignore[attr-defined]
+    everywhere = world.produce(0, batch())
+    here = world.produce(0, batch(), local=True)
+    await world.until(here.done)
+    await world.until(lambda: world.replica(1).log.synced_offset == 3)
+    assert not everywhere.done()
+    assert world.replica(0).machine.high_watermark == 1, "nobody may read what could be lost"
+    slow.release()  # type: ignore[attr-defined]
+    await world.until(everywhere.done)
+    assert everywhere.result().error == 0
+
+
+# --- who is in sync -------------------------------------------------------------------------------------------------
+
+
+async def test_a_dead_member_leaves_and_a_returned_one_catches_up_and_joins(make: Make) -> None:
+    world = await led(await make(0, 1, 2))
+    await world.produced(0, batch())
+    await world.kill(2)
+    for _ in range(5):
+        assert (await world.produced(0, batch())).error == 0
+    assert world.record.isr == (0, 1)
+    await world.start(2)
+    await world.until(lambda: world.record.isr == (0, 1, 2))
+    assert world.record.isr_registrations[2] == world.registration(2)
+    await world.until(lambda: world.equal(0, 1, 2))
+
+
+async def test_a_member_that_stands_still_leaves_after_the_lag_time(make: Make) -> None:
+    world = await led(await make(0, 1, 2, replica_lag_time_max_ms=400))
+    await world.produced(0, batch())
+    slow = world.replica(1).shared.disk
+    slow.hold_syncs()  # type: ignore[attr-defined]
+    stuck = world.produce(0, batch())
+    await world.until(stuck.done)
+    assert stuck.result().error == 0
+    assert world.record.isr == (0, 2)
+    slow.release()  # type: ignore[attr-defined]
+    await world.until(lambda: world.record.isr == (0, 1, 2))
+
+
+async def test_acks_all_is_refused_below_min_insync_replicas(make: Make) -> None:
+    world = await led(await make(0, 1), replicas=(0, 1), min_insync_replicas="2")
+    assert (await world.produced(0, batch(producer_id=1, epoch=0, sequence=0))).error == 0
+    slow = world.replica(1).shared.disk
+    slow.hold_syncs()  # type: ignore[attr-defined]
+    waiting = world.produce(0, batch(producer_id=1, epoch=0, sequence=1))
+    world.unregister(1)
+    await world.until(waiting.done)
+    assert waiting.result().error == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert world.replica(0).too_few_in_sync
+    slow.release()  # type: ignore[attr-defined]
+    assert world.replica(0).machine.high_watermark == 1, "one replica alone commits nothing"
+
+
+async def test_a_retry_of_what_was_appended_waits_as_its_original_did(make: Make) -> None:
+    world = await led(await make(0, 1))
+    slow = world.replica(1).shared.disk
+    slow.hold_syncs()  # type: ignore[attr-defined]
+    original = world.produce(0, batch(producer_id=1, epoch=0, sequence=0))
+    await world.until(lambda: world.replica(0).log.synced_offset == 1)
+    retry = world.produce(0, batch(producer_id=1, epoch=0, sequence=0))
+    assert not retry.done()
+    slow.release()  # type: ignore[attr-defined]
+    await world.until(retry.done)
+    assert original.result().base_offset == retry.result().base_offset == 0
+
+
+# --- failover -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_leader_knows_the_producers_and_answers_retries_with_their_offsets(make: Make) -> None:
+    world = await led(await make(0, 1, 2))
+    for number in range(7):
+        await world.produced(0, batch(2, producer_id=9, epoch=1, sequence=2 * number))
+    await world.kill(0)
+    world.elect(1, isr=(1, 2))
+    await world.until(lambda: world.leads(1))
+    retry = await world.produced(1, batch(2, producer_id=9, epoch=1, sequence=12))
+    assert (retry.error, retry.base_offset) == (0, 12)
+    zombie = await world.produced(1, batch(producer_id=9, epoch=0, sequence=0))
+    assert zombie.error == ErrorCode.INVALID_PRODUCER_EPOCH
+    following = await world.produced(1, batch(producer_id=9, epoch=1, sequence=14))
+    assert (following.error, following.base_offset) == (0, 14)
+    await world.start(0)
+    await world.until(lambda: set(world.record.isr) == {0, 1, 2})
+    await world.until(lambda: world.equal(0, 1, 2))
+
+
+async def test_what_only_the_old_leader_had_is_cut_and_its_producers_with_it(make: Make) -> None:
+    world = await led(await make(0, 1, 2), min_insync_replicas="2")
+    await world.produced(0, batch(3, producer_id=1, epoch=0, sequence=0))
+    for node in (1, 2):
+        await world.stop(node)
+    for producer_id, sequence in ((2, 0), (1, 3)):
+        alone = world.produce(0, batch(4, producer_id=producer_id, epoch=0, sequence=sequence), local=True)
+        await world.until(alone.done)
+        assert alone.result().error == 0, "with acks=1"
+    assert world.end(0) == 11
+    await world.kill(0)
+    world.change(isr=(NodeId(1), NodeId(2)))
+    await world.start(1, 2)
+    world.elect(1, isr=(1, 2))
+    await world.until(lambda: world.leads(1))
+    assert (await world.produced(1, batch(5, producer_id=1, epoch=0, sequence=3))).base_offset == 3
+    await world.start(0)
+    await world.until(lambda: set(world.record.isr) == {0, 1, 2})
+    await world.until(lambda: world.equal(0, 1, 2))
+    assert world.replica(0).machine.describe_producer(2) is None
+    world.elect(0)
+    await world.until(lambda: world.leads(0))
+    again = await world.produced(0, batch(5, producer_id=1, epoch=0, sequence=3))
+    assert again.base_offset == 3
+
+
+async def test_a_leader_that_gives_way_answers_its_waiters_and_follows(make: Make) -> None:
+    world = await led(await make(0, 1))
+    await world.produced(0, batch())
+    world.replica(1).shared.disk.hold_syncs()  # type: ignore[attr-defined]
+    waiting = world.produce(0, batch())
+    await world.until(lambda: world.end(1) == 2)
+    world.elect(1)
+    await world.until(waiting.done)
+    assert waiting.result().error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.replica(1).shared.disk.release()  # type: ignore[attr-defined]
+    await world.until(lambda: world.leads(1))
+    assert (await world.produced(1, batch())).base_offset == 2
+    await world.until(lambda: world.equal(0, 1))
+
+
+async def test_leaders_may_change_quickly_and_often(make: Make) -> None:
+    world = await led(await make(0, 1, 2))
+    sequence = 0
+    for turn in range(12):
+        leader = turn % 3
+        world.elect(leader)
+        await world.until(lambda leader=leader: world.leads(leader))  # type: ignore[misc]
+        for _ in range(3):
+            result = await world.produced(leader, batch(2, producer_id=4, epoch=0, sequence=sequence))
+            if result.error == 0:
+                sequence += 2
+        world.produce(leader, batch(1, producer_id=100 + turn, epoch=0, sequence=0), local=True)
+    await world.until(lambda: set(world.record.isr) == {0, 1, 2})
+    await world.until(lambda: world.equal(0, 1, 2))
+    view = world.replica(0).machine.describe_producer(4)
+    assert view is not None and view.record_count == sequence == 72
+
+
+# --- new replicas ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_replica_inherits_producers_whose_records_are_gone(make: Make) -> None:
+    world = await led(await make(0, 1, 2), replicas=(0, 1), segment_bytes="10000")
+    await world.produced(0, batch(3, producer_id=5, epoch=2, sequence=0))
+    for number in range(40):
+        await world.produced(0, batch(producer_id=6, epoch=0, sequence=number, value=b"x" * 1000))
+    leader = world.replica(0)
+    leader.log.drop_first(2)
+    leader.machine.advance_log_start(leader.log.start_offset)
+    world.change(replicas=(NodeId(0), NodeId(1), NodeId(2)), adding=(NodeId(2),))
+    await world.until(lambda: set(world.record.isr) == {0, 1, 2})
+    assert (await world.produced(0, batch(producer_id=6, epoch=0, sequence=40))).error == 0
+    await world.until(lambda: world.equal(0, 2) and world.replica(1).log.start_offset == leader.log.start_offset)
+    assert world.equal(0, 1, 2)
+    view = world.replica(2).machine.describe_producer(5)
+    assert view is not None and view.producer_epoch == 2, "its records are in no log any more"
+    await world.stop(2)
+    await world.start(2)
+    await world.until(lambda: world.equal(0, 2))
+
+
+async def test_a_long_dead_replica_begins_anew_where_the_leaders_log_begins(make: Make) -> None:
+    world = await led(await make(0, 1), replicas=(0, 1), segment_bytes="10000")
+    await world.produced(0, batch(producer_id=5, epoch=2, sequence=0))
+    await world.kill(1)
+    for number in range(40):
+        await world.produced(0, batch(producer_id=6, epoch=0, sequence=number, value=b"x" * 1000))
+    leader = world.replica(0)
+    leader.log.drop_first(2)
+    leader.machine.advance_log_start(leader.log.start_offset)
+    await world.start(1)
+    await world.until(lambda: world.record.isr == (0, 1))
+    await world.until(lambda: world.equal(0, 1))
+
+
+async def test_catching_up_is_throttled_and_then_not_any_more(make: Make) -> None:
+    world = await led(
+        await make(0, 1, leader_replication_throttled_rate=1 << 20, replica_fetch_max_bytes=100), replicas=(0, 1))
+    await world.kill(1)
+    for _ in range(8):
+        await world.produced(0, batch(value=b"x" * 100_000))
+    await world.start(1)
+    lags: list[int] = []
+
+    def joined() -> bool:
+        if 1 in world.brokers and world.brokers[1].partitions.replicas:
+            lags.append(world.brokers[1].partitions.fetchers.lag())
+        return world.record.isr == (0, 1)
+
+    await world.until(joined)
+    assert any(0 < lag < 8 for lag in lags), "its progress shows"
+    await world.until(lambda: world.equal(0, 1))
+
+
+# --- trust ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_went_backwards_is_refused_by_what_the_log_has(make: Make) -> None:
+    world = await make(0)
+    world.make_topic(replicas=(0,))
+    world.elect(0)
+    await world.until(lambda: world.leads(0))
+    await world.produced(0, batch())
+    world.change(leader_epoch=0)
+    await world.until(lambda: bool(world.ended))
+    assert "records of epoch 1" in world.ended[0]
+    assert not world.replica(0).serving
