@@ -44,6 +44,7 @@ class World:
         self.stores: dict[int, MemoryMetadata] = {}
         self.brokers: dict[int, BrokerService] = {}
         self.disks: dict[int, RealDisk] = {}
+        self.faults: dict[int, FaultyDisk] = {}
         self.ended: list[str] = []
         self.model.txn([], [
             Put(KEYS.cluster, ClusterRecord("c", 1, 1, 0).encode()),
@@ -56,9 +57,10 @@ class World:
         for node in nodes:
             self.disks[node] = open_folder(str(self.folder / f"broker-{node}"))
             self.stores[node] = MemoryMetadata(self.model)
+            self.faults[node] = FaultyDisk(self.disks[node])
             ports = Ports(
                 SystemClock(), TcpNetwork(), self.stores[node], random.Random(node),
-                FaultyDisk(self.disks[node]),  # type: ignore[arg-type]
+                self.faults[node],  # type: ignore[arg-type]
             )
             self.brokers[node] = await service.start(
                 ports, replace(self.settings, node_id=node), on_lost=self.ended.append)
@@ -66,12 +68,14 @@ class World:
     async def kill(self, node: int) -> None:
         """Ends a broker without order; what it has written stays (the page cache survives a process)."""
         broker = self.brokers.pop(node)
+        self.faults[node].release()
         await broker.close()
         self.disks.pop(node).close()
 
     async def stop(self, node: int) -> None:
         """Ends a broker in order."""
         broker = self.brokers.pop(node)
+        self.faults[node].release()
         await broker.drain()
         await broker.close()
         self.disks.pop(node).close()
@@ -123,6 +127,13 @@ class World:
     def replica(self, node: int) -> Replica:
         return self.brokers[node].partitions.replicas[PARTITION]
 
+    def has(self, node: int) -> bool:
+        return PARTITION in self.brokers[node].partitions.replicas
+
+    def syncs(self, node: int) -> FaultyDisk:
+        """Its disk: `hold_syncs`, `release`."""
+        return self.faults[node]
+
     def leads(self, node: int) -> bool:
         replica = self.brokers[node].partitions.replicas.get(PARTITION)
         return (
@@ -151,7 +162,7 @@ class World:
 
     def equal(self, *nodes: int) -> bool:
         """Committed to the end, with the same bytes and the same state."""
-        if not all(PARTITION in self.brokers[node].partitions.replicas for node in nodes):
+        if not all(self.has(node) for node in nodes):
             return False
         replicas = [self.replica(node) for node in nodes]
         return (

@@ -64,15 +64,15 @@ async def test_transactions_and_their_ends_are_copied(make: Make) -> None:
 async def test_acks_all_waits_for_the_slowest_member_and_acks_1_does_not(make: Make) -> None:
     world = await led(await make(0, 1, 2))
     await world.produced(0, batch())
-    slow = world.replica(2).shared.disk
-    slow.hold_syncs()  # type: ignore[attr-defined]
+    slow = world.syncs(2)
+    slow.hold_syncs()
     everywhere = world.produce(0, batch())
     here = world.produce(0, batch(), local=True)
     await world.until(here.done)
     await world.until(lambda: world.replica(1).log.synced_offset == 3)
     assert not everywhere.done()
     assert world.replica(0).machine.high_watermark == 1, "nobody may read what could be lost"
-    slow.release()  # type: ignore[attr-defined]
+    slow.release()
     await world.until(everywhere.done)
     assert everywhere.result().error == 0
 
@@ -96,39 +96,39 @@ async def test_a_dead_member_leaves_and_a_returned_one_catches_up_and_joins(make
 async def test_a_member_that_stands_still_leaves_after_the_lag_time(make: Make) -> None:
     world = await led(await make(0, 1, 2, replica_lag_time_max_ms=400))
     await world.produced(0, batch())
-    slow = world.replica(1).shared.disk
-    slow.hold_syncs()  # type: ignore[attr-defined]
+    slow = world.syncs(1)
+    slow.hold_syncs()
     stuck = world.produce(0, batch())
     await world.until(stuck.done)
     assert stuck.result().error == 0
     assert world.record.isr == (0, 2)
-    slow.release()  # type: ignore[attr-defined]
+    slow.release()
     await world.until(lambda: world.record.isr == (0, 1, 2))
 
 
 async def test_acks_all_is_refused_below_min_insync_replicas(make: Make) -> None:
     world = await led(await make(0, 1), replicas=(0, 1), min_insync_replicas="2")
     assert (await world.produced(0, batch(producer_id=1, epoch=0, sequence=0))).error == 0
-    slow = world.replica(1).shared.disk
-    slow.hold_syncs()  # type: ignore[attr-defined]
+    slow = world.syncs(1)
+    slow.hold_syncs()
     waiting = world.produce(0, batch(producer_id=1, epoch=0, sequence=1))
     world.unregister(1)
     await world.until(waiting.done)
     assert waiting.result().error == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert world.replica(0).too_few_in_sync
-    slow.release()  # type: ignore[attr-defined]
+    slow.release()
     assert world.replica(0).machine.high_watermark == 1, "one replica alone commits nothing"
 
 
 async def test_a_retry_of_what_was_appended_waits_as_its_original_did(make: Make) -> None:
     world = await led(await make(0, 1))
-    slow = world.replica(1).shared.disk
-    slow.hold_syncs()  # type: ignore[attr-defined]
+    slow = world.syncs(1)
+    slow.hold_syncs()
     original = world.produce(0, batch(producer_id=1, epoch=0, sequence=0))
     await world.until(lambda: world.replica(0).log.synced_offset == 1)
     retry = world.produce(0, batch(producer_id=1, epoch=0, sequence=0))
     assert not retry.done()
-    slow.release()  # type: ignore[attr-defined]
+    slow.release()
     await world.until(retry.done)
     assert original.result().base_offset == retry.result().base_offset == 0
 
@@ -183,13 +183,13 @@ async def test_what_only_the_old_leader_had_is_cut_and_its_producers_with_it(mak
 async def test_a_leader_that_gives_way_answers_its_waiters_and_follows(make: Make) -> None:
     world = await led(await make(0, 1))
     await world.produced(0, batch())
-    world.replica(1).shared.disk.hold_syncs()  # type: ignore[attr-defined]
+    world.syncs(1).hold_syncs()
     waiting = world.produce(0, batch())
     await world.until(lambda: world.end(1) == 2)
     world.elect(1)
     await world.until(waiting.done)
     assert waiting.result().error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    world.replica(1).shared.disk.release()  # type: ignore[attr-defined]
+    world.syncs(1).release()
     await world.until(lambda: world.leads(1))
     assert (await world.produced(1, batch())).base_offset == 2
     await world.until(lambda: world.equal(0, 1))
