@@ -76,9 +76,11 @@ def _inside(cluster: SimCluster) -> list[str]:
             anywhere = replica.machine.log_start_offset > 0
             found += contiguous_sequences(name, observe.data_batches(node, replica), begin_anywhere=anywhere)[:_EACH]
     for partition, states in observe.producer_states(cluster).items():
-        by_end: dict[int, tuple[int, bytes]] = {}
+        by_end: dict[int, tuple[int, str]] = {}
         for broker, end, state in states:
             other, known = by_end.setdefault(end, (broker, state))
             if known != state:
-                found.append(f"states-differ: {partition} at {end} on brokers {other} and {broker}")
+                lines = zip(known.splitlines(), state.splitlines(), strict=False)
+                first = next(((a, b) for a, b in lines if a != b), ("one has more", ""))
+                found.append(f"states-differ: {partition} at {end} on brokers {other} and {broker}: {first}")
     return found

@@ -8,7 +8,6 @@ from typing import Any
 
 from hapax.broker.replica import Replica as BrokerReplica
 from hapax.codec.batch import iterate_batches
-from hapax.codec.snapshot import encode_snapshot
 from hapax.coordinator.shard import Shard
 from hapax.core.batch import CONTROL, BatchHeader
 from hapax_checker import Batch, Replica
@@ -78,12 +77,17 @@ def copies(cluster: SimCluster, wanted: Callable[[str], bool]) -> dict[str, list
     return found
 
 
-def producer_states(cluster: SimCluster) -> dict[str, list[tuple[int, int, bytes]]]:
-    """Partition -> (broker, log end, the encoded producer state) of each replica."""
-    found: dict[str, list[tuple[int, int, bytes]]] = {}
+def producer_states(cluster: SimCluster) -> dict[str, list[tuple[int, int, str]]]:
+    """Partition -> (broker, log end, what the log says of its producers) of each replica. What the machine holds
+    beside that (marks in time, what is not below the high watermark yet) is each replica's own."""
+    found: dict[str, list[tuple[int, int, str]]] = {}
     for node, replica in replicas_of(cluster):
-        state = encode_snapshot(replica.machine.snapshot())
-        found.setdefault(replica.name, []).append((node.number, replica.machine.log_end_offset, state))
+        machine = replica.machine
+        producers = [str(view) for view in machine.describe_producers()]
+        opened = [str(transaction) for transaction in machine.open_transactions()]
+        state = [*producers, *opened, f"{machine.shard_epoch} {sorted(machine.marker_epochs.items())}"]
+        state += [str(entry) for entry in machine.aborted if entry.first_offset >= machine.log_start_offset]
+        found.setdefault(replica.name, []).append((node.number, machine.log_end_offset, "\n".join(state)))
     return found
 
 
