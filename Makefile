@@ -7,9 +7,10 @@ T ?= tests
 SEEDS ?= 1-100
 HOURS ?= 0.02
 SEED ?= 1
+FROM ?= HEAD~1
 SIM ?= --brokers 3 --replication 3 --controllers 2
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden sim sim-seed mutants clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed mutants clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ scenarios-update: setup ## rewrite the golden scenario scripts from what the cod
 
 golden: setup ## store today's formats as a new version beside the old ones: make golden VERSION=v2
 	@PYTHONPATH=tests $(BIN)/python -m golden $(VERSION)
+
+upgrade-test: setup ## roll a cluster from an earlier commit to this tree and back, under load: make upgrade-test FROM=HEAD~1
+	@UPGRADE_FROM=$(FROM) $(BIN)/python -m pytest -s tests/upgrade
 
 sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=0.02
 	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS) $(SIM)
