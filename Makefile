@@ -8,9 +8,11 @@ SEEDS ?= 1-100
 HOURS ?= 0.02
 SEED ?= 1
 FROM ?= HEAD~1
+MINUTES ?= 10
+ONLY ?= *
 SIM ?= --brokers 3 --replication 3 --controllers 2
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed mutants clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed chaos mutants clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +62,9 @@ sim-seed: setup ## one simulated history with its trace: make sim-seed SEED=7
 
 mutants: setup ## put some ninety bugs into a copy of the code, one by one: each must be found; renews docs/mutants.md
 	@PYTHONPATH=tests $(BIN)/python -m hapax_mutants --write
+
+chaos: setup ## faults on real processes, judged by the checker: make chaos MINUTES=10 ONLY='kill@*'
+	@PYTHONPATH=tests $(BIN)/python -m hapax_chaos --minutes $(MINUTES) --only '$(ONLY)'
 
 clean: ## remove what was built; the caches of packages and etcd stay
 	@rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

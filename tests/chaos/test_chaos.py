@@ -1,0 +1,103 @@
+"""A slice of `make chaos`: some scenarios of each sort with both clients, and runs in which the checker must find what
+is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from hapax.cli.local.etcd import find_etcd
+from hapax.cli.local.folder import LocalClusterError
+from hapax_chaos.catalogue import Scenario, scenarios, without_namespaces
+from hapax_chaos.faults import Fault, Run, lost_tail
+from hapax_chaos.network import missing
+from hapax_chaos.scenario import Execution, Verdict
+from hapax_chaos.world import Layout, World
+
+SLICE = (
+    "kill@leader", "freeze@coordinator", "stop@leader", "sync-fails@leader", "bit-flip-early@follower",
+    "net-drop@leader>follower", "net-resets@clients>leader", "clock-jumps@nodes", "zombie@client",
+    "kill@leader+kill@coordinator",
+)  # fmt: skip
+REQUESTS = ("late@END_TXN", "unanswered@PRODUCE", "late@TXN_OFFSET_COMMIT", "twice@anything")
+SMALL = Layout(brokers=1, coordinators=1, controllers=1, replication=1, namespaces=False)
+
+
+@pytest.fixture(autouse=True)
+def etcd() -> None:
+    try:
+        find_etcd(sound_only=True)
+    except LocalClusterError as error:
+        pytest.skip(str(error))
+
+
+def run(chosen: list[tuple[Scenario, str]], folder: Path, **options: str) -> list[Verdict]:
+    """One after the other in one world."""
+
+    async def play() -> list[Verdict]:
+        world = World(chosen[0][0].layout, folder / "world", 1)
+        verdicts = []
+        try:
+            await world.open()
+            for number, (scenario, client) in enumerate(chosen):
+                histories = folder / f"histories-{number}"
+                histories.mkdir()
+                verdicts.append(await Execution(world, scenario, client, number, histories, **options).run())
+                if verdicts[-1].cluster_unusable:
+                    break
+        finally:
+            await world.close()
+        return verdicts
+
+    return asyncio.run(play())
+
+
+def failures(verdicts: list[Verdict]) -> list[str]:
+    return [f"{v.scenario} {v.client}: {v.findings} ({'; '.join(v.happened)})" for v in verdicts if not v.passed]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("names", [SLICE, REQUESTS], ids=["nodes", "requests"])
+def test_a_slice_of_all_scenarios_finds_no_anomaly(names: tuple[str, ...], tmp_path: Path) -> None:
+    known = {scenario.name: scenario for scenario in scenarios()}
+    chosen = [known[name] for name in names]
+    why = missing()
+    if why:
+        print(f"scenarios about packets are left out here: {why}")
+        chosen = [here for here in map(without_namespaces, chosen) if here is not None]
+    pairs = [(scenario, ("native", "librdkafka")[number % 2]) for number, scenario in enumerate(chosen)]
+    verdicts = run(pairs, tmp_path)
+    assert failures(verdicts) == []
+    assert len(verdicts) == len(pairs)
+
+
+async def _nothing(run: Run) -> None:
+    """No fault at all."""
+
+
+def _lose_the_tail_of_all_copies() -> Fault:
+    async def fault(run: Run) -> None:
+        name = run.world.leader(run.topic)
+        run.world.kill(name)
+        for partition in range(2):
+            lost_tail(run.world.data(name) / f"{run.topic}-{partition}", random.Random(1))
+        run.world.start(name)
+
+    return fault
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("client", ["native", "librdkafka"])
+def test_reading_what_is_not_committed_is_found(client: str, tmp_path: Path) -> None:
+    (verdict,) = run([(Scenario("nothing", _nothing, SMALL), client)], tmp_path, isolation="read_uncommitted")
+    assert any(finding.startswith("G1a: ") for finding in verdict.findings), verdict
+
+
+@pytest.mark.timeout(200)
+def test_acknowledged_records_that_every_copy_lost_are_found(tmp_path: Path) -> None:
+    (verdict,) = run([(Scenario("lost", _lose_the_tail_of_all_copies(), SMALL), "native")], tmp_path)
+    assert not verdict.passed, verdict
+    assert any(f.startswith(("lost-write: ", "unseen: ", "inconsistent-offsets: ")) for f in verdict.findings), verdict

@@ -1,0 +1,203 @@
+"""All scenarios: a name, the fault, and the layout of the world in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hapax.kafka.apis import ApiKey
+from hapax_chaos.faults import (
+    DAMAGES,
+    SESSION_S,
+    TARGETS,
+    Fault,
+    both,
+    clock,
+    damage,
+    disk,
+    disks,
+    drop,
+    fill,
+    freeze,
+    freeze_all,
+    isolate,
+    kill,
+    kill_all,
+    lossy,
+    requests,
+    resets,
+    rolling_stop,
+    stop,
+    then,
+    zombie,
+)
+from hapax_chaos.proxy import ACTIONS
+from hapax_chaos.world import Layout
+
+CLIENTS: Final = ("native", "librdkafka")
+DIRECT: Final = Layout()
+PROXIED: Final = Layout(namespaces=False, proxied=True)
+SMALL_DISKS: Final = Layout(namespaces=False, disk_mb=48)
+
+_REQUESTS: Final = (
+    ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+)  # fmt: skip
+_NODES: Final = (
+    "leader", "follower", "txn-log-leader", "coordinator", "other-coordinator", "controller", "pid", "etcd",
+)  # fmt: skip
+_PAIRS: Final = (
+    ("clients", "leader"), ("clients", "coordinator"), ("leader", "etcd"), ("leader", "follower"),
+    ("coordinator", "txn-log-leader"), ("coordinator", "leader"), ("coordinator", "etcd"), ("controller", "etcd"),
+    ("controller", "leader"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    fault: Fault
+    layout: Layout = DIRECT
+
+
+def scenarios() -> list[Scenario]:
+    """In a fixed order; names are unique."""
+    found = [
+        *_processes(), *_disks(), *_damages(), *_network(), *_single_requests(), *_clocks(), *_clients(),
+        *_compositions(),
+    ]  # fmt: skip
+    assert len({scenario.name for scenario in found}) == len(found)
+    return found
+
+
+def without_namespaces(scenario: Scenario) -> Scenario | None:
+    """The same on loopback; None where it is about packets."""
+    if not scenario.layout.namespaces:
+        return scenario
+    if scenario.name.startswith("net-") or "+net-" in scenario.name:
+        return None
+    return replace(scenario, layout=replace(scenario.layout, namespaces=False))
+
+
+def _processes() -> Iterator[Scenario]:
+    for name in _NODES:
+        target = TARGETS[name]
+        yield Scenario(f"kill@{name}", kill(target))
+        yield Scenario(f"kill-long@{name}", kill(target, down_s=2.5))
+        yield Scenario(f"freeze@{name}", freeze(target, 1.5))
+        yield Scenario(f"freeze-past-session@{name}", freeze(target, SESSION_S + 2))
+        if name != "etcd":
+            yield Scenario(f"stop@{name}", stop(target))
+    for name in ("leader", "coordinator", "controller", "etcd"):
+        yield Scenario(f"kill-thrice@{name}", kill(TARGETS[name], down_s=0.2, times=3))
+    yield Scenario("kill@brokers", kill_all("broker"))
+    yield Scenario("kill@coordinators", kill_all("coordinator"))
+    yield Scenario("kill@controllers", kill_all("controller"))
+    yield Scenario("kill@brokers-and-coordinators", kill_all("broker", "coordinator"))
+    yield Scenario("power-cut", kill_all("etcd", "pid", "controller", "broker", "coordinator"))
+    yield Scenario("freeze@brokers", freeze_all("broker", 2.0))
+    yield Scenario("freeze@coordinators", freeze_all("coordinator", 2.0))
+    yield Scenario("freeze-past-session@brokers", freeze_all("broker", SESSION_S + 1.5))
+    yield Scenario("freeze-past-session@coordinators", freeze_all("coordinator", SESSION_S + 1.5))
+    yield Scenario("rolling-stop@brokers", rolling_stop("broker"))
+    yield Scenario("rolling-stop@coordinators", rolling_stop("coordinator"))
+
+
+def _disks() -> Iterator[Scenario]:
+    for name in ("leader", "follower", "txn-log-leader"):
+        target = TARGETS[name]
+        part = "__transaction_state" if name == "txn-log-leader" else "topic"
+        yield Scenario(f"sync-fails@{name}", disk("sync", "EIO", target, part))
+        yield Scenario(f"write-fails@{name}", disk("write", "EIO", target, part))
+        yield Scenario(f"no-space@{name}", disk("write", "ENOSPC", target, part))
+        yield Scenario(f"no-space-anywhere@{name}", disk("write", "ENOSPC", target))
+        yield Scenario(f"slow-sync@{name}", disk("sync", "250", target))
+        yield Scenario(f"full-disk@{name}", fill(target), SMALL_DISKS)
+    yield Scenario("slow-sync@brokers", disks("sync", "150"))
+    yield Scenario("no-space@brokers", disks("write", "ENOSPC"))
+    yield Scenario("full-disk@brokers", fill(None), SMALL_DISKS)
+
+
+def _damages() -> Iterator[Scenario]:
+    for name, how in DAMAGES.items():
+        yield Scenario(f"{name}@leader", damage(how, TARGETS["leader"]))
+        yield Scenario(f"{name}@follower", damage(how, TARGETS["follower"]))
+
+
+def _network() -> Iterator[Scenario]:
+    for a, b in _PAIRS:
+        yield Scenario(f"net-drop@{a}>{b}", drop(TARGETS[a], TARGETS[b]))
+        yield Scenario(f"net-drop@{b}>{a}", drop(TARGETS[b], TARGETS[a]))
+    for name in _NODES:
+        yield Scenario(f"net-isolate@{name}", isolate(TARGETS[name]))
+    for name in ("leader", "coordinator", "controller"):
+        yield Scenario(f"net-isolate-past-session@{name}", isolate(TARGETS[name], SESSION_S + 2))
+    for name in ("leader", "coordinator", "etcd", "clients"):
+        yield Scenario(f"net-loss-5@{name}", lossy(TARGETS[name], 5))
+        yield Scenario(f"net-loss-25@{name}", lossy(TARGETS[name], 25))
+    for a, b in (("clients", "leader"), ("clients", "coordinator"), ("follower", "leader"), ("coordinator", "etcd")):
+        yield Scenario(f"net-resets@{a}>{b}", resets(TARGETS[a], TARGETS[b]))
+
+
+def _single_requests() -> Iterator[Scenario]:
+    for key in _REQUESTS:
+        for action in ACTIONS:
+            yield Scenario(f"{action}@{key.name}", requests(action, [key]), PROXIED)
+    everything = [key for key in _REQUESTS if key is not ApiKey.FETCH]
+    for action in ACTIONS:
+        yield Scenario(f"{action}@anything", requests(action, everything, share=0.05), PROXIED)
+
+
+def _clocks() -> Iterator[Scenario]:
+    hour, month = 3600, 30 * 86_400
+    for name in ("leader", "coordinator", "client", "controller"):
+        target = TARGETS[name]
+        yield Scenario(f"clock-ahead@{name}", clock((hour,), target, every_s=3.0))
+        yield Scenario(f"clock-behind@{name}", clock((-hour,), target, every_s=3.0))
+    yield Scenario("clock-jumps@nodes", clock((month, -month)))
+    yield Scenario("clock-flaps@nodes", clock((60, -60, 5, -5, 0, 600), every_s=0.5))
+
+
+def _clients() -> Iterator[Scenario]:
+    client = TARGETS["client"]
+    yield Scenario("kill@client", kill(client))
+    yield Scenario("kill-thrice@client", kill(client, down_s=0.1, times=3))
+    yield Scenario("freeze@client", freeze(client, 2.0))
+    yield Scenario("freeze-past-time-out@client", freeze(client, 7.5))
+    yield Scenario("zombie@client", zombie)
+
+
+def _compositions() -> Iterator[Scenario]:
+    t = TARGETS
+    yield Scenario("kill@leader+kill@coordinator", both(kill(t["leader"]), kill(t["coordinator"])))
+    yield Scenario("kill@leader+kill@controller", both(kill(t["leader"], 1.0), kill(t["controller"], 1.0)))
+    yield Scenario("kill@leader+freeze@etcd", both(kill(t["leader"], 1.0), freeze(t["etcd"], 2.5)))
+    yield Scenario("kill@coordinator+freeze@leader", both(kill(t["coordinator"]), freeze(t["leader"], 2.0)))
+    yield Scenario("kill@client+kill@coordinator", both(kill(t["client"]), kill(t["coordinator"])))
+    yield Scenario("zombie@client+kill@leader", both(zombie, kill(t["leader"])))
+    yield Scenario("zombie@client+kill@coordinator", both(zombie, kill(t["coordinator"])))
+    yield Scenario("kill@leader-then-follower", then(kill(t["leader"]), kill(t["follower"])))
+    yield Scenario("freeze@leader-then-kill", then(freeze(t["leader"], SESSION_S + 1.5), kill(t["leader"])))
+    yield Scenario("sync-fails@leader+kill@coordinator",
+                   both(disk("sync", "EIO", t["leader"], "topic"), kill(t["coordinator"])))
+    yield Scenario("no-space@leader+kill@client",
+                   both(disk("write", "ENOSPC", t["leader"], "topic"), kill(t["client"])))
+    yield Scenario("slow-sync@brokers+kill@leader", both(disks("sync", "100"), kill(t["leader"])))
+    yield Scenario("slow-sync@brokers+kill@coordinator", both(disks("sync", "100"), kill(t["coordinator"])))
+    yield Scenario("clock-jumps@nodes+kill@leader", both(clock((3600, -3600)), kill(t["leader"])))
+    yield Scenario("clock-jumps@nodes+kill@coordinator", both(clock((3600, -3600)), kill(t["coordinator"])))
+    yield Scenario("kill@leader+net-drop@leader>etcd",
+                   then(drop(t["leader"], t["etcd"], 1.5), kill(t["leader"])))
+    yield Scenario("kill@coordinator+net-loss-25@leader", both(lossy(t["leader"], 25), kill(t["coordinator"])))
+    yield Scenario("kill@leader+net-loss-5@etcd", both(lossy(t["etcd"], 5), kill(t["leader"])))
+    yield Scenario("zombie@client+net-drop@clients>leader", both(zombie, drop(t["clients"], t["leader"], 2.0)))
+    ends = [ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT]
+    yield Scenario("late@END_TXN+kill@coordinator",
+                   both(requests("late", ends, 0.3), kill(t["coordinator"], 0.5)), PROXIED)
+    yield Scenario("late@PRODUCE+kill@leader",
+                   both(requests("late", [ApiKey.PRODUCE], 0.1), kill(t["leader"])), PROXIED)
+    yield Scenario("unanswered@END_TXN+kill@client",
+                   both(requests("unanswered", ends, 0.3), kill(t["client"], times=2)), PROXIED)
+    yield Scenario("late@anything+rolling-stop@coordinators",
+                   both(requests("late", list(_REQUESTS[3:]), 0.1), rolling_stop("coordinator")), PROXIED)

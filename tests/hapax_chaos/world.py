@@ -1,0 +1,343 @@
+"""The cluster under chaos: etcd, PID allocator, controllers, brokers and coordinators as processes of one nursery.
+
+Where the machine allows it each node lives in a network namespace of its own, else all share loopback. A world is used
+for many scenarios, each with a topic of its own, as long as it comes to rest after each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from faults.preload import NoCompiler, Rules
+from hapax.cli.local.etcd import etcd_command, find_etcd
+from hapax.cli.local.folder import free_port
+from hapax.core.hashing import shard_of
+from hapax.core.types import ShardId
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.etcd import EtcdStore
+from hapax_chaos.network import Bridge
+from hapax_chaos.nursery import Nursery
+from hapax_chaos.proxy import Control
+
+CLUSTER: Final = "chaos"
+READY_S: Final = 40.0
+SETTINGS: Final = {
+    "transaction.state.log.num.partitions": 4, "offsets.topic.num.partitions": 4, "broker.session.timeout.ms": 4000,
+    "replica.lag.time.max.ms": 4000, "request.timeout.ms": 5000, "etcd.timeout.ms": 2000, "pid.block.size": 100,
+    "auto.create.topics.enable": "false", "log.segment.bytes": 1 << 20, "log.snapshot.interval.bytes": 1 << 19,
+    "transaction.max.timeout.ms": 10_000, "transaction.late.after.ms": 5_000, "drain.timeout.ms": 5000,
+}
+_KINDS: Final = ("etcd", "pid", "controller", "broker", "coordinator")
+_FIRST_ID: Final = {"broker": 0, "coordinator": 100, "pid": 200, "controller": 300}
+_KAFKA, _RPC, _HTTP = 9092, 9095, 9096
+
+
+class NotAtRest(Exception):
+    """The cluster did not come back to where everything serves; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a scenario needs of its world; scenarios of one layout share worlds."""
+
+    brokers: int = 3
+    coordinators: int = 2
+    controllers: int = 2
+    replication: int = 3
+    namespaces: bool = True
+    proxied: bool = False
+    disk_mb: int = 0
+    """Size of each broker's disk in memory; 0: a folder of the machine's disk."""
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Process:
+    name: str
+    kind: str
+    host: str
+    namespace: str
+    ports: dict[str, int]
+    argv: list[str] = field(default_factory=list)
+    pid: int = 0
+    frozen: bool = False
+
+    def address(self, port: str) -> tuple[str, int]:
+        return self.host, self.ports[port]
+
+
+class World:
+    """`await open()`, `await close()`. Nothing that was started outlives `close`, nor the death of this process."""
+
+    def __init__(self, layout: Layout, folder: Path, seed: int) -> None:
+        self.layout = layout
+        self.folder = folder
+        self.seed = seed
+        self.scenarios = 0
+        self.processes: dict[str, Process] = {}
+        self.clients: dict[str, str] = {}
+        """Client processes that run -> the same name."""
+        self.view: ClusterView
+        self.control: Control | None = None
+        self.bridge: Bridge | None = None
+        self.rules = Rules(folder / "fault-rules")
+        self._store: EtcdStore | None = None
+        self._client_namespace = ""
+
+    # --- life
+
+    async def open(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "logs").mkdir(parents=True)
+        names = self._names()
+        if self.layout.namespaces:
+            self.bridge = Bridge([*names, "clients"])
+            self._client_namespace = self.bridge.namespace("clients")
+        try:
+            environment = self.rules.environment()
+        except NoCompiler:
+            environment = {}
+        self.nursery = Nursery(self.folder / "logs" / "nursery.log", environment)
+        for name, kind in names.items():
+            self._plan(name, kind)
+        if self.layout.proxied:
+            self._plan_proxy()
+        for process in self.processes.values():
+            if process.kind == "broker" and self.layout.disk_mb:
+                self.data(process.name).mkdir()
+                self.nursery.mount(self.data(process.name), self.layout.disk_mb)
+            self.start(process.name)
+        self._store = EtcdStore([self._etcd], 2.0)
+        self.view = ClusterView(self._store, CLUSTER, random.Random(self.seed))
+        async with asyncio.timeout(READY_S):
+            await self.view.start()
+        await self.at_rest()
+
+    async def close(self) -> None:
+        if self.control is not None:
+            self.control.close()
+        if self._store is not None:
+            await self.view.close()
+            await self._store.close()
+        if hasattr(self, "nursery"):
+            self.nursery.close()
+        if self.bridge is not None:
+            self.bridge.close()
+
+    def _names(self) -> dict[str, str]:
+        layout = self.layout
+        counts = {
+            "etcd": 1, "pid": 1, "controller": layout.controllers, "broker": layout.brokers,
+            "coordinator": layout.coordinators,
+        }
+        return {
+            kind if kind == "etcd" else f"{kind}-{number}": kind for kind in _KINDS for number in range(counts[kind])
+        }
+
+    def _plan(self, name: str, kind: str) -> None:
+        if self.bridge is not None:
+            host, namespace = self.bridge.addresses[name], self.bridge.namespace(name)
+            ports = {"kafka": _KAFKA, "rpc": _RPC, "http": _HTTP}
+        else:
+            taken = {port for process in self.processes.values() for port in process.ports.values()}
+            host, namespace = "127.0.0.1", ""
+            ports = {use: free_port(taken) for use in ("kafka", "rpc", "http")}
+        self.processes[name] = Process(name, kind, host, namespace, ports)
+        self.processes[name].argv = self._arguments(self.processes[name])
+
+    def _arguments(self, process: Process) -> list[str]:
+        host, ports = process.host, process.ports
+        if process.kind == "etcd":
+            command = etcd_command(find_etcd(), self.data("etcd"), ports["kafka"], ports["rpc"])
+            return [word.replace("127.0.0.1", host) for word in command]
+        number = int(process.name.rpartition("-")[2])
+        settings = {
+            **SETTINGS, **dict(self.layout.settings),
+            "transaction.state.log.replication.factor": self.layout.replication,
+            "offsets.topic.replication.factor": self.layout.replication,
+            "node.id": _FIRST_ID[process.kind] + number, "cluster.id": CLUSTER,
+            "etcd.endpoints": self._etcd,
+            "rpc.listen": f"{host}:{ports['rpc']}", "http.listen": f"{host}:{ports['http']}",
+            "log.dir": self.data(process.name),
+        }
+        if process.kind in ("broker", "coordinator"):
+            settings["listeners"] = f"PLAINTEXT://{host}:{ports['kafka']}"
+            if self.layout.proxied:
+                ports["proxy"] = free_port(set())
+                settings["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{ports['proxy']}"
+        return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+    def _plan_proxy(self) -> None:
+        control = ("127.0.0.1", free_port(set()))
+        routes = [
+            (("127.0.0.1", p.ports["proxy"]), p.address("kafka"))
+            for p in self.processes.values() if "proxy" in p.ports
+        ]
+        arguments = json.dumps({"seed": self.seed, "control": control, "routes": routes})
+        self.nursery.start("proxy", "proxy", [arguments], self.log("proxy"))
+        self.control = Control(control)
+
+    # --- look
+
+    @property
+    def _etcd(self) -> str:
+        host, port = self.processes["etcd"].address("kafka")
+        return f"{host}:{port}"
+
+    def data(self, name: str) -> Path:
+        return self.folder / name
+
+    def log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+    @property
+    def bootstrap(self) -> str:
+        """For clients: every broker, through the proxy where there is one."""
+        use = "proxy" if self.layout.proxied else "kafka"
+        host = "127.0.0.1" if self.layout.proxied else ""
+        return ",".join(f"{host or p.host}:{p.ports[use]}" for p in self.of_kind("broker"))
+
+    def of_kind(self, kind: str) -> list[Process]:
+        return [process for process in self.processes.values() if process.kind == kind]
+
+    def runs(self, name: str) -> bool:
+        return self.nursery.exit_code(name) is None
+
+    def leader(self, topic: str, partition: int = 0) -> str:
+        found = self.view.topic(topic)
+        assert found is not None, topic
+        assigned = self.view.partition(found.topic_id, partition)
+        assert assigned is not None
+        return f"broker-{assigned.record.leader}"
+
+    def follower(self, topic: str, partition: int = 0) -> str:
+        leader = self.leader(topic, partition)
+        return next((p.name for p in self.of_kind("broker") if p.name != leader), leader)
+
+    def coordinator(self, transactional_id: str) -> str:
+        cluster = self.view.cluster
+        assert cluster is not None
+        shard = self.view.shard("txn", ShardId(shard_of(transactional_id, cluster.txn_shards)))
+        assert shard is not None
+        return f"coordinator-{shard.record.owner - _FIRST_ID['coordinator']}"
+
+    def controller(self) -> str:
+        acting = self.view.controller
+        return "controller-0" if acting is None else f"controller-{acting.record.node_id - _FIRST_ID['controller']}"
+
+    # --- processes
+
+    def start(self, name: str) -> None:
+        process = self.processes[name]
+        kind = "exec" if process.kind == "etcd" else process.kind
+        process.pid = self.nursery.start(name, kind, process.argv, self.log(name), process.namespace)
+        process.frozen = False
+
+    def start_client(self, name: str, settings: dict[str, object]) -> None:
+        self.nursery.start(name, "client", [json.dumps(settings)], self.log(name), self._client_namespace)
+        self.clients[name] = name
+
+    def kill(self, name: str) -> None:
+        self.nursery.kill(name)
+
+    def freeze(self, name: str) -> None:
+        self.nursery.signal(name, signal.SIGSTOP)
+        if name in self.processes:
+            self.processes[name].frozen = True
+
+    def thaw(self, name: str) -> None:
+        self.nursery.signal(name, signal.SIGCONT)
+        if name in self.processes:
+            self.processes[name].frozen = False
+
+    async def stop(self, name: str, timeout: float = 20.0) -> None:
+        """SIGTERM; killed where that takes too long."""
+        self.nursery.signal(name, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: not self.runs(name), timeout)
+        self.kill(name)
+
+    # --- rest
+
+    async def heal(self) -> None:
+        """Ends whatever may still be wrong: every rule goes, everything frozen goes on, everything dead starts."""
+        self.rules.clear()
+        if self.bridge is not None:
+            self.bridge.heal()
+        if self.control is not None:
+            await self.control.set([])
+        for process in self.processes.values():
+            if process.frozen:
+                self.thaw(process.name)
+        for process in self.processes.values():
+            if not self.runs(process.name):
+                self.start(process.name)
+
+    async def at_rest(self, timeout: float = READY_S) -> None:
+        """Everything serves, and every replica is in sync. Raises NotAtRest."""
+        missing = "nothing was looked at"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while missing := await self._missing():  # noqa: ASYNC110 (other processes; nothing here to wait for)
+                    await asyncio.sleep(0.1)
+        if missing:
+            raise NotAtRest(missing)
+
+    async def _missing(self) -> str:
+        for process in self.processes.values():
+            if not self.runs(process.name):
+                return f"{process.name} ended ({self.nursery.exit_code(process.name)})"
+            if process.kind != "etcd" and not await answers(process.address("http"), "/readyz"):
+                return f"{process.name} is not ready"
+        view = self.view
+        for partition in view.partitions():
+            if view.leader_of(partition.topic_id, partition.index) is None:
+                return f"{partition.id} has no leader"
+            if len(partition.record.isr) < len(partition.record.replicas):
+                return f"{partition.id} has {partition.record.isr} of {partition.record.replicas} in sync"
+        if not any(True for _ in view.partitions()):
+            return "there are no partitions yet"
+        for kind in ("txn", "group"):
+            for shard in view.shards(kind):  # type: ignore[arg-type]
+                if view.shard_owner(kind, shard) is None:  # type: ignore[arg-type]
+                    return f"{kind} shard {shard} has no owner"
+        return ""
+
+    def events(self) -> Iterator[str]:
+        """Lines of the nodes' logs that somebody should look at."""
+        for process in self.processes.values():
+            log = self.log(process.name)
+            if process.kind != "etcd" and log.exists():
+                for line in log.read_text(errors="replace").splitlines():
+                    if " ERROR " in line or line.startswith("Traceback"):
+                        yield line
+
+
+async def until(condition: Callable[[], bool], timeout: float) -> None:
+    """Raises TimeoutError."""
+    async with asyncio.timeout(timeout):
+        while not condition():  # noqa: ASYNC110 (the condition is about other processes)
+            await asyncio.sleep(0.05)
+
+
+async def answers(address: tuple[str, int], path: str, timeout: float = 1.0) -> bool:
+    """Whether `GET path` is answered 200 now."""
+    try:
+        async with asyncio.timeout(timeout):
+            reader, writer = await asyncio.open_connection(*address)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: chaos\r\nConnection: close\r\n\r\n".encode())
+                return (await reader.readexactly(12)).startswith(b"HTTP/1.1 200")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        return False
