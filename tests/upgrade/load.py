@@ -77,7 +77,8 @@ class Transactions(Load):
         self._topic = topic
         self._settings = {"bootstrap.servers": bootstrap, "transactional.id": "upgrade"}
         self._producer: Producer | None = None
-        self.repeated = 0
+        self.repeated: list[str] = []
+        """Why attempts were."""
 
     def write(self, number: int) -> None:
         while True:
@@ -86,8 +87,8 @@ class Transactions(Load):
                     self._producer = Producer(self._settings).start()
                 self._attempt(self._producer, number)
                 return
-            except HapaxError:
-                self.repeated += 1
+            except HapaxError as error:
+                self.repeated.append(f"{number}: {error}")
                 self.close()
 
     def _attempt(self, producer: Producer, number: int) -> None:

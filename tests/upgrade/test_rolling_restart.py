@@ -87,9 +87,10 @@ def test_to_this_release_and_back(cluster: MixedCluster, former: Path) -> None:
         load.wait_for_more(20)
     committed, written = transactions.stop(), 10 * plain.stop()
     print(
-        f"\n{committed} transactions ({transactions.repeated} attempts repeated, longest "
-        f"{transactions.longest_s:.1f} s), {written} idempotent records (longest {plain.longest_s:.1f} s)"
-    )
+        f"\n{committed} transactions ({len(transactions.repeated)} attempts repeated, longest "
+        f"{transactions.longest_s:.1f} s), {written} idempotent records (longest {plain.longest_s:.1f} s)",
+        *transactions.repeated, sep="\n",
+    )  # fmt: skip
     assert contents(cluster.bootstrap, "transactions") == {p: list(range(committed)) for p in (0, 1)}
     assert contents(cluster.bootstrap, "plain") == {p: list(range(p, written, 2)) for p in (0, 1)}
     assert committed_offset(cluster.bootstrap, "transactions") == committed - 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hapax.client.connected import Connected
 from hapax.client.environment import ClientPorts
-from hapax.client.errors import FatalError, FencedError, NotHapaxError, from_code
+from hapax.client.errors import FatalError, FencedError, RetriableError, from_code
 from hapax.client.producer import StartFrom
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
@@ -163,17 +163,23 @@ class Leases(Connected):
         return found
 
     async def _find(self) -> None:
+        """Raises RetriableError while no allocator is there, NotHapaxError where the peer is another system."""
         _, self._address = await self._cluster.rpc_addresses()
         if self._address is None:
-            raise NotHapaxError("the cluster names no allocator of producer ids")
+            raise RetriableError("no allocator of producer ids is there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _call(self, method: str, request: bytes) -> bytes:
         self._check_usable()
         seconds = self._options["request.timeout.ms"] / 1000
 
         async def attempt() -> bytes:
-            assert self._address is not None
-            return await self._cluster.channel(self._address).call(SERVICE + method, request, seconds)
+            if self._address is None:
+                await self._find()
+            address, self._address = self._address, None
+            assert address is not None
+            answer = await self._cluster.channel(address).call(SERVICE + method, request, seconds)
+            self._address = address  # it answered: it is still the one to ask
+            return answer
 
         return await self._cluster.within(self._timeout, method, attempt)
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from hapax.client.cluster import Backoff, Cluster
-from hapax.client.errors import HapaxError, NotHapaxError, RetriableError
+from hapax.client.errors import HapaxError, RetriableError
 from hapax.core.client_producer import ClientProducer
 from hapax.core.client_producer_partition import Identity
 from hapax.core.client_producer_state import Trouble
@@ -58,12 +58,14 @@ class Told(NamedTuple):
 
 
 async def transactions_call(cluster: Cluster, transactional_id: str, method: str, request: bytes) -> bytes:
-    """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError."""
+    """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError; RetriableError where
+    that node is not there at the moment."""
     node = await cluster.coordinator("transaction", transactional_id)
     addresses, _ = await cluster.rpc_addresses()
     address = addresses.get(node)
     if address is None:
-        raise NotHapaxError(f"node {node} names no address for Hapax's calls")
+        cluster.forget_coordinator("transaction", transactional_id)
+        raise RetriableError(f"coordinator {node} is not there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return await cluster.channel(address).call(SERVICE + method, request, cluster.options["request.timeout.ms"] / 1000)
 
 
