@@ -80,6 +80,9 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     served = Served()
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     logging.getLogger("asyncio").disabled = True
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     services = logging.getLogger("hapax")
     remarks = _Remarks(loop)
     services.addHandler(remarks)
@@ -96,6 +99,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
         result.logical_s = loop.time()
         result.trace_hash = loop.trace_hash()
         # What the dead left behind is taken apart only now, and may complain that its loop is gone.
+        gc.set_threshold(*thresholds)
         gc.collect()
         asyncio.set_event_loop(None)
         sys.unraisablehook = hook
