@@ -1,0 +1,148 @@
+"""Three brokers on one machine, replication 3, min.insync.replicas 2, every write synced: what replication costs.
+
+Throughput and CPU of each broker, one producer's transactions, how fast a replica that was away catches up, memory with
+2,000 partitions on every broker, and what a cluster at rest writes into the metadata store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+
+from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+
+from bench.bench_local_cluster import proportional_megabytes
+from bench.bench_transactions import one_producer
+from bench.figures import record
+from bench.raw_client import Flood, cpu_seconds, flood
+from hapax.cli.local.cluster import LocalCluster
+from hapax.cli.local.folder import ClusterState
+
+BROKERS = 3
+PARTITIONS = 6
+BATCH_BYTES = 16 << 10
+LARGE_BATCH_BYTES = 256 << 10
+FLOOD_S = 6.0
+AWAY_BYTES = 1 << 30
+"""Written while a replica is away."""
+MANY_TOPICS, MANY_PARTITIONS = 4, 500
+REST_S = 20.0
+LIMIT_S = 120.0
+
+
+@contextlib.contextmanager
+def three_brokers(*settings: str) -> Iterator[tuple[LocalCluster, ClusterState, AdminClient]]:
+    with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
+        cluster = LocalCluster(folder)
+        state = cluster.up(brokers=BROKERS, owned=True, settings=["min.insync.replicas=2", *settings])
+        try:
+            yield cluster, state, AdminClient({"bootstrap.servers": state.bootstrap})
+        finally:
+            cluster.down()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} within {LIMIT_S:.0f} s")
+        time.sleep(0.005)
+
+
+def create(admin: AdminClient, name: str, partitions: int) -> None:
+    for created in admin.create_topics([NewTopic(name, partitions, BROKERS)]).values():
+        created.result(60)
+    until(lambda: in_sync(admin, name), "full in-sync set")
+
+
+def topic_of(admin: AdminClient, name: str) -> TopicMetadata:
+    return admin.list_topics(name, timeout=10).topics[name]
+
+
+def in_sync(admin: AdminClient, name: str) -> bool:
+    """Every partition has a leader and all its replicas in sync."""
+    return all(p.leader >= 0 and len(p.isrs) == BROKERS for p in topic_of(admin, name).partitions.values())
+
+
+def leaders(state: ClusterState, admin: AdminClient, name: str) -> list[str]:
+    """The address of each partition's leader."""
+    partitions = topic_of(admin, name).partitions
+    return [f"127.0.0.1:{state.process(f'broker-{partitions[p].leader}').port}" for p in sorted(partitions)]
+
+
+def throughput(state: ClusterState, admin: AdminClient) -> None:
+    create(admin, "flood", PARTITIONS)
+    floods = [Flood(at, "flood", p, BATCH_BYTES, 5) for p, at in enumerate(leaders(state, admin, "flood"))]
+    flood(floods, 1.0)
+    pids = {f"broker-{n}": state.process(f"broker-{n}").pid for n in range(BROKERS)}
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    acknowledged = flood(floods, FLOOD_S)
+    gigabytes = acknowledged * BATCH_BYTES / 1e9
+    record("replicated_throughput", gigabytes * 1000 / FLOOD_S, "MB/s")
+    for name, pid in pids.items():
+        record(f"replicated_cpu_{name}", (cpu_seconds(pid) - before[name]) / gigabytes, "CPU-s/GB acknowledged")
+
+
+def transactions(state: ClusterState, admin: AdminClient) -> None:
+    create(admin, "bench", 2)
+    times = one_producer(state.bootstrap, "bench")
+    record("replicated_transaction_p50", times[len(times) // 2], "ms")
+    record("replicated_transaction_p99", times[int(len(times) * 0.99)], "ms")
+
+
+def catching_up(cluster: LocalCluster, state: ClusterState, admin: AdminClient) -> None:
+    """One broker is killed, `AWAY_BYTES` are written without it, it comes back."""
+    create(admin, "away", 3)
+    partitions = topic_of(admin, "away").partitions
+    partition = next(p for p in sorted(partitions) if partitions[p].leader != BROKERS - 1)
+    victim = f"broker-{BROKERS - 1}"
+    cluster.kill(victim)
+    writer = Flood(leaders(state, admin, "away")[partition], "away", partition, LARGE_BATCH_BYTES, 5)
+    while writer.acknowledged * LARGE_BATCH_BYTES < AWAY_BYTES:
+        flood([writer], 0.5)
+    cluster.start(victim)
+    began = time.monotonic()
+    until(lambda: in_sync(admin, "away"), "replica in sync again")
+    record("replay_rate", AWAY_BYTES / 1e6 / (time.monotonic() - began), "MB/s", at_least=200)
+
+
+def many_partitions(cluster: LocalCluster, admin: AdminClient) -> None:
+    for number in range(MANY_TOPICS):
+        create(admin, f"many-{number}", MANY_PARTITIONS)
+    sizes = proportional_megabytes(cluster.status())
+    for number in range(BROKERS):
+        record(f"memory_2000_partitions_broker-{number}", sizes[f"broker-{number}"], "MB", at_most=400)
+
+
+def writes_at_rest(state: ClusterState) -> None:
+    """Proposals that etcd's consensus applies: whatever it has to write."""
+    etcd = state.process("etcd").port
+    nodes = sum(process.role != "etcd" for process in state.processes)
+    before = _proposals(etcd)
+    time.sleep(REST_S)
+    record("etcd_writes_at_rest", (_proposals(etcd) - before) / REST_S / nodes, "1/s per node", at_most=2)
+
+
+def _proposals(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("etcd_server_proposals_applied_total "):
+                return float(line.split()[1])
+    raise ValueError("etcd does not count its proposals")
+
+
+def main() -> None:
+    with three_brokers() as (cluster, state, admin):
+        throughput(state, admin)
+        transactions(state, admin)
+        writes_at_rest(state)
+        many_partitions(cluster, admin)
+    with three_brokers("durability=page-cache") as (cluster, state, admin):
+        catching_up(cluster, state, admin)
+
+
+if __name__ == "__main__":
+    main()
