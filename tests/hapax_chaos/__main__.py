@@ -147,7 +147,7 @@ def _jobs(arguments: argparse.Namespace) -> tuple[list[_Job], int]:
         print(f"no network namespaces or packet filters here ({why}): {skipped} scenarios skipped", flush=True)
     if arguments.replication != 3:
         chosen = [_replicated(scenario, arguments.replication) for scenario in chosen]
-    return [(scenario, client) for client in arguments.client for scenario in chosen], skipped
+    return [(scenario, client) for scenario in chosen for client in arguments.client], skipped
 
 
 def _replicated(scenario: Scenario, replication: int) -> Scenario:
