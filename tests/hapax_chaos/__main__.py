@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import fnmatch
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,6 +82,11 @@ class Campaign:
         self.verdicts: list[Verdict] = []
 
     async def run(self, jobs: Sequence[_Job]) -> None:
+        """Ends early, and in order, at Ctrl-C, SIGTERM and SIGHUP."""
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
             for number, (scenario, client) in enumerate(jobs):
                 if time.monotonic() > self._deadline:
@@ -181,7 +188,8 @@ def main(argv: Sequence[str]) -> int:
     jobs, skipped = _jobs(arguments)
     with tempfile.TemporaryDirectory(prefix="hapax-chaos-") as folder:
         campaign = Campaign(summary, arguments.seed, deadline, Path(folder))
-        asyncio.run(campaign.run(summary.order(jobs)))
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(campaign.run(summary.order(jobs)))
     total = len({scenario.name for scenario, _ in jobs})
     kinds = {name for name, _ in summary.verdicts}
     failed = [v for v in campaign.verdicts if not v.passed]
