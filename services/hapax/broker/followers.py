@@ -257,6 +257,8 @@ class Pull:
             self._urge()
             return
         self._checked = True
+        self._told = (-1, -1)  # what it was told while it was busy with records it has not heard
+        self._session.quiet[self] = None
         self._synced(replica, named.synced_end)
         if replica.machine.log_end_offset > named.offset:
             self._urge()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from crc32c import crc32c
+
 from hapax.broker import service
 from hapax.broker.replica import Replica, Settled
 from hapax.broker.service import BrokerService
@@ -172,6 +174,21 @@ class World:
             and len({tuple(r.machine.leader_epochs.entries()) for r in replicas}) == 1
             and len({tuple(r.machine.aborted) for r in replicas}) == 1
         )
+
+    def differences(self, *nodes: int) -> str:
+        """What `equal` looks at, for the message of a failed test."""
+        lines = [str(self.record)]
+        for node in nodes:
+            replica = self.replica(node)
+            machine = replica.machine
+            lines.append(
+                f"{node}: {machine.log_start_offset}..{machine.log_end_offset} committed {machine.high_watermark} "
+                f"synced {replica.log.synced_offset} bytes {crc32c(self.log_bytes(node))} state "
+                f"{crc32c(self.state(node))} epochs {machine.leader_epochs.entries()} aborted "
+                f"{list(machine.aborted)} copies {replica.copies} open {machine.open_transactions()} producers "
+                f"{list(machine.describe_producers())} undecided {machine.snapshot().undecided}"
+            )
+        return "\n".join(lines)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Conditions that follow from what brokers tell each other: looked at every few milliseconds."""

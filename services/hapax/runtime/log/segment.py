@@ -36,8 +36,8 @@ class Place(NamedTuple):
 
 
 class Segment:
-    """A file of batches and its indexes. Whoever reads from the file holds the segment until done: its files go
-    only when it is dropped and nobody holds it."""
+    """A file of batches and its indexes. Whoever reads from the file holds the segment until done: it is closed only
+    when it is dropped and nobody holds it."""
 
     __slots__ = (
         "_dropped", "_ending", "_holders", "_roll_age", "_since_index", "base_offset", "disk", "file",
@@ -215,19 +215,18 @@ class Segment:
             self._dropped()
 
     def drop(self, *, remove: bool) -> None:
-        """Closes the file, and removes the segment's files with `remove`, as soon as nobody holds it."""
-        self._dropped = self._remove if remove else self.file.close
+        """Closes the file as soon as nobody holds it. With `remove` the names go at once, for a log that was cut may
+        give them to another segment soon, and the bytes in their own time."""
+        if remove:
+            gone = self.path(LOG) + DELETED
+            if self.disk.exists(self.path(LOG)):
+                self.disk.rename(self.path(LOG), gone)
+            for suffix in SEGMENT_SUFFIXES[1:]:
+                self.disk.remove(self.path(suffix))
+            self.disk.discard(gone)
+        self._dropped = self.file.close
         if self._holders == 0:
             self._dropped()
-
-    def _remove(self) -> None:
-        """The log's name goes at once, its bytes in their own time."""
-        self.file.close()
-        if self.disk.exists(self.path(LOG)):
-            self.disk.rename(self.path(LOG), self.path(LOG) + DELETED)
-            self.disk.discard(self.path(LOG) + DELETED)
-        for suffix in SEGMENT_SUFFIXES[1:]:
-            self.disk.remove(self.path(suffix))
 
 
 class LogRange:

@@ -156,7 +156,7 @@ async def test_retention_by_time_rolls_an_expired_active_segment(disk: RealDisk)
     assert (log.start_offset, log.end_offset) == (5, 5)
 
 
-async def test_a_dropped_segment_waits_for_its_readers(disk: RealDisk) -> None:
+async def test_a_dropped_segment_loses_its_name_at_once_and_waits_for_its_readers(disk: RealDisk) -> None:
     log = SegmentLog(disk, FOLDER, LogConfig(segment_bytes=1000, retention_bytes=1))
     log.create([])
     for _ in range(15):
@@ -164,10 +164,11 @@ async def test_a_dropped_segment_waits_for_its_readers(disk: RealDisk) -> None:
     held = log.read(0, 500, log.end_offset, warmed=True).range
     assert held is not None
     log.retire(2000, limit=15)
-    assert f"{0:020d}.log" in disk.list(FOLDER)
+    assert f"{0:020d}.log" not in disk.list(FOLDER)
     assert len(held.read()) == 500
     held.release()
-    assert f"{0:020d}.log" not in disk.list(FOLDER)
+    with pytest.raises(OSError):
+        held.read()
 
 
 async def test_a_cold_range_is_read_ahead(log: SegmentLog, monkeypatch: pytest.MonkeyPatch) -> None:

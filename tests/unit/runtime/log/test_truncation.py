@@ -106,3 +106,27 @@ async def test_segments_below_the_leaders_start_go(disk: RealDisk) -> None:
     assert log.drop_below(25) == 2
     assert log.start_offset == 20
     log.close()
+
+
+@pytest.mark.parametrize("again", ["cut", "anew"])
+async def test_a_segment_that_takes_the_name_of_one_in_use_keeps_its_files(disk: RealDisk, again: str) -> None:
+    log = SegmentLog(disk, FOLDER, LogConfig(segment_bytes=1000))
+    log.create([])
+    for _ in range(15):
+        append(log)
+    under_way = log.begin_sync()
+    if again == "cut":
+        log.truncate_to(5)
+        for _ in range(8):
+            append(log)
+    else:
+        log.restart_at(0)
+        append(log)
+    log.release(under_way)
+    log.finish_sync(under_way)
+    await log.sync()
+    end, start = log.end_offset, log.start_offset
+    log.close()
+    recovered, recovery, _ = await reopen(disk, config=log.config)
+    assert (recovered.start_offset, recovered.end_offset, recovery.truncated_bytes) == (start, end, 0)
+    recovered.close()
