@@ -337,12 +337,17 @@ class ControllerService:
 
     def _plan_again_in(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
+        # A wait below the clock's own resolution would never end: the timer is due before the time has come.
+        at = loop.time() + max(seconds, 0.001)
         if self._wake is not None:
-            if loop.time() < self._wake.when() <= loop.time() + seconds and not self._wake.cancelled():
+            if self._wake.when() <= at:
                 return
             self._wake.cancel()
-        # A wait below the clock's own resolution would never end: the timer is due before the time has come.
-        self._wake = loop.call_later(max(seconds, 0.001), self._dirty.set)
+        self._wake = loop.call_at(at, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self._dirty.set()
 
     # --- calls
 

@@ -107,9 +107,10 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
             return _led(partition, successor, members, brokers)
         return _restricted(partition, tuple(n for n in partition.isr if n in members or n == partition.leader))
     members = _members(partition, brokers)
-    elected = _candidate(partition, members, brokers)
+    electable = _with_whole(partition, members, brokers)
+    elected = _candidate(partition, electable, brokers)
     if elected != NO_NODE:
-        return _led(partition, elected, tuple(node for node in members if node in brokers), brokers)
+        return _led(partition, elected, electable, brokers)
     if unclean:
         saved = [node for node in partition.replicas if node in brokers]
         saved.sort(key=lambda node: -brokers[node].rank)
@@ -204,6 +205,18 @@ def _members(partition: PartitionState, brokers: Brokers) -> tuple[NodeId, ...]:
     return partition.isr if last == NO_NODE else (last,)
 
 
+def _with_whole(partition: PartitionState, members: tuple[NodeId, ...], brokers: Brokers) -> tuple[NodeId, ...]:
+    """The live members. One that would be alone gets those beside it that came back whole: it may itself be dead, and
+    only not be known to be."""
+    live = tuple(node for node in members if node in brokers)
+    if len(live) != 1:
+        return live
+    whole = tuple(
+        node for node in partition.isr if node in live or (
+            node in brokers and brokers[node].has_what(partition.member_registration(node))))
+    return tuple(node for node in whole if brokers[node].rank > STOPPING) or whole
+
+
 def _counts(partition: PartitionState, node: NodeId, brokers: Brokers) -> bool:
     broker = brokers.get(node)
     return broker is not None and broker.rank > STOPPING and _is_same(partition, node, broker)
@@ -215,9 +228,10 @@ def _is_same(partition: PartitionState, node: NodeId, broker: Live) -> bool:
 
 
 def _candidate(partition: PartitionState, members: tuple[NodeId, ...], brokers: Brokers) -> NodeId:
-    """Who leads next: of the live members one of the highest rank, the first in the order of assignment."""
+    """Who leads next: of the live members one of the highest rank, rather one that never left, and of those the first
+    in the order of assignment."""
     live = [node for node in partition.replicas if node in members and node in brokers]
-    return max(live, key=lambda node: brokers[node].rank, default=NO_NODE)  # the first of equals
+    return max(live, key=lambda node: (brokers[node].rank, _is_same(partition, node, brokers[node])), default=NO_NODE)
 
 
 def _successor(partition: PartitionState, members: tuple[NodeId, ...], brokers: Brokers, rank: int) -> NodeId:

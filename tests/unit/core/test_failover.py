@@ -81,6 +81,14 @@ def test_a_restarted_leader_gives_way_to_a_member_that_never_left() -> None:
     assert (after.leader, after.isr) == (1, (1, 2))
 
 
+def test_whoever_came_back_whole_stays_beside_a_member_that_would_be_alone() -> None:
+    # Both died; one is back, and of the other nobody knows yet.
+    after = settle(state(0, isr=(0, 1)), live(1) | back(0, 99, 1))
+    assert (after.leader, after.isr, after.isr_registrations) == (1, (0, 1), (99, 11))
+    assert settle(after, back(0, 99, 1)).leader == 0
+    assert settle(state(0, isr=(0, 1)), live(1) | back(0, 99, 0)).isr == (1,)  # it lost writes
+
+
 def test_a_sole_replica_that_restarted_leads_on_under_a_new_epoch() -> None:
     after = settle(state(0, isr=(0,), replicas=(0,)), back(0, 99, 1))
     assert (after.leader, after.leader_registration, after.leader_epoch) == (0, 99, 6)
