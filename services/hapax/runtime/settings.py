@@ -225,7 +225,7 @@ class Settings:
     # --- coordinator ---
     transaction_state_log_num_partitions: Count = 50
     """Shards of the transaction coordinator; fixed when the cluster is made."""
-    transaction_state_log_replication_factor: Annotated[int, Between(1, 32767)] = 1
+    transaction_state_log_replication_factor: Annotated[int, Between(1, 32767)] = 3
     """Replicas of the transaction log and of the events; fewer while there are fewer brokers."""
     transaction_state_log_min_isr: Annotated[int, Between(1)] = 2
     """min.insync.replicas of the internal topics, once they have at least three replicas."""
@@ -246,7 +246,7 @@ class Settings:
     """A transaction open on a partition for transaction.max.timeout.ms and this longer is healed."""
     offsets_topic_num_partitions: Count = 50
     """Shards of the group coordinator; fixed when the cluster is made."""
-    offsets_topic_replication_factor: Annotated[int, Between(1, 32767)] = 1
+    offsets_topic_replication_factor: Annotated[int, Between(1, 32767)] = 3
     """Replicas of the offsets topic; fewer while there are fewer brokers."""
     offsets_topic_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 4 << 20
     """Segment size of the offsets topic; see transaction.state.log.segment.bytes. Kafka's default is 100 MiB."""

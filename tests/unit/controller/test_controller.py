@@ -91,7 +91,7 @@ def test_a_restarted_broker_leads_under_a_new_leader_epoch() -> None:
 def test_a_dead_broker_leaves_its_partitions_without_a_leader_until_it_comes_back() -> None:
     async def scenario(world: ControlWorld) -> None:
         view = await world.view()
-        await world.controller()
+        await world.controller(transaction_state_log_replication_factor=1, offsets_topic_replication_factor=1)
         broker = await world.broker()
         await world.broker(1)
         await world.coordinator()
