@@ -100,10 +100,10 @@ MUTANTS = (
         (SCENARIOS, unit("core")),
     ),
     Mutant(
-        "the take-over does not fence the former owner", "rule 1", "coordinator/shard.py",
-        "        self.log.fence(self.node.node_id, fenced_at.set_result)\n        fence = await fenced_at\n",
-        "        self.log.fence(self.node.node_id, fenced_at.set_result)\n        fence = await fenced_at - 1\n",
-        (sim(), unit("coordinator")),
+        "every owner of a shard bears the same epoch", "rule 1", "coordinator/shard.py",
+        "    return ShardEpoch(assigned << INCARNATION_BITS | incarnation)",
+        "    return ShardEpoch(0)",
+        (unit("coordinator"), sim()),
     ),
     Mutant(
         "a shard that lost an append goes on as if nothing was", "decide, persist, replay",

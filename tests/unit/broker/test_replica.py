@@ -219,6 +219,18 @@ async def test_the_first_batch_of_a_transaction_waits_for_its_verification(harne
     assert harness.questions == []
 
 
+async def test_a_known_producers_batches_stay_behind_its_parked_one(harness: Harness) -> None:
+    """Decided by itself, the second would be a gap (rule 3)."""
+    one = harness.produce(batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x")
+    harness.verify()
+    assert (await harness.calls.result(one)).error == 0
+    harness.replica.write_markers([Marker(7, 0, True, 0, serial=1)])
+    two = harness.produce(batch(producer_id=7, epoch=0, sequence=1, transactional=True), transactional_id="x")
+    three = harness.produce(batch(producer_id=7, epoch=0, sequence=2, transactional=True), transactional_id="x")
+    harness.verify()
+    assert [(await harness.calls.result(n)).base_offset for n in (two, three)] == [2, 3]
+
+
 async def test_version_12_registers_the_partition_with_its_write(harness: Harness) -> None:
     harness.produce(batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x", version=12)
     assert harness.questions[0].add
