@@ -24,6 +24,7 @@ from typing import Any, Final
 from hapax.runtime import telemetry
 from hapax_chaos.catalogue import CLIENTS, Scenario, scenarios, without_namespaces
 from hapax_chaos.network import missing
+from hapax_chaos.report import write_report
 from hapax_chaos.scenario import Execution, Verdict
 from hapax_chaos.world import Layout, NotAtRest, World
 
@@ -169,6 +170,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replication", type=int, default=3)
     parser.add_argument("--fresh", action="store_true", help="forget what ran before at this commit")
+    parser.add_argument("--report", type=Path, help="run nothing; write what ran at this commit as a page")
     parser.add_argument("--list", action="store_true", help="only print the scenarios' names")
     arguments = parser.parse_args(argv)
     arguments.only = arguments.only or ["*"]
@@ -184,6 +186,9 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(scenario.name for scenario in scenarios()))
         return 0
     deadline = time.monotonic() + 60 * arguments.minutes
+    if arguments.report is not None:
+        write_report(json.loads(SUMMARY.read_text()), arguments.report)
+        return 0
     summary = Summary(not arguments.fresh)
     jobs, skipped = _jobs(arguments)
     with tempfile.TemporaryDirectory(prefix="hapax-chaos-") as folder:
