@@ -90,7 +90,9 @@ class BrokerService:
             view, ports.metadata, settings, self._newest_connection,
             Fetchers(Surroundings(
                 ports.network, view, ports.random, settings,
-                Throttle(settings.follower_replication_throttled_rate, ports.clock.monotonic_ms),
+                Throttle(
+                    lambda: self._copying_rate(settings.follower_replication_throttled_rate),
+                    ports.clock.monotonic_ms),
                 self._snapshots.fetch, self._lost, self.committer.failed,
             )),
         )
@@ -102,7 +104,9 @@ class BrokerService:
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self.followers = Followers(
             self.partitions, self._incidents,
-            Throttle(settings.leader_replication_throttled_rate, ports.clock.monotonic_ms), metrics,
+            Throttle(
+                lambda: self._copying_rate(settings.leader_replication_throttled_rate), ports.clock.monotonic_ms),
+            metrics,
         )
         self.fetches = FetchService(
             self.partitions.find, self._leader_of, settings.fetch_max_bytes, self.followers.fetch, metrics
@@ -162,6 +166,11 @@ class BrokerService:
         """A failed sync: nothing is acknowledged any more, and the process ends (rule 13)."""
         self._failed = True
         self._on_lost(reason)
+
+    def _copying_rate(self, configured: int) -> int:
+        """Bytes per second for replicas that catch up: a reassignment may ask for less."""
+        throttle = self.view.throttle
+        return configured if throttle is None else min(configured, throttle.bytes_per_second)
 
     def _stand(self, standing: str) -> None:
         """How fit the disk is; others lead meanwhile, where they can."""

@@ -10,20 +10,20 @@ _BURST_S: Final = 0.25
 
 
 class Throttle:
-    """At most `rate` bytes a second, shared by all who ask."""
+    """At most `rate()` bytes a second, shared by all who ask."""
 
-    def __init__(self, rate: int, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(self, rate: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
         self._rate = rate
         self._now_ms = monotonic_ms
-        self._allowance = rate * _BURST_S
+        self._allowance = rate() * _BURST_S
         self._as_of = monotonic_ms()
 
     def delay(self) -> float:
         """Seconds until somebody may go on; 0: now."""
-        now = self._now_ms()
-        self._allowance = min(self._rate * _BURST_S, self._allowance + (now - self._as_of) * self._rate / 1000)
+        now, rate = self._now_ms(), self._rate()
+        self._allowance = min(rate * _BURST_S, self._allowance + (now - self._as_of) * rate / 1000)
         self._as_of = now
-        return 0.0 if self._allowance > 0 else 0.001 - self._allowance / self._rate
+        return 0.0 if self._allowance > 0 else 0.001 - self._allowance / rate
 
     def used(self, size: int) -> None:
         self._allowance -= size
