@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
 
+REPLICATED = "--brokers 3 --replication 3 --controllers 2 --hours 0.004 --faults-every 1"
+
 MUTANTS = (
     Mutant(
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
@@ -32,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "any replica may lead", "only an in-sync replica may lead", "core/failover.py",
-        "    elected = _candidate(partition, members, brokers)\n",
+        "    elected = _candidate(partition, electable, brokers)\n",
         "    elected = _candidate(partition, partition.replicas, brokers)\n",
         (unit("core"), unit("controller")),
     ),
@@ -50,8 +52,8 @@ MUTANTS = (
     ),
     Mutant(
         "a leader that was replaced serves on", "epochs fence", "broker/partitions.py",
-        "        if replica is not None and replica.serving and self._mine(partition) is None:\n",
-        "        if replica is not None and replica.serving and partition is None:\n",
+        "leader_epoch=replica.leader_epoch)\n            self._withdraw(replica)\n",
+        "leader_epoch=replica.leader_epoch)\n                return\n            self._withdraw(replica)\n",
         (unit("broker"), sim()),
     ),
     Mutant(
@@ -89,7 +91,7 @@ MUTANTS = (
         "followers that lag count for nothing", "rule 5", "core/replication.py",
         "            if member.end < end:\n                end = member.end\n",
         "            if member.end < 0:\n                end = member.end\n",
-        (unit("core"), sim("1-6", "--brokers 3 --replication 3 --hours 0.004 --faults-every 1")),
+        (unit("core"), sim("1-6", REPLICATED)),
     ),
     Mutant(
         "a pending addition does not count", "rule 5", "core/replication.py",
@@ -102,5 +104,41 @@ MUTANTS = (
         "        if len(self.isr) < self._effective_minimum:\n            return UNKNOWN_END\n",
         "",
         (unit("core"),),
+    ),
+    Mutant(
+        "a follower's history is not compared with its leader's", "truncation by leader epoch", "broker/followers.py",
+        "            self._diverging = diverging(replica, named.last_fetched_epoch, named.offset)\n",
+        "            self._diverging = None\n",
+        (unit("broker"), sim("1-6", REPLICATED)),
+    ),
+    Mutant(
+        "a cut log keeps the producers' state of what was cut", "replicas", "broker/copying.py",
+        "        await replay_again(segment_log, replica.machine.log_end_offset, replica.replay)\n",
+        "",
+        (unit("broker"), sim("1-6", REPLICATED)),
+    ),
+    Mutant(
+        "followers append without replaying", "replicas hold the leader's producer state", "broker/copying.py",
+        "                replica.replay(header, batch, 0)\n                machine = replica.machine\n",
+        "                machine = replica.machine\n                machine.log_end_offset = header.next_offset\n",
+        (sim("1-6", REPLICATED), unit("broker")),
+    ),
+    Mutant(
+        "a follower acknowledges what it has not synced", "rule 5", "broker/followers.py",
+        "        self._synced(replica, named.synced_end)\n        if replica.machine.log_end_offset",
+        "        self._synced(replica, named.offset)\n        if replica.machine.log_end_offset",
+        (unit("broker"), sim("1-6", REPLICATED)),
+    ),
+    Mutant(
+        "anybody may fetch as a replica", "rule 17", "broker/followers.py",
+        "        return node if node is not None and node.node_id == request.replica_id and node.role == \"broker\" else None",
+        "        return node if node is not None else self.partitions.view.node(request.replica_id)",
+        (unit("broker"),),
+    ),
+    Mutant(
+        "a follower commits what it only heard of", "rule 5", "broker/copying.py",
+        "        machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))\n",
+        "        machine.advance_high_watermark(machine.log_end_offset)\n",
+        (sim("1-6", REPLICATED), unit("broker")),
     ),
 )

@@ -91,7 +91,7 @@ MUTANTS = (
         "transactions have no limit", "rule 14", "core/transaction_timeouts.py",
         "    if context.elapsed_ms < transaction.limit_ms:\n        return None\n",
         "    if context.elapsed_ms < 1000 * transaction.limit_ms:\n        return None\n",
-        (sim(), SCENARIOS),
+        (SCENARIOS, sim()),
     ),
     Mutant(
         "the limit begins anew at every take-over", "rule 14", "core/transaction.py",
@@ -110,7 +110,7 @@ MUTANTS = (
         "coordinator/log_writer.py",
         '            self.give_up(f"append answered {ErrorCode(code).name} {reason}")\n            return\n',
         "            for unit in sent:\n                unit.refused(ErrorCode(code), reason)\n            self._sent = []\n",
-        (sim(), unit("coordinator")),
+        (unit("coordinator"), sim()),
     ),
     Mutant(
         "offsets are shown before their transaction commits", "offsets in transactions", "core/group.py",
