@@ -2,7 +2,8 @@
 
 1. The loader writes flights.csv into `flights`; it is killed twice and resumes at the right line.
 2. Spark reads `flights`, writes `delays` 1:1 and `delay_windows`, exactly once. Killed on the way: the driver between
-   the cluster's commit and Spark's note of it, a broker, a coordinator and the driver again in open transactions.
+   the cluster's commit and Spark's note of it; then, in open transactions, the broker that leads a partition written
+   to, a coordinator and the driver again. Every partition has three replicas: another one leads at once.
 3. The same on a slice with at-most-once and at-least-once settings, killed where those must fail.
 4. The count: lost, duplicated, and the windows compared with the same computed from the CSV.
 """
@@ -31,6 +32,8 @@ from hapax_spark.demo.verdict import count_lines, differing_windows
 FLIGHTS = 336_776
 SLICE = 20_000
 LIMIT_S = 300
+BROKERS = 3
+REPLICATED = ("default.replication.factor=3", "min.insync.replicas=2")
 TOPICS = ("flights", "slice", "delays", "delay_windows", "delays_at_most_once", "delays_at_least_once")
 
 
@@ -58,9 +61,9 @@ def exactly_once(stage: Stage, flights: int) -> Part:
         stage.wait(paused.exists, "commit to stop in", driver)
         stage.kill(driver)
         driver = stage.run("pipeline", *arguments, log="exactly-once.log")
-        for victim in ("broker-0", "coordinator-0"):
+        for victim in (stage.leader_of, lambda _: "coordinator-0"):
             stage.wait(stage.writing, "open transaction", driver)
-            stage.kill_node(victim)
+            stage.kill_node(victim("delays"))
         held = stage.held("delays")
         stage.wait(lambda: stage.held("delays") > held and stage.writing(), "open transaction", driver)
         stage.kill(driver)
@@ -183,7 +186,7 @@ def main() -> int:
 
         stage: Stage | None = None
         try:
-            cluster.up(brokers=2, coordinators=2, owned=True)
+            cluster.up(brokers=BROKERS, coordinators=2, owned=True, settings=REPLICATED)
             stage = Stage(cluster, folder, show)
             stage.create_topics(TOPICS, PARTITIONS)
             parts["load"] = load(stage, args.flights)

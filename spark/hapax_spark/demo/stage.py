@@ -132,6 +132,12 @@ class Stage:
         self._note(name)
         self.cluster.start(name)
 
+    def leader_of(self, topic: str) -> str:
+        """The broker that leads the topic's first partition."""
+        with Admin(self._settings()) as admin:
+            (found,) = [t for t in admin.list_topics() if t.name == topic]
+        return f"broker-{found.partitions[0].leader}"
+
     def _note(self, target: str) -> None:
         assert self._part is not None
         self._part.kills.append(Kill(time.monotonic() - self._began, target))
