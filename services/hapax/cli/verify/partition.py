@@ -161,7 +161,7 @@ class _Check:
             )  # fmt: skip
             return
         self.broken = True
-        self.state.gap()
+        self.state.gap(self.expected)
         self.findings.damaged(path, found.reason, offset=self.expected, position=found.position)
 
     def _fits(self, path: Path, found: Batch, base: int, following: int | None) -> bool:
@@ -170,7 +170,7 @@ class _Check:
         if header.base_offset < max(self.expected, base) or header.last_offset_delta < 0:
             wanted = max(self.expected, base)
             self.broken = True
-            self.state.gap()
+            self.state.gap(self.expected)
             self.findings.damaged(
                 path, f"a batch of offset {header.base_offset} where {wanted} was due", offset=header.base_offset,
                 position=position,
@@ -185,11 +185,10 @@ class _Check:
             self._gap(path, header.base_offset, position)
         if header.record_count != header.last_offset_delta + 1:
             self.compacted = True  # clients cannot write such a batch; only compaction leaves one
-            self.state.gap()
         return True
 
     def _gap(self, path: Path, next_offset: int, position: int) -> None:
-        self.state.gap()
+        self.state.gap(next_offset)
         self.gaps.append((path, f"offsets {self.expected} to {next_offset - 1} are missing", self.expected, position))
         self.expected = next_offset
 
@@ -214,10 +213,12 @@ class _Check:
             else:
                 self.counts.records += header.record_count
                 wrong = self.state.data(header)
+                if header.record_count != header.last_offset_delta + 1:
+                    self.state.thinned()
                 if wrong is not None:
                     self.findings.damaged(path, wrong, offset=header.base_offset, position=found.position)
         except DECODER_ERRORS as error:
-            self.state.gap()
+            self.state.gap(self.expected)
             self.findings.damaged(
                 path, f"cannot be decoded: {error}", offset=header.base_offset, position=found.position
             )

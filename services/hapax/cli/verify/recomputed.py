@@ -37,8 +37,16 @@ class Recomputed:
         self.complete = start_offset == 0
         """The machine knows everything that happened: nothing of what it was fed was missing."""
 
-    def gap(self) -> None:
-        """Something is missing here (compaction, retention, damage): until the next snapshot nothing can be told."""
+    def gap(self, next_offset: int) -> None:
+        """Everything up to `next_offset` is missing (compaction, retention, damage), as far as the machine has not
+        seen it: nothing can be told until the next snapshot from there on."""
+        self._meet_snapshots(min(self._machine.log_end_offset, next_offset))
+        while self._snapshots and next(iter(self._snapshots)) < next_offset:
+            del self._snapshots[next(iter(self._snapshots))]
+        self.complete = False
+
+    def thinned(self) -> None:
+        """The batch just seen has lost records to compaction: so has the machine."""
         self.complete = False
 
     def data(self, header: BatchHeader) -> str | None:
