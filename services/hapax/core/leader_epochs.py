@@ -56,9 +56,9 @@ class LeaderEpochs:
         Epochs in which nothing was written have no entry: they end where the last one with records does. An epoch
         older than all that is left of the log ends where the log begins.
         """
-        if epoch > current or not self._epochs:
+        if epoch >= current:
             return (epoch, log_end_offset) if epoch == current else (-1, -1)
-        if epoch == current:
+        if not self._epochs:
             return epoch, log_end_offset
         if epoch > self.latest:
             return self.latest, log_end_offset

@@ -205,6 +205,13 @@ def test_leader_epochs_answer_where_an_epoch_ends() -> None:
     assert epochs.end_offset_of(4, 30) == (3, 20)
     assert epochs.end_offset_of(5, 30) == (5, 30)
     assert epochs.end_offset_of(6, 30) == (-1, -1)
+    assert epochs.answer(0, 9, 30) == (0, 0), "older than all that is left: the log's beginning"
+    assert epochs.answer(2, 9, 30) == (1, 10)
+    assert epochs.answer(5, 9, 30) == (5, 30)
+    assert epochs.answer(7, 9, 30) == (5, 30), "nothing was written in 6 to 8"
+    assert epochs.answer(9, 9, 30) == (9, 30)
+    assert epochs.answer(10, 9, 30) == (-1, -1)
+    assert LeaderEpochs().answer(3, 9, 0) == (3, 0)
     epochs.assign(6, 20)  # leader 5 wrote nothing that survived
     assert epochs.entries() == [(1, 0), (3, 10), (6, 20)]
     epochs.advance_start(12)
