@@ -214,6 +214,6 @@ def unfollowing(view: ClusterView, committer: Committer) -> Fetchers:
         raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
 
     return Fetchers(Surroundings(
-        TcpNetwork(), view, random.Random(3), Settings(), Throttle(lambda: 1 << 30, FakeClock().monotonic_ms), no_snapshot,
-        lambda replica, lost: None, committer.failed,
+        TcpNetwork(), view, random.Random(3), Settings(), Throttle(lambda: 1 << 30, FakeClock().monotonic_ms),
+        no_snapshot, lambda replica, lost: None, committer.failed,
     ))
