@@ -77,7 +77,7 @@ class Reassignments:
                 raise Refusal(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"only {_list(record.isr)} of the new replicas is in sync: canceling would remove the last copy")
-            return cancel(record)
+            return settle(cancel(record), self._view.live_brokers())  # what it added may lead
         target = tuple(map(NodeId, move.target.nodes))
         check_assignment([target], {*(node.node_id for node in self._view.nodes("broker")), *record.original})
         if same_factor and len(target) != len(record.original):
@@ -88,7 +88,7 @@ class Reassignments:
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"only {_list(record.isr)} is in sync: this would remove the last in-sync copy")
-        return record if target == record.target else reassign(record, target)
+        return record if target == record.target else settle(reassign(record, target), self._view.live_brokers())
 
     async def _note_factors(self, topic_ids: dict[TopicId, None]) -> None:
         """Where all partitions of a topic have, or will have, another number of replicas, so will new ones."""

@@ -1,0 +1,137 @@
+"""How long a killed broker's partitions take no writes: from SIGKILL to acks=all from new leaders of all of them.
+
+Three brokers on this machine, replication 3, min.insync.replicas 2. The client is the native producer with its own
+retries, as applications see it; the leaders' part alone (until Metadata names live ones) is shown beside it. A planned
+stop is measured by the longest pause between two acknowledgements of a steady load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+
+from bench.figures import record
+from hapax.cli.local.cluster import LocalCluster
+from hapax.client import Admin, NewTopic, Producer
+
+KILLS = int(os.environ.get("HAPAX_BENCH_KILLS", "20"))
+PARTITIONS = 100
+MANY_PARTITIONS = 2000
+STOPS = 3
+SEND_EVERY_S = 0.005
+LOOK_EVERY_S = 0.005
+SAFE = {"min.insync.replicas": "2"}
+
+
+class Measured:
+    """One cluster of three brokers and one topic."""
+
+    def __init__(self, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str) -> None:
+        self.cluster, self.admin, self.producer, self.topic = cluster, admin, producer, topic
+
+    async def leaders(self) -> dict[int, int]:
+        (topic,) = [topic for topic in await self.admin.list_topics() if topic.name == self.topic]
+        return {each.partition: each.leader for each in topic.partitions}
+
+    async def whole(self) -> None:
+        """Until every replica is in sync."""
+        while True:
+            if all(len(each.isr) == 3 for topic in await self.admin.list_topics() for each in topic.partitions):
+                return
+            await asyncio.sleep(0.1)
+
+    async def write(self, partitions: list[int]) -> None:
+        """One acknowledged record to each of these."""
+        sent = [await self.producer.send(self.topic, value=b"x" * 100, partition=index) for index in partitions]
+        await asyncio.gather(*sent)
+
+    async def kill(self) -> tuple[float, float]:
+        """Kills the broker that leads most. Seconds until live leaders are known, and until all have taken a write."""
+        leaders = await self.leaders()
+        led = list(leaders.values())
+        victim = max(set(led), key=led.count)
+        lost = [index for index, leader in leaders.items() if leader == victim]
+        await self.write(list(leaders))
+        began = time.monotonic()
+        await asyncio.to_thread(self.cluster.kill, f"broker-{victim}")
+
+        async def known() -> float:
+            while True:
+                now = await self.leaders()
+                if all(now[index] not in (victim, -1) for index in lost):
+                    return time.monotonic() - began
+                await asyncio.sleep(LOOK_EVERY_S)
+
+        async def written() -> float:
+            await self.write(lost)
+            return time.monotonic() - began
+
+        seconds = await asyncio.gather(known(), written())
+        await asyncio.to_thread(self.cluster.start, f"broker-{victim}")
+        await self.whole()
+        return seconds[0], seconds[1]
+
+    async def stop(self, broker: str) -> float:
+        """The longest pause of a steady load while a broker is stopped as planned."""
+        leaders = sorted(await self.leaders())
+        ended = False
+        pauses = dict.fromkeys(leaders, 0.0)
+
+        async def load(index: int) -> None:
+            last = time.monotonic()
+            while not ended:
+                await (await self.producer.send(self.topic, value=b"x" * 100, partition=index))
+                now = time.monotonic()
+                pauses[index] = max(pauses[index], now - last)
+                last = now
+                await asyncio.sleep(SEND_EVERY_S)
+
+        loads = [asyncio.ensure_future(load(index)) for index in leaders[:10]]
+        await asyncio.sleep(1.0)
+        before = max(pauses.values())
+        pauses.update(dict.fromkeys(leaders, 0.0))
+        await asyncio.to_thread(self.cluster.stop, broker)
+        await asyncio.sleep(1.0)
+        ended = True
+        await asyncio.gather(*loads)
+        print(f"    {broker}: longest pause {max(pauses.values()):.3f} s, before the stop {before:.3f} s", flush=True)
+        await asyncio.to_thread(self.cluster.start, broker)
+        await self.whole()
+        return max(pauses.values())
+
+
+async def measure(partitions: int, kills: int, stops: int) -> tuple[list[tuple[float, float]], list[float]]:
+    with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
+        cluster = LocalCluster(folder)
+        cluster.up(brokers=3, owned=True)
+        try:
+            options = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 60_000}
+            async with (
+                Admin(options) as admin,
+                Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0}) as producer,
+            ):
+                await admin.create_topics([NewTopic("t", partitions, 3, SAFE)])
+                measured = Measured(cluster, admin, producer, "t")
+                await measured.whole()
+                killed = [await measured.kill() for _ in range(kills)]
+                return killed, [await measured.stop(f"broker-{n % 3}") for n in range(stops)]
+        finally:
+            cluster.down()
+
+
+def main() -> None:
+    killed, paused = asyncio.run(measure(PARTITIONS, KILLS, STOPS))
+    for name, position in (("leaders", 0), ("writes", 1)):
+        seconds = sorted(each[position] for each in killed)
+        record(f"failover_{name}_p50", statistics.median(seconds), "s", at_most=2.5)
+        record(f"failover_{name}_p99", seconds[min(len(seconds) - 1, int(len(seconds) * 0.99))], "s", at_most=5.0)
+    record("planned_stop_longest_pause", max(paused), "s", at_most=0.5)
+    killed, _ = asyncio.run(measure(MANY_PARTITIONS, 1, 0))
+    record("failover_2000_partitions_writes", killed[0][1], "s", at_most=10.0)
+
+
+if __name__ == "__main__":
+    main()
