@@ -39,7 +39,8 @@ _NO_INTERNAL_WRITES: Final = PartitionResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
 )
 _BEGINNINGS: Final = (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD)
-_FIRST_WITH_NOT_AVAILABLE: Final = 5
+_FIRST_WITH_NOT_AVAILABLE: Final = 6
+"""Kafka says it from 5 on; a client that ends there does not know it."""
 AskToAbort = Callable[[Replica, OpenTransaction], Awaitable[Refusal | None]]
 _ACKS: Final = (-1, 0, 1)
 _TRANSACTIONAL: Final = 0x10

@@ -24,6 +24,7 @@ _SEE_TIMEOUT_S: Final = 1.0
 _CHECKS_PER_LAG: Final = 4
 _LONGEST_CHECK_S: Final = 5.0
 _SLICE: Final = 200
+_EXPIRE_EVERY_S: Final = 0.5
 
 
 class InSync:
@@ -51,7 +52,9 @@ class InSync:
         self._registration = registration
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._write(), name="in-sync"), loop.create_task(self._check(), name="in-sync-lag")]
+            loop.create_task(self._write(), name="in-sync"), loop.create_task(self._check(), name="in-sync-lag"),
+            loop.create_task(self._expire(), name="in-sync-waits"),
+        ]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -84,6 +87,14 @@ class InSync:
                         self.reconsider(replica, lagging)
                 if number % _SLICE == _SLICE - 1:
                     await asyncio.sleep(0)
+
+    async def _expire(self) -> None:
+        """Writes that wait for replicas longer than their clients want to."""
+        while True:
+            await asyncio.sleep(_EXPIRE_EVERY_S)
+            for replica in self._led():
+                if replica.replication is not None:
+                    replica.waiters.expire(self._clock.monotonic_ms(), replica.log.end_offset)
 
     # --- write ------------------------------------------------------------------------------------------------------
 

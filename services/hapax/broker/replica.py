@@ -7,8 +7,6 @@ call. What waits is the answer, for the commit of the record it depends on.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -18,6 +16,7 @@ from crc32c import crc32c
 from hapax.broker.commit import Committer
 from hapax.broker.housekeeping import Housekeeping
 from hapax.broker.storage import StorageGuard
+from hapax.broker.waiters import Settled, Settles, Waiters
 from hapax.codec.batch import (
     CRC_START,
     CURRENT_MAGIC,
@@ -68,23 +67,6 @@ _PLAIN: Final = COMPRESSION_MASK & 3 | LOG_APPEND_TIME | TRANSACTIONAL
 _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
 
-
-
-class Settles(Protocol):
-    """Whoever is told what became of a write: `kafka.produce.ProduceCall`, or `Settled` below."""
-
-    def settle(self, number: int, result: PartitionResult) -> None: ...
-
-
-class Settled:
-    """A write's result as a future, for callers that are not on the hot path."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[PartitionResult] = asyncio.get_running_loop().create_future()
-
-    def settle(self, number: int, result: PartitionResult) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
 
 
 class ParkedWrite(NamedTuple):
@@ -191,8 +173,9 @@ class Replica:
         self.set_settings(settings)
         self._epoch_begins = False
         self._recovered_aborted: list[AbortedTransaction] = []
-        self._waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
-        self._local_waiters: deque[tuple[int, Settles, int, PartitionResult]] = deque()
+        self.waiters = Waiters()
+        """Writes that wait until they are committed."""
+        self._local_waiters = Waiters()
         """Those that wait for this node's disk only (acks=1), where others have a part."""
         self._readers: dict[Waits, None] = {}
         self.keeping = Housekeeping(self)
@@ -274,10 +257,8 @@ class Replica:
         result = PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for parked in self.verification.abandon():
             parked.call.settle(parked.number, result)
-        self._fail_waiters(result)
-        waiters, self._local_waiters = self._local_waiters, deque()
-        for _, call, number, _ in waiters:
-            call.settle(number, result)
+        self.waiters.fail(result)
+        self._local_waiters.fail(result)
         self._wake_readers()
         for pull in list(self.pulls):
             pull.lost()
@@ -293,15 +274,10 @@ class Replica:
         if replication is None:
             return
         if self.too_few_in_sync:
-            self._fail_waiters(PartitionResult(
+            self.waiters.fail(PartitionResult(
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, reason=f"in sync by now: {in_sync}"
             ))
         self._commit(replication.committed())
-
-    def _fail_waiters(self, result: PartitionResult) -> None:
-        waiters, self._waiters = self._waiters, deque()
-        for _, call, number, _ in waiters:
-            call.settle(number, result)
 
     async def close(self, *, checkpoint: bool = True) -> None:
         """With `checkpoint`, a clean stop after which nothing has to be scanned. Without, the folder may be removed
@@ -385,7 +361,7 @@ class Replica:
         if end_offset <= machine.high_watermark:
             call.settle(number, result)
         elif not local or self.replication is None:
-            self._waiters.append((end_offset, call, number, result))
+            self.waiters.append((end_offset, call, number, result))
         elif end_offset <= self.durable_end:
             call.settle(number, result)
         else:
@@ -589,7 +565,7 @@ class Replica:
         if end_offset <= self.machine.high_watermark:
             call.settle(number, result)
         else:
-            self._waiters.append((end_offset, call, number, result))
+            self.waiters.append((end_offset, call, number, result))
 
     async def committed(self, end_offset: int) -> None:
         """Returns when everything below `end_offset` is committed. Raises Refusal where the leadership is lost."""
@@ -609,10 +585,7 @@ class Replica:
         replication = self.replication
         if replication is not None:
             replication.synced(offset)
-            waiters = self._local_waiters
-            while waiters and waiters[0][0] <= offset:
-                _, call, number, result = waiters.popleft()
-                call.settle(number, result)
+            self._local_waiters.settle(offset)
             offset = replication.committed()
         elif not self.serving:
             if self.copies is not None:
@@ -634,10 +607,7 @@ class Replica:
         """The high watermark: everything below `offset` is committed."""
         if not self.machine.advance_high_watermark(offset):
             return
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= offset:
-            _, call, number, result = waiters.popleft()
-            call.settle(number, result)
+        self.waiters.settle(offset)
         if self._readers:
             self._wake_readers()
         for pull in self.pulls:

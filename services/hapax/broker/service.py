@@ -13,13 +13,14 @@ from hapax.broker.fetch import FetchService
 from hapax.broker.fetcher import Fetchers, Surroundings
 from hapax.broker.followers import Followers
 from hapax.broker.partitions import PartitionSet, write_intact_since
-from hapax.broker.replica import Replica, Settles, Shared
+from hapax.broker.replica import Replica, Shared
 from hapax.broker.rpc import BrokerRpc
 from hapax.broker.snapshots import SnapshotSource
 from hapax.broker.storage import StorageGuard
 from hapax.broker.throttle import Throttle
 from hapax.broker.upkeep import HangingWatch, Upkeep
 from hapax.broker.verifier import Verifier
+from hapax.broker.waiters import Settles
 from hapax.codec.metadata import NodeRecord
 from hapax.core.batch import BatchHeader
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition

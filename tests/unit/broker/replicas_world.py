@@ -12,8 +12,9 @@ from pathlib import Path
 from crc32c import crc32c
 
 from hapax.broker import service
-from hapax.broker.replica import Replica, Settled
+from hapax.broker.replica import Replica
 from hapax.broker.service import BrokerService
+from hapax.broker.waiters import Settled
 from hapax.codec.metadata import ClusterRecord, Keys, PartitionRecord, PidCounterRecord, TopicRecord
 from hapax.codec.snapshot import encode_replicated_state
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicIdPartition

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hapax.broker.waiters import Waiters
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
-from hapax.core.types import NodeId
+from hapax.core.types import NodeId, RegistrationEpoch
+from hapax.kafka.messages import FetchRequest
+from hapax.kafka.peer import Peer
+from hapax.kafka.produce import PartitionResult, ProduceCall, ProduceRequest
+from hapax.kafka.replica_fetch import FETCH_VERSION, Naming, decode_response, encode_request
+from hapax.runtime.network import TcpNetwork
 from unit.broker.broker_fixtures import batch
-from unit.broker.replicas_world import World
+from unit.broker.replicas_world import TOPIC, World
 
 Make = Callable[..., Awaitable[World]]
 
@@ -269,7 +276,55 @@ async def test_catching_up_is_throttled_and_then_not_any_more(make: Make) -> Non
     await world.until(lambda: world.equal(0, 1))
 
 
-# --- trust ----------------------------------------------------------------------------------------------------------
+# --- trust ------------------------------------------------------------------------------------------------------------
+
+
+async def fetch_as(
+    world: World, node_id: int, registration: int, session: bytes, offset: int, synced_end: int | None = None
+) -> Any:
+    """What the leader, node 0, answers to a Fetch in the name of a replica, over a connection of its own."""
+    address = world.brokers[0].kafka_address
+    peer = await Peer.connect(TcpNetwork(), address.host, address.port)
+    try:
+        return await peer.submit_raw(FetchRequest, FETCH_VERSION, encode_request(
+            NodeId(node_id), RegistrationEpoch(registration), session, session_id=0, session_epoch=0, max_wait_ms=0,
+            max_bytes=1000, forgotten=[],
+            named=[Naming(TOPIC, 0, 0, offset, -1, 0, 1000, offset if synced_end is None else synced_end)],
+        ), decode=lambda body: decode_response(memoryview(bytes(body))))
+    finally:
+        peer.close()
+
+
+async def test_a_fetch_in_the_name_of_a_replica_must_prove_it(make: Make) -> None:
+    world = await led(await make(0, 1, 2), replicas=(0, 1))
+    world.syncs(1).hold_syncs()
+    waiting = world.produce(0, batch())
+    await world.until(lambda: world.replica(0).log.synced_offset == 1)
+    own = {node: world.brokers[node].registration for node in (1, 2)}
+    for node_id, registration, session, error in (
+        (1, own[1].epoch, b"guessed session!", ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (1, own[1].epoch - 1, own[1].record.session, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (1, own[2].epoch, own[2].record.session, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (2, own[2].epoch, own[2].record.session, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ):
+        answer = await fetch_as(world, node_id, registration, session, 1)
+        assert [(p.error, bytes(p.records)) for p in answer.partitions] == [(error, b"")]
+    assert not waiting.done(), "nobody but the member itself speaks for it"
+    world.syncs(1).release()
+    await world.until(waiting.done)
+
+
+async def test_a_replica_cannot_claim_more_than_its_leader_has(make: Make) -> None:
+    world = await led(await make(0, 1), replicas=(0, 1))
+    await world.produced(0, batch())
+    world.syncs(1).hold_syncs()
+    waiting = world.produce(0, batch())
+    await world.until(lambda: world.replica(0).log.synced_offset == 2)
+    own = world.brokers[1].registration
+    await fetch_as(world, 1, own.epoch, own.record.session, 1, synced_end=100)
+    assert not waiting.done()
+    world.syncs(1).release()
+    await world.until(waiting.done)
 
 
 async def test_a_store_that_went_backwards_is_refused_by_what_the_log_has(make: Make) -> None:
@@ -282,3 +337,47 @@ async def test_a_store_that_went_backwards_is_refused_by_what_the_log_has(make: 
     await world.until(lambda: bool(world.ended))
     assert "records of epoch 1" in world.ended[0]
     assert not world.replica(0).serving
+
+
+async def test_what_an_unclean_election_took_back_is_said_by_offset(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await led(await make(0, 1))
+    await world.produced(0, batch(3))
+    await world.stop(1)
+    await world.until(lambda: world.record.isr == (0,))
+    await world.produced(0, batch(4))
+    await world.stop(0)
+    await world.start(1)
+    world.elect(1, isr=(1,))
+    await world.until(lambda: world.leads(1))
+    await world.start(0)
+    await world.until(lambda: set(world.record.isr) == {0, 1})
+    await world.produced(1, batch(2))
+    await world.until(lambda: world.equal(0, 1))
+    assert world.end(0) == 5
+    assert [line for line in caplog.messages if "records were lost" in line]
+    (record,) = [record for record in caplog.records if "records were lost" in record.getMessage()]
+    assert (record.fields["from_offset"], record.fields["to_offset"]) == (3, 7)  # type: ignore[attr-defined]
+
+
+async def test_a_write_waits_for_replicas_no_longer_than_its_client_wants(make: Make) -> None:
+    waiters = Waiters()
+    answers: list[int] = []
+
+    class Call(ProduceCall):
+        def settle(self, number: int, result: PartitionResult) -> None:
+            answers.append(number if result.error == ErrorCode.REQUEST_TIMED_OUT else -1)
+
+    for number, timeout_ms in enumerate((1000, 400, 5000)):
+        call = Call(None, ProduceRequest(None, -1, timeout_ms, [], None))  # type: ignore[arg-type]
+        waiters.append((number + 1, call, number, PartitionResult(0)))
+    waiters.expire(10_000, 2)
+    waiters.expire(10_399, 3)
+    assert answers == []
+    waiters.expire(10_400, 3)
+    assert answers == [1]
+    waiters.expire(11_000, 3)
+    assert answers == [1, 0]
+    waiters.settle(3)
+    assert answers == [1, 0, -1]
