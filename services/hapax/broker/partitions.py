@@ -307,14 +307,14 @@ class PartitionSet:
             except SyncFailed as error:
                 self.shared.committer.failed(error)
                 return
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: one damaged folder must not end all others
                 self._cannot_open(partition, error)
                 return
         self._unopened.discard(partition)
         if await self.view.saw_in_log(replica.machine.producers.highest):
             self._assume(replica)
 
-    def _cannot_open(self, partition: TopicIdPartition, error: OSError) -> None:
+    def _cannot_open(self, partition: TopicIdPartition, error: OSError | ValueError) -> None:
         """Mostly a full disk. One line, and another attempt every second."""
         if partition not in self._unopened:
             self._unopened.add(partition)

@@ -91,7 +91,8 @@ async def open_log(
     if not bases:
         log.create([])
     recovery = Recovery()
-    scan_from = _restore_newest(log, state, recovery, clean=clean)
+    leader_epochs = await _read_leader_epochs(log)
+    scan_from = _restore_newest(log, state, recovery, leader_epochs, clean=clean)
     if scan_from is None:
         log.end_offset = log.synced_offset = recovery.from_offset
         log.active.load_indexes()
@@ -120,12 +121,11 @@ def _swept(disk: Disk, folder: str) -> list[str]:
 
 
 def _restore_newest(
-    log: SegmentLog, state: State, recovery: Recovery, *, clean: bool
+    log: SegmentLog, state: State, recovery: Recovery, leader_epochs: list[tuple[int, int]], *, clean: bool
 ) -> tuple[int, int] | None:
     """Restores the newest usable snapshot; returns the (segment number, position) to scan from, None for no scan."""
     start_offset = log.start_offset
     aborted = [entry for segment in log.segments for entry in read_aborted(log.disk, segment.path(TXN_INDEX))]
-    leader_epochs = _read_leader_epochs(log.disk, log.folder)
     for offset in reversed(log.snapshot_offsets):
         path = f"{log.folder}/{offset_name(offset, SNAPSHOT)}"
         newest = offset == log.snapshot_offsets[-1]
@@ -203,9 +203,32 @@ def _read(disk: Disk, path: str) -> bytes:
         file.close()
 
 
-def _read_leader_epochs(disk: Disk, folder: str) -> list[tuple[int, int]]:
-    path = f"{folder}/{LEADER_EPOCH_CHECKPOINT}"
-    return decode_leader_epochs(_read(disk, path)) if disk.exists(path) else []
+async def _read_leader_epochs(log: SegmentLog) -> list[tuple[int, int]]:
+    """From the checkpoint; where a power cut tore it, as it was written with a new epoch, from the batches."""
+    path = f"{log.folder}/{LEADER_EPOCH_CHECKPOINT}"
+    if not log.disk.exists(path):
+        return []
+    try:
+        return decode_leader_epochs(_read(log.disk, path))
+    except ValueError:
+        return await _epochs_of_batches(log)
+
+
+async def _epochs_of_batches(log: SegmentLog) -> list[tuple[int, int]]:
+    epochs: list[tuple[int, int]] = []
+    for segment in log.segments:
+        position, seen = 0, 0
+        while position + HEADER_SIZE <= segment.size:
+            header = read_header(segment.file.read(position, HEADER_SIZE))
+            if header.magic != CURRENT_MAGIC or header.batch_length < HEADER_SIZE - LENGTH_END:
+                break  # the scan will cut here
+            if header.leader_epoch > (epochs[-1][0] if epochs else -1):
+                epochs.append((header.leader_epoch, header.base_offset))
+            position += header.size
+            seen += 1
+            if seen % 256 == 0:
+                await asyncio.sleep(0)
+    return epochs
 
 
 async def _rebuild_index(segment: Segment) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from hapax.codec.batch import iterate_batches
+import pytest
+
+from hapax.codec.batch import iterate_batches, patch_prefix
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.disk import RealDisk, RealFile
 from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.layout import LEADER_EPOCH_CHECKPOINT
 from hapax.runtime.log.segment_log import SegmentLog
 from unit.runtime.log.log_fixtures import FOLDER, append, batch, reopen
 
@@ -223,3 +226,22 @@ async def test_aborted_transactions_come_from_the_files_below_the_scan(log: Segm
     again.note_aborted(late)  # found again by the scan
     await again.checkpoint(10, b"10")
     assert (await reopen(disk, clean=True))[2].aborted == [early, late]
+
+
+@pytest.mark.parametrize("torn", [b"", b"0\n2\n1 0\n", b"0\n1\n\x00\x00\x00\n"])
+async def test_a_torn_leader_epoch_checkpoint_is_read_from_the_batches(
+    log: SegmentLog, disk: RealDisk, torn: bytes
+) -> None:
+    """It is written with the first batch of an epoch, and synced with it: a power cut may come between."""
+    for leader_epoch in (1, 1, 4):
+        made = batch(log.end_offset)
+        patch_prefix(made, log.end_offset, leader_epoch)
+        log.append(made, log.end_offset, log.end_offset, 1000)
+    await log.checkpoint(3, b"3")
+    log.close()
+    file = disk.open(f"{FOLDER}/{LEADER_EPOCH_CHECKPOINT}", create=True)
+    file.truncate(0)
+    file.append([torn])
+    file.close()
+    _, _, state = await reopen(disk)
+    assert (state.restored_at, state.leader_epochs) == (3, [(1, 0), (4, 2)])
