@@ -1,5 +1,6 @@
-"""Fetch (1). The request is decoded by kafka.protocol; the response is encoded by hand, since its records are ranges of
-files that nobody copies. Tests hold the encoding against kafka.protocol, byte for byte, in every version."""
+"""Fetch (1). Clients' requests are decoded by kafka.protocol, followers' by hand; the response is encoded by hand,
+since its records are ranges of files that nobody copies. Tests hold the encoding against kafka.protocol, byte for
+byte, in every version."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode
 from hapax.core.partition import AbortedTransaction
+from hapax.core.types import RegistrationEpoch
 from hapax.kafka.apis import ApiKey
+from hapax.kafka.internal_writes import proof
 from hapax.kafka.messages import FetchRequest as FetchMessage
 from hapax.kafka.messages import unknown_tag
 from hapax.kafka.peer import INTERNAL_WRITE_TAG, uvarint
-from hapax.kafka.replica_fetch import SYNCED_END_TAG
+from hapax.kafka.replica_fetch import FETCH_VERSION, PARTITION, REPLICA, SYNCED_END_TAG, TOP, varint
 from hapax.kafka.table import ApiTable, RequestContext
 from hapax.runtime.ports import Chunk, FileRange
 
@@ -29,6 +32,11 @@ _PARTITION_5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">bbiqb")
 _LEADER = struct.Struct(">bbiib")
+_I64 = struct.Struct(">q")
+_SYNCED_HEAD: Final = b"\1" + uvarint(SYNCED_END_TAG) + b"\x08"
+_PROOF_SIZE: Final = len(proof(RegistrationEpoch(0), bytes(16)))
+_PROOF_FIELD: Final = 1 + len(uvarint(INTERNAL_WRITE_TAG)) + 1 + _PROOF_SIZE
+"""With the end of the field before it."""
 
 
 class FetchPartition(NamedTuple):
@@ -94,10 +102,43 @@ class Service(Protocol):
 
 
 def register(table: ApiTable, service: Service) -> None:
-    def handle(ctx: RequestContext, message: Any) -> object:
-        return service.fetch(ctx, decoded(message, ctx.api_version))
+    def handle(ctx: RequestContext, body: memoryview) -> object:
+        version = ctx.api_version
+        request = decode_follower(body) if version == FETCH_VERSION else None
+        return service.fetch(ctx, request or decoded(ctx.api.decode(body, version), version))
 
-    table.on(ApiKey.FETCH, handle)
+    table.on_raw(ApiKey.FETCH, handle)
+
+
+def decode_follower(body: memoryview) -> FetchRequest | None:
+    """A request as brokers send them to each other in their sessions (`replica_fetch.encode_request`), several for each
+    write; None: it is not quite of this form, so it is for the library to decode."""
+    try:
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = TOP.unpack_from(body)
+        if session_id == 0 or isolation:
+            return None
+        partitions: list[FetchPartition] = []
+        topics, at = varint(body, TOP.size)
+        for _ in range(topics - 1):
+            topic = bytes(body[at : at + 16])
+            count, at = varint(body, at + 16)
+            for _ in range(count - 1):
+                index, epoch, offset, last_epoch, _, most = PARTITION.unpack_from(body, at)
+                at += PARTITION.size
+                if body[at : at + len(_SYNCED_HEAD)] != _SYNCED_HEAD:
+                    return None
+                (synced_end,) = _I64.unpack_from(body, at + len(_SYNCED_HEAD))
+                at += len(_SYNCED_HEAD) + _I64.size
+                partitions.append(FetchPartition(topic, index, offset, most, epoch, last_epoch, synced_end))
+            at += 1
+        if body[at:at + 3] != b"\1\1\2" or body[at + 3] != 1 or len(body) != at + 5 + REPLICA.size + _PROOF_FIELD:
+            return None  # partitions are forgotten, say, which is rare
+        replica_id, _ = REPLICA.unpack_from(body, at + 5)
+        shown = bytes(body[-_PROOF_SIZE:])
+    except (struct.error, IndexError, ValueError):
+        return None
+    return FetchRequest(
+        replica_id, max_wait_ms, min_bytes, max_bytes, False, session_id, session_epoch, partitions, [], shown)
 
 
 def decoded(message: FetchMessage, version: int) -> FetchRequest:

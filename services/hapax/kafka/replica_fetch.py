@@ -23,10 +23,13 @@ FETCH_VERSION: Final = 17
 SYNCED_END_TAG: Final = 10001
 """Tagged field of a partition in the request: i64, everything below is durable at the follower."""
 
-_TOP: Final = struct.Struct(">iiibii")
-_PARTITION: Final = struct.Struct(">iiqiqi")
+TOP: Final = struct.Struct(">iiibii")
+"""Maximum wait, minimum bytes, maximum bytes, isolation, session, its epoch."""
+PARTITION: Final = struct.Struct(">iiqiqi")
+"""Index, leader epoch, offset, last fetched epoch, log start, maximum bytes."""
 _SYNCED: Final = struct.Struct(">q")
-_REPLICA: Final = struct.Struct(">iq")
+REPLICA: Final = struct.Struct(">iq")
+"""Node id, registration."""
 _I32: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">ihi")
 _ANSWER: Final = struct.Struct(">ihqqq")
@@ -75,7 +78,7 @@ def encode_request(
     max_wait_ms: int, max_bytes: int, named: Sequence[Naming], forgotten: Iterable[Key],
 ) -> list[bytes]:
     """The body of a Fetch of `FETCH_VERSION`. `session` proves the registration."""
-    body = bytearray(_TOP.pack(max_wait_ms, 1, max_bytes, 0, session_id, session_epoch))
+    body = bytearray(TOP.pack(max_wait_ms, 1, max_bytes, 0, session_id, session_epoch))
     topics: dict[bytes, list[Naming]] = {}
     for naming in named:
         topics.setdefault(naming.topic_id, []).append(naming)
@@ -83,7 +86,7 @@ def encode_request(
     for topic_id, namings in topics.items():
         body += topic_id + uvarint(len(namings) + 1)
         for n in namings:
-            body += _PARTITION.pack(
+            body += PARTITION.pack(
                 n.partition, n.leader_epoch, n.offset, n.last_fetched_epoch, n.log_start_offset, n.max_bytes)
             body += b"\1" + uvarint(SYNCED_END_TAG) + b"\x08" + _SYNCED.pack(n.synced_end)
         body += b"\0"
@@ -98,7 +101,7 @@ def encode_request(
         body += b"\0"
     shown = proof(registration, session)
     body += b"\1"  # no rack
-    body += b"\2\1" + bytes((_REPLICA.size + 1,)) + _REPLICA.pack(node_id, registration) + b"\0"
+    body += b"\2\1" + bytes((REPLICA.size + 1,)) + REPLICA.pack(node_id, registration) + b"\0"
     body += uvarint(INTERNAL_WRITE_TAG) + uvarint(len(shown)) + shown
     return [bytes(body)]
 
@@ -107,10 +110,10 @@ def decode_response(body: memoryview) -> FetchAnswer:
     """Of a response's body without its header. Raises ValueError, IndexError, struct.error for what is none."""
     _, error, session_id = _HEAD.unpack_from(body)
     answers: list[Answered] = []
-    topics, at = _varint(body, _HEAD.size)
+    topics, at = varint(body, _HEAD.size)
     for _ in range(topics - 1):
         topic_id = bytes(body[at : at + 16])
-        partitions, at = _varint(body, at + 16)
+        partitions, at = varint(body, at + 16)
         for _ in range(partitions - 1):
             answer, at = _partition(body, at, topic_id)
             answers.append(answer)
@@ -121,18 +124,18 @@ def decode_response(body: memoryview) -> FetchAnswer:
 
 def _partition(body: memoryview, at: int, topic_id: bytes) -> tuple[Answered, int]:
     partition, error, high_watermark, _, log_start = _ANSWER.unpack_from(body, at)
-    aborted, at = _varint(body, at + _ANSWER.size)
+    aborted, at = varint(body, at + _ANSWER.size)
     at += max(0, aborted - 1) * _TRANSACTION_BYTES + 4  # and the preferred replica
-    size, at = _varint(body, at)
+    size, at = varint(body, at)
     end = at + max(0, size - 1)
     if end > len(body):
         raise ValueError(f"records of {size - 1} bytes past the end of the frame")
     records = body[at:end]
     diverging = None
-    tags, at = _varint(body, end)
+    tags, at = varint(body, end)
     for _ in range(_bounded(tags)):
-        tag, at = _varint(body, at)
-        length, at = _varint(body, at)
+        tag, at = varint(body, at)
+        length, at = varint(body, at)
         if tag == 0:
             epoch, epoch_end = _DIVERGING.unpack_from(body, at)
             diverging = (epoch, epoch_end)
@@ -147,15 +150,16 @@ def _bounded(count: int) -> int:
 
 
 def _skip_tags(body: memoryview, at: int) -> int:
-    count, at = _varint(body, at)
+    count, at = varint(body, at)
     for _ in range(_bounded(count)):
-        _, at = _varint(body, at)
-        length, at = _varint(body, at)
+        _, at = varint(body, at)
+        length, at = varint(body, at)
         at += length
     return at
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """(an unsigned varint, where it ends). Raises ValueError, IndexError."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId
-from hapax.kafka.fetch import FetchedPartition, FetchResult, decoded, encode_response
+from hapax.kafka.fetch import FetchedPartition, FetchResult, decode_follower, decoded, encode_response
 from hapax.kafka.internal_writes import read_proof
 from hapax.kafka.messages import FetchRequest, FetchResponse
 from hapax.kafka.replica_fetch import FETCH_VERSION, Naming, decode_response, encode_request
@@ -19,6 +19,7 @@ def test_what_a_follower_sends_is_kafkas_fetch_with_its_proof() -> None:
         NodeId(2), RegistrationEpoch(77), b"s" * 16, session_id=4, session_epoch=9, max_wait_ms=500, max_bytes=1000,
         named=named, forgotten=[(ONE, 8), (ONE, 9)],
     ))
+    assert decode_follower(memoryview(body)) is None, "somebody is forgotten: for the library to decode"
     message = FetchRequest.decode(body, version=FETCH_VERSION)
     assert (message.replica_state.replica_id, message.replica_state.replica_epoch) == (2, 77)
     request = decoded(message, FETCH_VERSION)
@@ -29,6 +30,21 @@ def test_what_a_follower_sends_is_kafkas_fetch_with_its_proof() -> None:
         (ONE, 0, 100, 1 << 20, 5, 4, 90), (ONE, 1, 7, 9, 5, 5, 7), (TWO, 3, 0, 0, 1, -1, 0),
     ]
     assert request.forgotten == [(ONE, 8), (ONE, 9)]
+
+
+def test_what_followers_send_for_each_write_is_decoded_by_hand_as_by_the_library() -> None:
+    for named in (
+        [], [Naming(ONE, 0, 5, 100, 4, 10, 1 << 20, 90)],
+        [Naming(topic, p, 2**31 - 1, 2**60, -1, 0, 0, 2**59) for topic in (ONE, TWO) for p in range(200)],
+    ):
+        body = b"".join(encode_request(
+            NodeId(2), RegistrationEpoch(2**40), bytes(range(16)), session_id=1, session_epoch=9, max_wait_ms=500,
+            max_bytes=1000, named=named, forgotten=[],
+        ))
+        found = decode_follower(memoryview(body))
+        assert found == decoded(FetchRequest.decode(body, version=FETCH_VERSION), FETCH_VERSION)
+        for size in range(0, len(body), 1 + len(body) // 100):
+            assert decode_follower(memoryview(body[:size])) is None
 
 
 def test_an_ordinary_replicas_fetch_has_synced_what_it_asks_from() -> None:
