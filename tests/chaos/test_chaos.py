@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ SLICE = (
     "kill@leader+kill@coordinator",
 )  # fmt: skip
 REQUESTS = ("late@END_TXN", "unanswered@PRODUCE", "late@TXN_OFFSET_COMMIT", "twice@anything")
+SMALL_PROXIED = Layout(
+    brokers=1, coordinators=1, controllers=1, replication=1, namespaces=False, proxied=True,
+)  # fmt: skip
 SMALL = Layout(brokers=1, coordinators=1, controllers=1, replication=1, namespaces=False)
 
 
@@ -94,6 +98,13 @@ def _lose_the_tail_of_all_copies() -> Fault:
 def test_reading_what_is_not_committed_is_found(client: str, tmp_path: Path) -> None:
     (verdict,) = run([(Scenario("nothing", _nothing, SMALL), client)], tmp_path, isolation="read_uncommitted")
     assert any(finding.startswith("G1a: ") for finding in verdict.findings), verdict
+
+
+@pytest.mark.timeout(200)
+def test_what_at_least_once_doubles_is_found(tmp_path: Path) -> None:
+    unanswered = replace(next(s for s in scenarios() if s.name == "unanswered@PRODUCE"), layout=SMALL_PROXIED)
+    (verdict,) = run([(unanswered, "at-least-once")], tmp_path)
+    assert any(finding.startswith("duplicate: ") for finding in verdict.findings), verdict
 
 
 @pytest.mark.timeout(200)

@@ -155,7 +155,12 @@ def _jobs(arguments: argparse.Namespace) -> tuple[list[_Job], int]:
         print(f"no network namespaces or packet filters here ({why}): {skipped} scenarios skipped", flush=True)
     if arguments.replication != 3:
         chosen = [_replicated(scenario, arguments.replication) for scenario in chosen]
-    return [(scenario, client) for scenario in chosen for client in arguments.client], skipped
+    kinds = arguments.client
+    # Every scenario comes once before any comes again with another client.
+    return [
+        (scenario, kinds[(number + turn) % len(kinds)])
+        for turn in range(len(kinds)) for number, scenario in enumerate(chosen)
+    ], skipped
 
 
 def _replicated(scenario: Scenario, replication: int) -> Scenario:

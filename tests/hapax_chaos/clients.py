@@ -261,7 +261,35 @@ class Librdkafka:
         self._producer.purge()
 
 
-KINDS: Final[dict[str, Callable[[Settings], Face]]] = {"native": Native, "librdkafka": Librdkafka}
+class AtLeastOnce(Librdkafka):
+    """librdkafka without transactions and without idempotence: only to see the checker find what it must."""
+
+    def __init__(self, settings: Settings) -> None:
+        from confluent_kafka import Producer
+
+        super().__init__(settings)
+        self._producer = Producer({
+            "bootstrap.servers": settings.bootstrap, "log_level": 0, "enable.idempotence": False, "acks": 1,
+            "retries": 20, "retry.backoff.ms": 50, "linger.ms": 0, "error_cb": lambda error: None,
+        })
+
+    def begin(self) -> None:
+        """There is nothing to begin."""
+
+    def send_offsets(self, positions: dict[int, int]) -> None:
+        """Positions are not kept."""
+
+    def commit(self) -> None:
+        if self._producer.flush(10.0):
+            raise Unknown("not everything was acknowledged")
+
+    def abort(self) -> None:
+        self._producer.flush(10.0)
+
+
+KINDS: Final[dict[str, Callable[[Settings], Face]]] = {
+    "native": Native, "librdkafka": Librdkafka, "at-least-once": AtLeastOnce,
+}  # fmt: skip
 
 
 # --- the program --------------------------------------------------------------------------------------------------

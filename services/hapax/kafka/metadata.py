@@ -31,6 +31,10 @@ _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 
 AUTO_CREATE_TIMEOUT_MS: Final = 5_000
+LISTED_AFTER_S: Final = 300.0
+"""How long a coordinator that went away is still listed. librdkafka forgets a node that Metadata does not
+list; where that was the coordinator of a group, `send_offsets_to_transaction` then waits for it without end
+(confluentinc/librdkafka#5511). While it is listed, the client finds nobody there and asks for the new one."""
 _KEPT_ANSWERS: Final = 64
 _KEPT_REQUEST_BYTES: Final = 4096
 _CREATIONS_AT_ONCE: Final = 100
@@ -142,7 +146,7 @@ class MetadataApi:
             throttle_time_ms=0,
             brokers=[
                 _Broker(node_id=node.node_id, host=node.host, port=node.port, rack=node.record.rack or None)
-                for node in client_nodes(self._view)
+                for node in (*client_nodes(self._view), *self._view.departed_coordinators(LISTED_AFTER_S))
             ],
             cluster_id=None if cluster is None else cluster.cluster_id,
             controller_id=self._node_id,

@@ -217,6 +217,8 @@ class ClusterView:
         self._nodes: dict[NodeId, Node] = {}
         self._by_registration: dict[RegistrationEpoch, Node] = {}
         self._draining: dict[NodeId, None] = {}
+        self._departed: dict[NodeId, tuple[Node, float]] = {}
+        """Coordinators that are gone -> since when, loop time."""
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[TopicId, Topic] = {}
         self._partitions: dict[TopicId, dict[PartitionIndex, Partition]] = {}
@@ -234,6 +236,13 @@ class ClusterView:
     def nodes(self, role: Role | None = None) -> list[Node]:
         """Live nodes, by id."""
         return [self._nodes[n] for n in sorted(self._nodes) if role is None or self._nodes[n].role == role]
+
+    def departed_coordinators(self, within_s: float) -> list[Node]:
+        """Those that were live no longer ago than that, by id."""
+        since = asyncio.get_running_loop().time() - within_s
+        for node_id in [node_id for node_id, (_, left) in self._departed.items() if left < since]:
+            del self._departed[node_id]
+        return [self._departed[node_id][0] for node_id in sorted(self._departed)]
 
     def is_draining(self, node_id: NodeId) -> bool:
         """The broker is to lose what it holds and to get nothing new."""
@@ -524,7 +533,10 @@ class ClusterView:
         former = self._nodes.pop(node_id, None)
         if former is not None:
             self._by_registration.pop(former.registration, None)
+            if kv is None and former.role == "coordinator":
+                self._departed[node_id] = (former, asyncio.get_running_loop().time())
         if kv is not None:
+            self._departed.pop(node_id, None)
             node = Node(NodeRecord.decode(kv.value), RegistrationEpoch(kv.create_revision))
             self._nodes[node_id] = node
             self._by_registration[node.registration] = node

@@ -16,6 +16,7 @@ from hapax.core.types import NodeId
 from hapax.kafka import messages
 from hapax.kafka.describe_cluster import ALLOCATOR_RPC_TAG, NODE_RPC_TAG
 from hapax.kafka.messages import unknown_tag
+from hapax.kafka.metadata import LISTED_AFTER_S
 from hapax.kafka.node import node_table
 from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
@@ -142,6 +143,30 @@ def test_metadata_names_nodes_leaders_and_itself_for_administration() -> None:
                 assert topics["__transaction_state"].is_internal and not topics["flights"].is_internal
             if version >= 7:
                 assert all(p.leader_epoch >= 0 for p in partitions)
+
+    run(scenario)
+
+
+def test_a_coordinator_that_went_away_stays_listed_for_a_while() -> None:
+    """librdkafka forgets a node that is not listed, and may then wait for it without end."""
+
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        gone, _ = await world.coordinator(102)
+        await node.view.wait_for(lambda view: view.node(NodeId(102)) is not None, 60)
+
+        async def listed(name: str, version: int, **fields: Any) -> set[int]:
+            return {broker.node_id if name == "Metadata" else broker.broker_id
+                    for broker in (await node.ask(name, version, **fields)).brokers}
+
+        world.kill(gone)
+        await node.view.wait_for(lambda view: view.node(NodeId(102)) is None, 60)
+        assert 102 in await listed("Metadata", 9, topics=[])
+        assert 102 not in await listed(
+            "DescribeCluster", 0, include_cluster_authorized_operations=False), "which tells who is live"
+        await asyncio.sleep(LISTED_AFTER_S + 1)
+        await create(node, creatable("news", 1))
+        assert 102 not in await listed("Metadata", 9, topics=[])
 
     run(scenario)
 
