@@ -23,7 +23,7 @@ from hapax_mutants.mutant import Mutant
 ROOT: Final = Path(__file__).resolve().parents[2]
 COPIED: Final = ("services", "tests/scenarios", "tests/unit", "tests/hapax_sim", "tests/hapax_checker", "proto")
 PAGE: Final = ROOT / "docs" / "mutants.md"
-CHECK_LIMIT_S: Final = 150
+CHECK_LIMIT_S: Final = 120
 """A check that takes longer has found a mutant that hangs."""
 
 
