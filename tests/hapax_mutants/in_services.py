@@ -141,4 +141,46 @@ MUTANTS = (
         "        machine.advance_high_watermark(machine.log_end_offset)\n",
         (sim("1-6", REPLICATED), unit("broker")),
     ),
+    Mutant(
+        "coordinators are not listed among the nodes", "rule 11", "kafka/metadata.py",
+        '    return [node for node in view.nodes() if node.port > 0 and node.role in ("broker", "coordinator")]',
+        '    return [node for node in view.nodes() if node.port > 0 and node.role == "broker"]',
+        (unit("kafka"), sim("1")),
+    ),
+    Mutant(
+        "clients take control batches for records", "rule 16", "client/fetcher.py",
+        "            visible = not header.is_control\n",
+        "            visible = True\n",
+        (sim(), unit("client")),
+    ),
+    Mutant(
+        "an error of a write with acks=0 is kept quiet", "rule 16", "kafka/produce.py",
+        "        if self.request.acks == 0:\n",
+        "        if self.request.acks == 0:\n            return None\n        if self.request.acks == 0:\n",
+        (unit("kafka"), unit("broker")),
+    ),
+    Mutant(
+        "cold ranges are read on the loop", "rule 18", "runtime/log/segment_log.py",
+        "        if size > 0 and not segment.file.is_cached(position, size):",
+        "        if size < 0 and not segment.file.is_cached(position, size):",
+        (unit("runtime/log"), unit("broker")),
+    ),
+    Mutant(
+        "a folder without its topic's name is begun anew", "found by this simulator", "broker/partitions.py",
+        "            if _holds_records(disk, folder):\n                raise OSError",
+        "            if False:\n                raise OSError",
+        (unit("broker"),),
+    ),
+    Mutant(
+        "what a killed process wrote is taken for durable", "rule 13, found by this simulator", "broker/partitions.py",
+        "            if not clean:  # as the log itself",
+        "            if False:  # as the log itself",
+        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut' --only kill"),),
+    ),
+    Mutant(
+        "a torn leader-epoch checkpoint ends the broker's following", "found by this simulator", "runtime/log/recovery.py",
+        "    except ValueError:\n        return await _epochs_of_batches(log)",
+        "    except KeyError:\n        return await _epochs_of_batches(log)",
+        (unit("runtime/log"), sim()),
+    ),
 )
