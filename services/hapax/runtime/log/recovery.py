@@ -254,6 +254,7 @@ class _Scan:
         self.state = state
         self.recovery = recovery
         self.expected = recovery.from_offset
+        self.leader_epoch = -1
 
     async def run(self, at: int, position: int) -> None:
         log, recovery = self.log, self.recovery
@@ -309,12 +310,13 @@ class _Scan:
                 or header.magic != CURRENT_MAGIC
                 or header.base_offset < self.expected
                 or header.last_offset_delta < 0
+                or header.leader_epoch < self.leader_epoch
                 or not crc_matches(chunk, header, at)
             ):
                 break
             segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
             state.replay(header, chunk, at)
-            self.expected = header.next_offset
+            self.expected, self.leader_epoch = header.next_offset, header.leader_epoch
             self.recovery.scanned_batches += 1
             at = end
         self.recovery.scanned_bytes += at
@@ -333,6 +335,8 @@ class _Scan:
         header = read_header(chunk)
         if header.base_offset < self.expected:
             return f"a batch of offset {header.base_offset} where {self.expected} was due"
+        if header.leader_epoch < self.leader_epoch:
+            return f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}: it had been cut"
         return "a batch whose CRC does not match"
 
     def _drop_after(self, segment: Segment) -> None:

@@ -109,6 +109,19 @@ async def test_a_batch_of_offsets_that_were_there_before_is_cut(log: SegmentLog,
     assert again.end_offset == 3
 
 
+async def test_a_batch_of_an_older_leader_after_a_newer_one_is_cut(log: SegmentLog, disk: RealDisk) -> None:
+    """A cut that a power failure undid, behind what came in its place."""
+    for leader_epoch in (3, 4, 4, 3):
+        made = batch(log.end_offset)
+        patch_prefix(made, log.end_offset, leader_epoch)
+        log.append(made, log.end_offset, log.end_offset, 1000)
+    log.close()
+    again, recovery, _ = await reopen(disk)
+    assert again.end_offset == 3
+    assert "leader epoch 3 after one of 4" in recovery.truncated_why
+    again.close()
+
+
 async def test_zeros_at_the_end_are_cut(log: SegmentLog, disk: RealDisk) -> None:
     append(log)
     log.active.file.append([bytes(4096)])
