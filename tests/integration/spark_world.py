@@ -127,7 +127,7 @@ class Program:
         return self._process.poll() is None
 
     def finish(self) -> None:
-        assert self._process.wait(_PATIENCE_S) == 0, self.tail()
+        assert self._process.wait(2 * _PATIENCE_S) == 0, self.tail()
 
     def kill(self) -> None:
         try:
