@@ -24,6 +24,8 @@ TURN_LIMIT: Final = 20_000
 _LAST_LINES: Final = 25
 _LINE_SHOWN: Final = 160
 _TURNS_DESCRIBED: Final = 100
+_CLOCK_RESOLUTION_S: Final = 1e-9
+_MOST_CANCELLED: Final = 1000
 
 
 CURRENT: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim_process", default=None)
@@ -79,52 +81,10 @@ class _SimHandle(events.Handle):
     __slots__ = ("process",)
     process: SimProcess | None
 
-    def _run(self) -> None:
-        process = self.process
-        if process is not None:
-            if not process.alive:
-                return
-            if process.frozen:
-                process.backlog.append(self)
-                return
-        super()._run()
-
 
 class _SimTimer(events.TimerHandle):
     __slots__ = ("process",)
     process: SimProcess | None
-
-    def _run(self) -> None:
-        process = self.process
-        if process is not None:
-            if not process.alive:
-                return
-            if process.frozen:
-                process.backlog.append(self)
-                return
-        super()._run()
-
-
-class _VirtualSelector:
-    """Stands where the loop expects a selector: 'waiting' for I/O moves the virtual clock to the next timer."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("nothing left to run")
-        if timeout > 0:
-            self._loop.advance(timeout)
-        else:
-            self._loop.turn()
-        return []
-
-    def get_map(self) -> dict[int, Any]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -133,7 +93,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._selector = _VirtualSelector(self)
+        self._timers: list[tuple[float, int, _SimTimer]] = []
+        self._timer_number = 0
+        self._timers_cancelled = 0
         self._trace = hashlib.sha256()
         self.trace_lines = 0
         self._turns = 0
@@ -157,8 +119,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Counts turns without time. Raises Runaway with what ran and what led to it."""
         self._turns += 1
         if self._turns > TURN_LIMIT - _TURNS_DESCRIBED:
-            due = [t for t in self._scheduled[:8] if t.when() <= self._now]  # type: ignore[attr-defined]
-            self._culprits.update(_described(handle) for handle in [*self._ready, *due])  # type: ignore[attr-defined]
+            self._culprits.update(_described(handle) for handle in self._ready)  # type: ignore[attr-defined]
         if self._turns > TURN_LIMIT:
             self._turns = 0
             raise Runaway(
@@ -184,6 +145,35 @@ class SimLoop(asyncio.BaseEventLoop):
     def trace_hash(self) -> str:
         return self._trace.hexdigest()
 
+    # --- the turn
+
+    def _run_once(self) -> None:
+        """As asyncio's, without sockets: 'waiting' moves the virtual clock to the next timer."""
+        ready, timers = self._ready, self._timers  # type: ignore[attr-defined]
+        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise Deadlock("nothing left to run")
+            if timers[0][0] > self._now:
+                self.advance(timers[0][0] - self._now)
+        due = self._now + _CLOCK_RESOLUTION_S
+        while timers and timers[0][0] < due:
+            timer = heapq.heappop(timers)[2]
+            if not timer._cancelled:  # type: ignore[attr-defined]
+                ready.append(timer)
+        self.turn()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle.process
+            if process is not None and (process.frozen or not process.alive):
+                if process.alive:
+                    process.backlog.append(handle)
+                continue
+            handle._run()
+
     # --- callbacks belong to processes
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
@@ -198,8 +188,9 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         timer = _SimTimer(when, callback, args, self, context)
         timer.process = CURRENT.get() if context is None else context.get(CURRENT)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
+        # Numbered, so that timers which are due at the same instant run in the order in which they were set.
+        self._timer_number += 1
+        heapq.heappush(self._timers, (when, self._timer_number, timer))
         return timer
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
@@ -242,10 +233,15 @@ class SimLoop(asyncio.BaseEventLoop):
         for handle in backlog:
             self._ready.append(handle)  # type: ignore[attr-defined]
 
-    # --- what a simulation never does
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """It is dropped when it comes up; or all of them, when they are the most."""
+        self._timers_cancelled += 1
+        if self._timers_cancelled > _MOST_CANCELLED and 2 * self._timers_cancelled > len(self._timers):
+            self._timers_cancelled = 0
+            self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]  # type: ignore[attr-defined]
+            heapq.heapify(self._timers)
 
-    def _process_events(self, event_list: Any) -> None:
-        assert not event_list
+    # --- what a simulation never does
 
     def _write_to_self(self) -> None:
         raise AssertionError("a thread reached into the simulation")
