@@ -44,8 +44,9 @@ class Cluster:
                 self.partitions[name] = Held(replicas, tuple(map(NodeId, each.isr)))
 
     def sites(self, only: Sequence[int] | None = None) -> list[Site]:
-        """Live brokers, or those chosen. Ends the command for one that is not alive."""
-        chosen = sorted(self.brokers) if only is None else list(dict.fromkeys(only))
+        """Live brokers that are fit, or those chosen. Ends the command for one that is not alive."""
+        fit = sorted(node for node, broker in self.brokers.items() if not broker.standing)
+        chosen = fit if only is None else list(dict.fromkeys(only))
         for node in chosen:
             if node not in self.brokers:
                 output.fail(f"broker {node} is not alive", output.NOT_FOUND)

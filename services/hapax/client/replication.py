@@ -10,11 +10,14 @@ from hapax.client.errors import RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
+from hapax.kafka.messages import unknown_tag
 from hapax.runtime.ports import RpcError
 
 if TYPE_CHECKING:
     from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 
+_STANDING_TAG = 10001
+"""On each broker of a DescribeCluster answer: why it is not fit; absent where it is."""
 _FIRST_COORDINATOR = 100
 """Brokers count from 0; coordinators are listed as nodes too."""
 
@@ -23,6 +26,8 @@ class BrokerInfo(NamedTuple):
     node_id: int
     rack: str
     """Empty: none."""
+    standing: str
+    """Empty: it is fit. Else why it should lead and get nothing: `draining`, `stopping`, `full disk`, ..."""
 
 
 class ReassignmentInfo(NamedTuple):
@@ -48,7 +53,9 @@ class ReplicationAdmin(Connected):
     async def list_brokers(self) -> list[BrokerInfo]:
         """Those alive, by id."""
         response = await self._within("listing brokers", lambda: messages.DescribeClusterRequest())
-        found = [BrokerInfo(each.broker_id, each.rack or "") for each in response.brokers]
+        found = [
+            BrokerInfo(each.broker_id, each.rack or "", (unknown_tag(each, _STANDING_TAG) or b"").decode())
+            for each in response.brokers]
         return sorted(each for each in found if each.node_id < _FIRST_COORDINATOR)
 
     async def alter_reassignments(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
 from hapax.codec.metadata import DrainingRecord, PartitionRecord, ThrottleRecord
 from hapax.controller.fenced import Fence, write_fenced
 from hapax.controller.plan import change_of, changed_topic
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.failover import cancel, keeps_a_copy, prefer, reassign, settle
+from hapax.core.failover import cancel, is_unclean, keeps_a_copy, prefer, reassign, settle
 from hapax.core.topics import check_assignment
-from hapax.core.types import NO_NODE, NodeId, TopicId, TopicIdPartition
+from hapax.core.types import NO_NODE, NodeId, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView, Partition
 from hapax.runtime.guarded_writes import Change
 from hapax.runtime.ports import Clock, Delete, MetadataStore, Put
 
 _CHANGED = Refusal(ErrorCode.REQUEST_TIMED_OUT, "the partition changed at the same time; ask again")
+
+_ATTEMPTS: Final = 5
 
 Name = tuple[str, int]
 """Topic and partition."""
@@ -37,27 +41,47 @@ class Reassignments:
             self._fence()
         except Refusal as refusal:
             return pb.AlterReassignmentsResponse(error=refusal.code, reason=refusal.reason)
-        refused: dict[Name, Refusal] = {}
-        after: dict[TopicIdPartition, PartitionRecord] = {}
-        changes: dict[Name, Change] = {}
+        moves = {(move.topic, move.partition): move for move in request.moves}
         named = Counter((move.topic, move.partition) for move in request.moves)
-        for move in request.moves:
-            name = (move.topic, move.partition)
-            try:
-                if named[name] > 1:
-                    raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named twice in the request")
-                partition = self._partition(*name)
-                record = self._moved(partition, move, request.keep_replication_factor)
-            except Refusal as refusal:
-                refused[name] = refusal
-                continue
-            if record is not partition.record:
-                after[partition.id] = record
-                changes[name] = change_of(self._view, partition, record)
-        refused |= await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
-        await self._note_factors(dict.fromkeys(partition.topic_id for partition in after))
+
+        def decide(name: Name) -> tuple[Partition, PartitionRecord]:
+            if named[name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named twice in the request")
+            partition = self._partition(*name)
+            return partition, self._moved(partition, moves[name], request.keep_replication_factor)
+
+        done, refused = await self._apply(moves, decide)
+        await self._note_factors(dict.fromkeys(partition.topic_id for partition in done.values()))
         return pb.AlterReassignmentsResponse(
-            partitions=[_result(name, refused.get(name)) for name in named], revision=self._view.revision)
+            partitions=[_result(name, refused.get(name)) for name in moves], revision=self._view.revision)
+
+    async def _apply(
+        self, names: Iterable[Name], decide: Callable[[Name], tuple[Partition, PartitionRecord]]
+    ) -> tuple[dict[Name, Partition], dict[Name, Refusal]]:
+        """What was written, as it is now, and what was refused. `decide` says what a partition shall become, or raises
+        Refusal; it is asked again where the partition changed at the same time."""
+        done: dict[Name, Partition] = {}
+        refused: dict[Name, Refusal] = {}
+        open_ = list(dict.fromkeys(names))
+        for _ in range(_ATTEMPTS):
+            changes: dict[Name, Change] = {}
+            for name in open_:
+                try:
+                    partition, record = decide(name)
+                except Refusal as refusal:
+                    refused[name] = refusal
+                    continue
+                done[name] = replace(partition, record=record)
+                if record is not partition.record:
+                    changes[name] = change_of(self._view, partition, record)
+            failed = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+            for name in failed:
+                del done[name]
+            open_ = [name for name, why in failed.items() if why is _CHANGED]
+            refused |= {name: why for name, why in failed.items() if why is not _CHANGED}
+            if not open_:
+                break
+        return done, refused | dict.fromkeys(open_, _CHANGED)
 
     def _partition(self, name: str, index: int) -> Partition:
         """Raises Refusal."""
@@ -112,26 +136,23 @@ class Reassignments:
         names = [(p.topic, p.partition) for p in request.partitions]
         if request.all:
             names = [(t.name, i) for t in self._view.topics() for i in range(t.partitions)]
-        refused: dict[Name, Refusal] = {}
-        changes: dict[Name, Change] = {}
-        lossy: dict[Name, Partition] = {}
-        for name in dict.fromkeys(names):
-            try:
-                partition = self._partition(*name)
-                record = self._elected(partition, request.unclean)
-            except Refusal as refusal:
-                refused[name] = refusal
-                continue
-            changes[name] = change_of(self._view, partition, record)
-            if record.leader not in partition.record.isr:
-                lossy[name] = replace(partition, record=record)
-        refused |= await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+        names = list(dict.fromkeys(names))
+        lossy: dict[Name, None] = {}
+
+        def decide(name: Name) -> tuple[Partition, PartitionRecord]:
+            partition = self._partition(*name)
+            record = self._elected(partition, request.unclean)
+            if is_unclean(partition.record, record):
+                lossy[name] = None
+            return partition, record
+
+        done, refused = await self._apply(names, decide)
         shown = [
-            name for name in dict.fromkeys(names)
+            name for name in names
             if not request.all or name not in refused or refused[name].code != ErrorCode.ELECTION_NOT_NEEDED]
         answer = pb.ElectLeadersResponse(
             partitions=[_result(name, refused.get(name)) for name in shown], revision=self._view.revision)
-        return answer, [partition for name, partition in lossy.items() if name not in refused]
+        return answer, [done[name] for name in lossy if name in done]
 
     def _elected(self, partition: Partition, unclean: bool) -> PartitionRecord:
         """Raises Refusal."""

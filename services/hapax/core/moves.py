@@ -60,7 +60,7 @@ def change_factor(partitions: Partitions, topic: str, factor: int, sites: Iterab
     """
     known = list(sites)
     if factor > len(known):
-        raise ImpossiblePlan(f"{factor} replicas need as many brokers, and {len(known)} are alive")
+        raise ImpossiblePlan(f"{factor} replicas need as many brokers, and {len(known)} are alive and fit")
     after = {name: held.replicas for name, held in partitions.items()}
     targets: Targets = {}
     for name, held in sorted(partitions.items()):

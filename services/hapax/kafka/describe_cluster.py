@@ -1,8 +1,8 @@
 """DescribeCluster (60): the nodes and, in tagged fields of Hapax's own, where they answer gRPC.
 
-Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's gRPC server; the response carries tag
-10001, the same of a PID allocator, for leases, and 10002, of the acting controller. A peer without these tags is not
-Hapax (rule 11).
+Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's gRPC server, and where the node should lead
+and get nothing tag 10001, a word that says why. The response carries tag 10001, the address of a PID allocator, for
+leases, and 10002, that of the acting controller. A peer without these tags is not Hapax (rule 11).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hapax.runtime.cluster import ClusterView, Node
 _Broker = DescribeClusterResponse.DescribeClusterBroker
 
 NODE_RPC_TAG: Final = 10000
+NODE_STANDING_TAG: Final = 10001
 ALLOCATOR_RPC_TAG: Final = 10001
 CONTROLLER_RPC_TAG: Final = 10002
 _BROKERS: Final = 1
@@ -39,7 +40,7 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
             throttle_time_ms=0, error_code=0, error_message=None, endpoint_type=_BROKERS,
             cluster_id="" if cluster is None else cluster.cluster_id,
             controller_id=node_id,
-            brokers=[_broker(node) for node in client_nodes(view)],
+            brokers=[_broker(view, node) for node in client_nodes(view)],
             authorized_operations=None,
         )
         allocators = [node for node in view.nodes("pid") if node.rpc_address]
@@ -53,9 +54,12 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
     table.on(ApiKey.DESCRIBE_CLUSTER, handle)
 
 
-def _broker(node: Node) -> Any:
+def _broker(view: ClusterView, node: Node) -> Any:
     entry = _Broker(
         broker_id=node.node_id, host=node.host, port=node.port, rack=node.record.rack or None, is_fenced=False)
     if node.rpc_address:
         set_unknown_tag(entry, NODE_RPC_TAG, node.rpc_address.encode())
+    standing = node.record.standing or ("draining" if view.is_draining(node.node_id) else "")
+    if standing:
+        set_unknown_tag(entry, NODE_STANDING_TAG, standing.encode())
     return entry

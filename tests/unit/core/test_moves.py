@@ -63,7 +63,7 @@ def test_a_larger_replication_factor_adds_behind_what_is_there() -> None:
     targets = change_factor(partitions, "t", 3, sites(0, 1, 2, 3))
     assert all(target[0] == partitions[name].replicas[0] for name, target in targets.items())
     assert all(5 <= replicas <= 7 for replicas in load(partitions, targets).values())
-    with pytest.raises(ImpossiblePlan, match="5 replicas need as many brokers, and 4 are alive"):
+    with pytest.raises(ImpossiblePlan, match="5 replicas need as many brokers, and 4 are alive and fit"):
         change_factor(partitions, "t", 5, sites(0, 1, 2, 3))
 
 
