@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from hapax.cli.local.folder import free_port
 
 _PR_SET_PDEATHSIG = 1
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Below the range of outgoing connections: one of those may take any other port before its owner binds it."""
+    taken: set[int] = set()
+    return [free_port(taken) for _ in range(count)]
 
 
 def dies_with_parent(command: list[str]) -> list[str]:

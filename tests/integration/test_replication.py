@@ -21,6 +21,7 @@ from hapax.codec.snapshot import decode_snapshot, encode_replicated_state
 from hapax.kafka.messages import OffsetForLeaderEpochRequest, ProduceRequest
 from hapax.kafka.peer import Peer
 from hapax.runtime.network import TcpNetwork
+from integration.waiting import wait_until
 
 Make = Callable[..., LocalCluster]
 REPLICATED = [
@@ -53,15 +54,10 @@ def partition_of(cluster: LocalCluster, topic: str, partition: int = 0) -> Any:
     return admin.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions[partition]
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def all_in_sync(cluster: LocalCluster, topic: str, partitions: int = 1) -> None:
-    until(lambda: all(len(partition_of(cluster, topic, p).isrs) == 3 for p in range(partitions)), "not all are in sync")
+    wait_until(
+        lambda: all(len(partition_of(cluster, topic, p).isrs) == 3 for p in range(partitions)), "in-sync set of all"
+    )
 
 
 def read(cluster: LocalCluster, topic: str, partitions: int) -> dict[int, list[bytes]]:
@@ -170,11 +166,11 @@ def test_leaders_die_under_load_and_nothing_is_lost_or_doubled(three: LocalClust
     for node in (0, 1, 2):
         before = [sum(load.acknowledged.values()) for load in loads]
         three.kill(f"broker-{node}")
-        until(
+        wait_until(
             lambda before=before: all(  # type: ignore[misc]
                 sum(load.acknowledged.values()) > count + 20 or load.failed
                 for load, count in zip(loads, before, strict=True)),
-            "writes do not go on",
+            "going on of the writes",
         )
         three.start(f"broker-{node}")
         all_in_sync(three, "t", 3)
@@ -211,7 +207,7 @@ def test_a_zombie_stays_fenced_after_its_partitions_leader_died(three: LocalClus
     successor.produce("t", b"successor")
     successor.commit_transaction(TIMEOUT)
     three.kill(f"broker-{partition_of(three, 't').leader}")
-    until(lambda: partition_of(three, "t").leader >= 0, "no new leader")
+    wait_until(lambda: partition_of(three, "t").leader >= 0, "new leader")
     with pytest.raises((KafkaException, SystemError)) as refused:  # a fatal error is raised wherever it is first met
         zombie.produce("t", b"zombie's last")
         zombie.flush(TIMEOUT)
@@ -250,7 +246,7 @@ async def test_a_retry_at_the_new_leader_is_answered_with_the_original_offset(th
         offsets.append(answer.base_offset)
     peer.close()
     await asyncio.to_thread(three.kill, f"broker-{former}")
-    await asyncio.to_thread(until, lambda: partition_of(three, "t").leader not in (-1, former), "no new leader")
+    await asyncio.to_thread(wait_until, lambda: partition_of(three, "t").leader not in (-1, former), "new leader")
     successor = await connect(three, (await asyncio.to_thread(partition_of, three, "t")).leader)
     for sequence in (3, 7):
         again = await write(successor, sequence)
@@ -276,7 +272,7 @@ def test_acks_all_is_refused_where_too_few_are_left(three: LocalCluster) -> None
     producer.produce("t", b"1", on_delivery=delivered)
     producer.flush(TIMEOUT)
     three.kill(f"broker-{partition_of(three, 't').replicas[-1]}")
-    until(lambda: len(partition_of(three, "t").isrs) == 2, "the dead one is still counted")
+    wait_until(lambda: len(partition_of(three, "t").isrs) == 2, "in-sync set without the dead one")
     producer.produce("t", b"2", on_delivery=delivered)
     producer.flush(TIMEOUT)
     one = Producer({**settings, "acks": 1})

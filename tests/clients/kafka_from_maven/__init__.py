@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from hapax.cli.local.folder import free_port
+
 _POM = Path(__file__).with_name("pom.xml")
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 _START_SECONDS = 60
@@ -51,7 +53,8 @@ class KafkaFromMaven:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._jars = jars()
-        self._port, self._controller_port = _free_ports()
+        taken: set[int] = set()
+        self._port, self._controller_port = free_port(taken), free_port(taken)
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._settings = folder / "server.properties"
@@ -124,10 +127,3 @@ broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=2000
 log.flush.interval.messages=1
 """
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
