@@ -173,9 +173,9 @@ def page(rows: dict[str, str]) -> str:
     return "\n".join([
         "# Mutants",
         "",
-        "Bugs that are put into a copy of the code, one at a time, and what finds each first. `make mutants` runs them",
-        "all and renews this page; it runs the same checks without a mutant before, and they must pass. `sim` is the",
-        "simulator with its seeds, `scenarios` the golden scripts in tests/scenarios, `unit/...` a folder of tests/unit.",
+        "Bugs that are put into a copy of the code, one at a time, and what finds each. `make mutants` runs all of",
+        "them, after the same checks without a mutant, which must pass, and renews this page. `sim` is the simulator",
+        "with its seeds, `scenarios` the golden scripts of tests/scenarios, `unit/...` a folder of tests/unit.",
         "",
         f"{len(rows)} of {len(MUTANTS)} mutants found.",
         "",
