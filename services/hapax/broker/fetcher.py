@@ -74,6 +74,7 @@ class Fetchers:
         self.surroundings = surroundings
         self.registration: Registration | None = None
         """This broker's: set before the first `follow`."""
+        self._closed = False
         self._fetchers: dict[NodeId, Fetcher] = {}
 
     def follow(self, replica: Replica, record: PartitionRecord) -> bool:
@@ -87,11 +88,12 @@ class Fetchers:
             return True
         if not self.leave(replica):
             return False
-        if record.leader < 0:
+        assert self.registration is not None
+        me = self.registration.record.node_id
+        if self._closed or record.leader < 0 or record.leader == me:  # a former process of this node, say
             return True
         fetcher = self._fetchers.get(record.leader)
-        if fetcher is None or fetcher.closed:
-            assert self.registration is not None
+        if fetcher is None:
             fetcher = self._fetchers[record.leader] = Fetcher(self.surroundings, self.registration, record.leader)
         copying = replica.copies = Copying(replica, record.leader, record.leader_epoch)
         fetcher.add(copying)
@@ -119,9 +121,10 @@ class Fetchers:
         return sum(fetcher.lag() for fetcher in self._fetchers.values())
 
     async def close(self) -> None:
-        for fetcher in list(self._fetchers.values()):
+        """Copies nothing any more."""
+        self._closed = True
+        for fetcher in self._fetchers.values():
             await fetcher.close()
-        self._fetchers.clear()
 
 
 class Fetcher:
@@ -129,7 +132,6 @@ class Fetcher:
 
     def __init__(self, surroundings: Surroundings, registration: Registration, leader: NodeId) -> None:
         self.leader = leader
-        self.closed = False
         self._around = surroundings
         self._registration = registration
         self._copies: dict[Key, Copying] = {}
@@ -161,6 +163,10 @@ class Fetcher:
             self._due.pop(copying.key, None)
             self._reports.pop(copying.key, None)
             self._forgotten[copying.key] = None
+            if self._copies:
+                self._schedule()
+            else:
+                self._look.set()  # nothing is left to be connected for
 
     def synced(self, copying: Copying) -> None:
         if copying.waits_for_disk:
@@ -384,7 +390,6 @@ class Fetcher:
             self._name(copying)
 
     async def close(self) -> None:
-        self.closed = True
         for copying in list(self._copies.values()):
             copying.stop()
         self._task.cancel()

@@ -377,7 +377,8 @@ class PartitionSet:
                     f"{known}/{PARTITION_METADATA}", encode_partition_metadata(partition.topic_id))
             name = TopicPartition(topic.name, partition.partition)
             recovery = await open_replica(replica, known, clean=clean, high_watermark=self.high_watermarks.of(name))
-            replica.copied(new_epoch=False)
+            if replica.inherited is not None:
+                replica.copied(new_epoch=False)
             if not recovery.clean:
                 log.info(
                     "recovered after an unclean stop", partition=replica.name, from_offset=recovery.from_offset,

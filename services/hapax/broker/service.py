@@ -275,6 +275,7 @@ class BrokerService:
         await self.upkeep.close()
         if self.events is not None:
             await self.events.close()
+        await self.partitions.fetchers.close()
         if self.registration is not None:
             await self.registration.close()
         self.fetches.close()

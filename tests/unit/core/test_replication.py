@@ -178,7 +178,7 @@ STEPS = st.lists(st.tuples(st.sampled_from([
 ]), st.integers(0, 7)), min_size=40, max_size=120)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(STEPS, st.sampled_from([1, 1, 1, 2]), st.sampled_from([(A,), (A, B), (A, B, C)]))
 def test_the_high_watermark_never_passes_what_a_stored_member_lacks(
     steps: list[tuple[str, int]], min_insync: int, isr: tuple[NodeId, ...]
