@@ -53,6 +53,12 @@ Coordinators = Mapping[NodeId, RegistrationEpoch]
 class Plan:
     changes: list[Change] = field(default_factory=list)
     """To be written at once, the most urgent first."""
+    handovers: list[Change] = field(default_factory=list)
+    """Partitions that a leader gives up while it still serves them: in slices, so that none waits for all others."""
+    retirements: list[Change] = field(default_factory=list)
+    """In-sync sets without members that are about to stop: after the hand-overs."""
+    unaccepted: int = 0
+    """Partitions whose new leader has yet to say that it takes writes."""
     leaderships: list[Change] = field(default_factory=list)
     """Partitions led well, but not by the replica that they prefer: a few at a time."""
     shards: list[Change] = field(default_factory=list)
@@ -267,6 +273,7 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
     ended: list[Change] = []
     for partition in view.partitions():
         before = partition.record
+        made.unaccepted += not before.accepted and before.leader != NO_NODE
         record = settle(before, brokers)
         if record.leader == NO_NODE and _may_lose(view, settings, partition.id):
             if steady:
@@ -278,7 +285,12 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
                 continue
             change = change_of(view, partition, record)
             if record.leader_epoch == before.leader_epoch:
-                shrunk.append(change)
+                gone = any(node not in brokers for node in before.isr if node not in record.isr)
+                (shrunk if gone else made.retirements).append(change)
+                continue
+            former = brokers.get(before.leader)
+            if former is not None and former.registration == before.leader_registration:
+                made.handovers.append(change)
                 continue
             made.elected += 1
             made.leaderless += record.leader == NO_NODE

@@ -51,6 +51,11 @@ _SEE_TIMEOUT_S: Final = 1.0
 _STEADY_S: Final = 3.0
 """What would hurt if a node came back after all (an unclean election), and what need not hurry, waits so long after
 the last one came or went."""
+_SLICE: Final = 16
+_SLICES: Final = 20
+_SLICE_S: Final = 0.1
+"""Leaderships are handed over so many at a time, and many in so many slices; the next one waits for the last one's
+acceptance, but no longer than this."""
 _BALANCE_EVERY_S: Final = 1.0
 _BALANCE_PART: Final = 10
 """At most one in so many of all shards moves at a time where the move only balances."""
@@ -78,6 +83,9 @@ class ControllerService:
         self._last_join_s: dict[Role, float] = {}
         self._last_leave_s = float("-inf")
         self._balanced_at_s = float("-inf")
+        self._handed_over_at_s = float("-inf")
+        self._slice = 0
+        """Partitions that are handed over at once, while a planned stop goes on."""
         self._wake: asyncio.TimerHandle | None = None
         self._candidate: Task | None = None
         self._acting = metrics.gauge("controller_acting", "1 while this process is the acting controller.")
@@ -247,7 +255,9 @@ class ControllerService:
         made = plan(
             self.view, self._settings, self._ports.random, self._ports.clock.now_ms(), settled=self._settled(),
             steady=steady_in <= 0)
-        changes = made.changes or self._balance(made)
+        changes = made.changes
+        if not changes:
+            changes = self._hand_over(made) if made.handovers or made.retirements else self._balance(made)
         if made.waits_for_steady:
             self._plan_again_in(steady_in)
         if made.unsettled:
@@ -259,6 +269,8 @@ class ControllerService:
         log.info("changed", written=len(outcome.done), stale=len(outcome.stale), revision=outcome.revision)
         if made.elected or made.reassigned:
             self._record("failover", partitions=made.elected, leaderless=made.leaderless, shards=made.reassigned)
+        elif made.handovers and not made.changes:
+            self._record("leaderships_handed_over", partitions=len(outcome.done))
         written = {write.key for change in outcome.done for write in change.writes}
         for partition in made.unclean:
             if self.view.keys.partition(*partition.id) in written:
@@ -282,7 +294,21 @@ class ControllerService:
         topic = self.view.topic_by_id(partition.topic_id)
         self._record(kind, topic="" if topic is None else topic.name, partition=partition.index, **fields)
 
+    def _hand_over(self, made: Plan) -> list[Change]:
+        """The next slice, once the last one is accepted, or has had time to be."""
+        if not made.handovers:
+            return made.retirements
+        loop = asyncio.get_running_loop()
+        wait = self._handed_over_at_s + _SLICE_S - loop.time()
+        if made.unaccepted and wait > 0:
+            self._plan_again_in(wait)
+            return []
+        self._handed_over_at_s = loop.time()
+        self._slice = max(self._slice, _SLICE, len(made.handovers) // _SLICES)
+        return made.handovers[: self._slice]
+
     def _balance(self, made: Plan) -> list[Change]:
+        self._slice = 0
         if not made.shards and not made.leaderships:
             return []
         now = asyncio.get_running_loop().time()

@@ -10,7 +10,7 @@ import pytest
 
 from hapax.codec.metadata import INTERNAL_TOPICS, PartitionRecord
 from hapax.core.types import NodeId
-from hapax.runtime.cluster import ClusterView
+from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.guarded_writes import Change, write_changes
 from hapax.runtime.handover import hand_over, partitions_finished, shards_finished
 from hapax.runtime.ports import Compare, Put
@@ -135,14 +135,23 @@ def test_a_killed_coordinator_is_noticed_at_once() -> None:
 
 def test_a_leader_that_stops_hands_over_without_a_leaderless_moment() -> None:
     async def scenario(world: ControlWorld) -> None:
-        view, brokers = await replicated(world, 40)
+        view, brokers = await replicated(world, 120)
         stopping = brokers[2]
         leaderless: list[int] = []
         view.on_change(lambda changes: leaderless.extend(1 for r in records(view) if r.leader == -1))
+        before = [r.leader_epoch for r in records(view)]
+        slices: list[int] = []
+
+        def look(changes: Changes) -> None:
+            slices.append(sum(r.leader_epoch != epoch and not r.accepted for r, epoch in zip(
+                records(view), before, strict=True)))
+
+        view.on_change(look)
         at = world.loop.time()
         await world.inside(stopping.process, hand_over(
             stopping.registration, stopping.view, partitions_finished(stopping.view), 10.0))
         assert world.loop.time() - at < 0.5
+        assert 0 < max(slices) <= 16  # none waits for all the others to be taken over
         await view.reached(stopping.view.revision)
         assert all(r.leader != 2 and set(r.isr) == {0, 1} and r.accepted for r in records(view))
         await world.inside(stopping.process, stopping.registration.close())
