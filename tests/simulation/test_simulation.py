@@ -20,7 +20,7 @@ def run(*arguments: str) -> str:
         cwd=TESTS.parent,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=380,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     return done.stdout
@@ -29,18 +29,18 @@ def run(*arguments: str) -> str:
 REPLICATED = ("--brokers", "3", "--replication", "3", "--controllers", "2")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_the_same_seed_gives_the_same_trace() -> None:
     once = ("--seed", "11", "--hours", "0.001", "--faults-every", "1", *REPLICATED)
     first, second = (run(*once).partition(", trace ")[2].splitlines()[0] for _ in range(2))
     assert first == second != ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_histories_under_faults_lose_and_double_nothing() -> None:
     assert "2 passed, 0 failed" in run("--seeds", "101-102", "--hours", "0.004", "--faults-every", "1.5", *REPLICATED)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_without_replicas_either() -> None:
     assert "1 passed, 0 failed" in run("--seeds", "103", "--hours", "0.004", "--faults-every", "1.5")
