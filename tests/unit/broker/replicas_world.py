@@ -15,7 +15,7 @@ from hapax.broker import service
 from hapax.broker.replica import Replica
 from hapax.broker.service import BrokerService
 from hapax.broker.waiters import Settled
-from hapax.codec.metadata import ClusterRecord, Keys, PartitionRecord, PidCounterRecord, TopicRecord
+from hapax.codec.metadata import ClusterRecord, Keys, NodeRecord, PartitionRecord, PidCounterRecord, TopicRecord
 from hapax.codec.snapshot import encode_replicated_state
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicIdPartition
 from hapax.kafka.produce import PartitionResult
@@ -104,6 +104,12 @@ class World:
     def registration(self, node: int) -> int:
         kv = self.model.get(KEYS.node(NodeId(node)))
         return 1 if kv is None else kv.create_revision  # type: ignore[return-value]
+
+    def intact_since(self, node: int) -> int:
+        """As its registration says."""
+        kv = self.model.get(KEYS.node(NodeId(node)))
+        assert kv is not None
+        return NodeRecord.decode(kv.value).intact_since
 
     @property
     def record(self) -> PartitionRecord:

@@ -220,6 +220,24 @@ async def test_leaders_may_change_quickly_and_often(make: Make) -> None:
     assert view is not None and view.record_count == sequence == 72
 
 
+@pytest.mark.parametrize(("durability", "survives_a_kill"), [("fsync", True), ("page-cache", False)])
+async def test_a_broker_says_since_when_its_folder_has_lost_nothing(
+    make: Make, durability: str, survives_a_kill: bool
+) -> None:
+    world = await led(await make(0, 1, durability=durability), replicas=(0, 1))
+    first = world.registration(1)
+    assert world.intact_since(1) == 0, "a new folder has only what it gets from now on"
+    for _ in range(3):
+        assert (await world.produced(0, batch())).error == 0
+    await world.stop(1)
+    await world.start(1)
+    assert world.intact_since(1) == first
+    await world.kill(1)
+    await world.start(1)
+    assert world.intact_since(1) == (first if survives_a_kill else 0)
+    await world.until(lambda: world.record.isr == (0, 1) and world.equal(0, 1))
+
+
 # --- new replicas ---------------------------------------------------------------------------------------------------
 
 
@@ -234,8 +252,7 @@ async def test_a_new_replica_inherits_producers_whose_records_are_gone(make: Mak
     world.change(replicas=(NodeId(0), NodeId(1), NodeId(2)), adding=(NodeId(2),))
     await world.until(lambda: set(world.record.isr) == {0, 1, 2})
     assert (await world.produced(0, batch(producer_id=6, epoch=0, sequence=40))).error == 0
-    await world.until(lambda: world.equal(0, 2) and world.replica(1).log.start_offset == leader.log.start_offset)
-    assert world.equal(0, 1, 2)
+    await world.until(lambda: world.equal(0, 1, 2) and world.replica(1).log.start_offset == leader.log.start_offset)
     view = world.replica(2).machine.describe_producer(5)
     assert view is not None and view.producer_epoch == 2, "its records are in no log any more"
     await world.stop(2)
