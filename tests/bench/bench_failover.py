@@ -108,7 +108,7 @@ async def measure(partitions: int, kills: int, stops: int) -> tuple[list[tuple[f
         cluster = LocalCluster(folder)
         cluster.up(brokers=3, owned=True)
         try:
-            options = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 60_000}
+            options = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 300_000}
             async with (
                 Admin(options) as admin,
                 Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0}) as producer,
