@@ -57,6 +57,8 @@ class Plan:
     """Partitions that a leader gives up while it still serves them: in slices, so that none waits for all others."""
     retirements: list[Change] = field(default_factory=list)
     """In-sync sets without members that are about to stop: after the hand-overs."""
+    shrinks: list[Change] = field(default_factory=list)
+    """In-sync sets without members that are gone, where the leader did not see to it."""
     unaccepted: int = 0
     """Partitions whose new leader has yet to say that it takes writes."""
     leaderships: list[Change] = field(default_factory=list)
@@ -268,8 +270,7 @@ def change_of(view: ClusterView, partition: Partition, record: PartitionRecord) 
 
 
 def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady: bool, made: Plan) -> None:
-    """Elections first, then in-sync sets, then reassignments that end; at last preferences."""
-    shrunk: list[Change] = []
+    """Elections first, then reassignments that end."""
     ended: list[Change] = []
     for partition in view.partitions():
         before = partition.record
@@ -285,8 +286,9 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
                 continue
             change = change_of(view, partition, record)
             if record.leader_epoch == before.leader_epoch:
-                gone = any(node not in brokers for node in before.isr if node not in record.isr)
-                (shrunk if gone else made.retirements).append(change)
+                left = [brokers.get(node) for node in before.isr if node not in record.isr]
+                stopping = all(broker is not None and broker.rank == STOPPING for broker in left)
+                (made.retirements if stopping else made.shrinks).append(change)
                 continue
             former = brokers.get(before.leader)
             if former is not None and former.registration == before.leader_registration:
@@ -302,7 +304,6 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
             ended.append(change_of(view, partition, record))
         elif settings.auto_leader_rebalance_enable and (record := prefer(before, brokers)) is not before:
             made.leaderships.append(change_of(view, partition, record))
-    made.changes += shrunk
     made.changes += ended
 
 

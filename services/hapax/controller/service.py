@@ -51,6 +51,8 @@ _SEE_TIMEOUT_S: Final = 1.0
 _STEADY_S: Final = 3.0
 """What would hurt if a node came back after all (an unclean election), and what need not hurry, waits so long after
 the last one came or went."""
+_SHRINK_S: Final = 1.0
+"""A leader takes dead members out of its in-sync sets itself; after so long the controller does."""
 _SLICE: Final = 16
 _SLICES: Final = 20
 _SLICE_S: Final = 0.1
@@ -257,7 +259,7 @@ class ControllerService:
             steady=steady_in <= 0)
         changes = made.changes
         if not changes:
-            changes = self._hand_over(made) if made.handovers or made.retirements else self._balance(made)
+            changes = self._hand_over(made) if made.handovers or made.retirements else self._calm(made)
         if made.waits_for_steady:
             self._plan_again_in(steady_in)
         if made.unsettled:
@@ -307,8 +309,16 @@ class ControllerService:
         self._slice = max(self._slice, _SLICE, len(made.handovers) // _SLICES)
         return made.handovers[: self._slice]
 
-    def _balance(self, made: Plan) -> list[Change]:
+    def _calm(self, made: Plan) -> list[Change]:
+        """What may wait: in-sync sets that their leaders will most likely have changed by then, and balance."""
         self._slice = 0
+        wait = self._steady_in() - _STEADY_S + _SHRINK_S
+        if made.shrinks and wait > 0:
+            self._plan_again_in(wait)
+            return []
+        return made.shrinks or self._balance(made)
+
+    def _balance(self, made: Plan) -> list[Change]:
         if not made.shards and not made.leaderships:
             return []
         now = asyncio.get_running_loop().time()

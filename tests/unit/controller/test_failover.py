@@ -72,7 +72,7 @@ def test_partitions_of_a_killed_broker_are_led_by_others_long_before_its_lease_e
         await view.wait_for(lambda v: all(r.leader != 0 for r in records(v)) and all_led(v), 60)
         assert world.loop.time() - at < 0.5
         await view.wait_for(lambda v: all(set(r.isr) == {1, 2} for r in records(v)), 60)
-        assert world.loop.time() - at < 1.0
+        assert world.loop.time() - at < 2.0  # here the leaders do not see to it themselves
         assert Counter(records(view)[i].leader for i in led).keys() == {1, 2}  # its load is spread
         assert all(r.isr_registrations == tuple(brokers[n].registration.epoch for n in r.isr) for r in records(view))
 
