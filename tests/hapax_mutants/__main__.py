@@ -94,7 +94,7 @@ def detail(check: str, output: str) -> str:
         seed = lines[failed].partition(":")[0]
         anomaly = lines[failed + 1].strip() if failed + 1 < len(lines) else ""
         return f"{seed}: {anomaly[:110]}"
-    named = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")
+    named = next((line for line in lines if line.startswith(("FAILED ", "ERROR tests"))), "")
     return named.removeprefix("FAILED ").partition(" - ")[0][:160]
 
 

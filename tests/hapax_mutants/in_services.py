@@ -10,8 +10,8 @@ REPLICATED = "--brokers 3 --replication 3 --controllers 2 --hours 0.004 --faults
 MUTANTS = (
     Mutant(
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
-        "                compares = [Compare(self._key, \"mod_revision\", revision)]",
-        "                compares = [Compare(\"no such key\", \"mod_revision\", 0)]",
+        "                compares = [Compare(self._key, \"mod_revision\", revision)]\n                if revision:",
+        "                compares: list[Compare] = []\n                if False:",
         (unit("pid"), sim()),
     ),
     Mutant(

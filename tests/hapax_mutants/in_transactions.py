@@ -23,7 +23,7 @@ MUTANTS = (
         "an end that races the last teardown succeeds", "ydb#52731", "core/transaction_states.py",
         "    Event.COMMIT_AGAIN: (_FENCED,  _FENCED,   _HOLD,          _INVALID,      _ANSWER,         _INVALID),",
         "    Event.COMMIT_AGAIN: (_FENCED,  _FENCED,   _ANSWER,        _ANSWER,       _ANSWER,         _ANSWER),",
-        (SCENARIOS, unit("core")),
+        (SCENARIOS, unit("core/test_transaction_table.py")),
     ),
     Mutant(
         "an empty abort fences its own producer", "KAFKA-18464", "core/transaction_states.py",
@@ -229,12 +229,6 @@ MUTANTS = (
         "self-healing ends a living transaction", "rule 9", "core/transaction_markers.py",
         "        if _includes(transaction, request.producer_id, request.partition):",
         "        if _includes(transaction, -9, request.partition):",
-        (SCENARIOS, unit("core")),
-    ),
-    Mutant(
-        "looking at a producer initialises it", "rule 20", "core/transaction_partitions.py",
-        "    allowed = transaction.policy.allowed_topics if transaction.policy else ()",
-        "    allowed = ()",
         (SCENARIOS, unit("core")),
     ),
 )
