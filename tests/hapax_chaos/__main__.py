@@ -50,7 +50,10 @@ class Summary:
         self.verdicts.pop(key, None)
         self.verdicts[key] = verdict.to_json()
         BUILD.mkdir(exist_ok=True)
-        counts = {"passed": self.count(True), "failed": self.count(False)}
+        counts = {
+            "passed": self.count(True), "failed": self.count(False),
+            "idle": sum(v["idle"] for v in self.verdicts.values()),
+        }  # fmt: skip
         content = {"v": 1, "commit": self.commit, **counts, "verdicts": list(self.verdicts.values())}
         SUMMARY.write_text(json.dumps(content, indent=1) + "\n")
 
@@ -125,7 +128,7 @@ class Campaign:
             self._world = None
 
     def _print(self, verdict: Verdict) -> None:
-        word = "ok    " if verdict.passed else "FAILED"
+        word = "FAILED" if not verdict.passed else "idle  " if verdict.idle else "ok    "
         counts = " ".join(f"{verdict.transactions.get(kind, 0)} {kind}" for kind in ("ok", "fail", "info"))
         print(f"{word} {verdict.seconds:5.1f} s  {verdict.scenario:44} {verdict.client:10} {counts}", flush=True)
         for finding in verdict.findings[:8]:

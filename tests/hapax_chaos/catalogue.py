@@ -149,7 +149,10 @@ def _single_requests() -> Iterator[Scenario]:
     for key in _REQUESTS:
         for action in ACTIONS:
             if action in ("reset", "unanswered") or (key not in _HARMLESS and action != "slow"):
-                yield Scenario(f"{action}@{key.name}", requests(action, [key]), PROXIED)
+                fault = requests(action, [key])
+                if key is ApiKey.INIT_PRODUCER_ID:  # a client that runs does not send it
+                    fault = both(requests(action, [key], share=0.5), kill(TARGETS["client"], down_s=0.1, times=3))
+                yield Scenario(f"{action}@{key.name}", fault, PROXIED)
     everything = [key for key in _REQUESTS if key is not ApiKey.FETCH]
     for action in ACTIONS:
         yield Scenario(f"{action}@anything", requests(action, everything, share=0.05), PROXIED)

@@ -43,6 +43,8 @@ class Run:
     start_client: Callable[[str], None]
     """Starts the next process under a client's name."""
     said: list[str] = field(default_factory=list)
+    idle: bool = False
+    """The fault found nothing to break: a client that never sends such a request, a file that is not there."""
 
     def say(self, what: str) -> None:
         self.said.append(what)
@@ -229,6 +231,7 @@ def fill(target: Target | None, seconds: float = 2.5) -> Fault:
 
 
 Damage = Callable[[Path, random.Random], str]
+"""(folder of a partition, randomness) -> what was done; empty: there was nothing to do it to."""
 
 
 def damage(how: Damage, target: Target) -> Fault:
@@ -238,7 +241,9 @@ def damage(how: Damage, target: Target) -> Fault:
         name = target(run)
         run.world.kill(name)
         folder = run.world.data(name)
-        run.say(f"kill {name}; {how(folder / f'{run.topic}-0', run.random)}")
+        done = how(folder / f"{run.topic}-0", run.random)
+        run.say(f"kill {name}; {done or 'no such file'}")
+        run.idle = run.idle or not done
         await asyncio.sleep(0.5)
         run.world.start(name)
 
@@ -246,7 +251,7 @@ def damage(how: Damage, target: Target) -> Fault:
 
 
 def _newest(folder: Path, suffix: str) -> Path | None:
-    found = sorted(folder.glob(f"*{suffix}"))
+    found = sorted(path for path in folder.glob(f"*{suffix}") if path.stat().st_size or suffix == LOG)
     return found[-1] if found else None
 
 
@@ -279,12 +284,11 @@ def noise_behind(folder: Path, rng: random.Random) -> str:
 
 
 def flipped_bit(folder: Path, rng: random.Random, share: tuple[float, float] = (0.0, 1.0)) -> str:
-    """One bit of what is stored, in that part of the newest segment."""
-    log = _newest(folder, LOG)
-    assert log is not None
+    """One bit of what is stored, in that part of a segment."""
+    log = rng.choice(sorted(folder.glob(f"*{LOG}")))
     data = bytearray(log.read_bytes())
     if not data:
-        return "nothing stored"
+        return ""
     at = int(len(data) * rng.uniform(*share)) % len(data)
     data[at] ^= 1 << rng.randrange(8)
     log.write_bytes(data)
@@ -305,11 +309,12 @@ def lost_tail(folder: Path, rng: random.Random) -> str:
     assert log is not None
     data = log.read_bytes()
     ends = [position for position, _ in iterate_batches(data)]
-    if len(ends) < 4:
-        return "too little stored"
+    if not ends:
+        return ""
+    cut = ends[-min(3, len(ends))]
     with log.open("r+b") as file:
-        file.truncate(ends[-3])
-    return f"the last 3 batches cut off {log.name}"
+        file.truncate(cut)
+    return f"cut off {log.name} at {cut}, {min(3, len(ends))} batches before its end"
 
 
 def _removed(suffix: str) -> Damage:
@@ -317,7 +322,7 @@ def _removed(suffix: str) -> Damage:
         gone = sorted(folder.glob(f"*{suffix}"))
         for path in gone:
             path.unlink()
-        return f"{len(gone)} *{suffix} removed"
+        return f"{len(gone)} *{suffix} removed" if gone else ""
 
     return how
 
@@ -326,7 +331,7 @@ def _halved(suffix: str) -> Damage:
     def how(folder: Path, rng: random.Random) -> str:
         path = _newest(folder, suffix)
         if path is None:
-            return f"no *{suffix}"
+            return ""
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
         return f"{path.name} cut in half"
@@ -338,7 +343,7 @@ def _scrambled(suffix: str) -> Damage:
     def how(folder: Path, rng: random.Random) -> str:
         path = _newest(folder, suffix)
         if path is None:
-            return f"no *{suffix}"
+            return ""
         path.write_bytes(rng.randbytes(max(64, path.stat().st_size)))
         return f"{path.name} overwritten with noise"
 
@@ -440,7 +445,9 @@ def requests(
         before = await run.world.control.set([Rule(key, action, after_s, share) for key in keys])
         await asyncio.sleep(seconds)
         taken = await run.world.control.set([])
-        run.say(f"{taken.get(action, 0) - before.get(action, 0)} requests {action}")
+        count = taken.get(action, 0) - before.get(action, 0)
+        run.say(f"{count} requests {action}")
+        run.idle = run.idle or count == 0
 
     return fault
 

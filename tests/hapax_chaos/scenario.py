@@ -48,6 +48,8 @@ class Verdict:
     """ok, fail and info."""
     happened: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    idle: bool = False
+    """The fault found nothing to break with this kind of client."""
     cluster_unusable: bool = False
 
     @property
@@ -102,6 +104,7 @@ class Execution:
         finally:
             self._kill_clients()
             verdict.happened = self._run.said
+            verdict.idle = self._run.idle
             verdict.seconds = round(time.monotonic() - began, 1)
             verdict.transactions = dict(Counter(o.type for o in self.history if o.f == "txn" and o.type != "invoke"))
         return verdict
@@ -110,7 +113,10 @@ class Execution:
 
     async def _make_topic(self) -> None:
         replication = self._world.layout.replication
-        config = {"min.insync.replicas": "2"} if replication >= 3 else {}
+        # Small segments and dense indexes, so that a few seconds of work leave files of every kind.
+        config = {"segment.bytes": "4096", "index.interval.bytes": "256"}
+        if replication >= 3:
+            config["min.insync.replicas"] = "2"
         async with Admin({"bootstrap.servers": self._world.bootstrap}) as admin:
             await admin.create_topics([NewTopic(self._topic, PARTITIONS, replication, config)])
         await self._world.at_rest()
