@@ -22,8 +22,8 @@ def write_report(summary: dict[str, Any], path: Path) -> None:
         f"**{summary['passed']} passed, {summary['failed']} failed**; {totals['ok']} transactions committed, "
         f"{totals['fail']} aborted, {totals['info']} of unknown outcome, all judged by the history checker; replicas "
         f"compared byte by byte after each run. In {summary['idle']} runs the fault found nothing to break (the client "
-        "never sends such a request). A cell tells transactions committed + aborted + of unknown outcome. Written by `python -m hapax_chaos --report` from build/chaos.json; "
-        "see [chaos.md](chaos.md) for the names.",
+        "never sends such a request). A cell tells transactions committed + aborted + of unknown outcome. Written by "
+        "`python -m hapax_chaos --report` from build/chaos.json; see [chaos.md](chaos.md) for the names.",
         "",
         "| scenario | " + " | ".join(CLIENTS) + " |",
         "|---|" + "---|" * len(CLIENTS),

@@ -103,7 +103,7 @@ class Execution:
             verdict.cluster_unusable = True
         finally:
             self._kill_clients()
-            verdict.happened = self._run.said
+            verdict.happened = [*self._run.said, *self._world.ended]
             verdict.idle = self._run.idle
             verdict.seconds = round(time.monotonic() - began, 1)
             verdict.transactions = dict(Counter(o.type for o in self.history if o.f == "txn" and o.type != "invoke"))
@@ -148,6 +148,7 @@ class Execution:
         def enough() -> bool:
             if since:
                 self._restart_hung(since)
+                self._world.supervise()
             return all(counts()[name] >= count for name in self._run.clients)
 
         try:

@@ -29,7 +29,8 @@ from hapax_chaos.nursery import Nursery
 from hapax_chaos.proxy import Control
 
 CLUSTER: Final = "chaos"
-READY_S: Final = 40.0
+READY_S: Final = 60.0
+_RESTARTS: Final = 3
 SETTINGS: Final = {
     "transaction.state.log.num.partitions": 4, "offsets.topic.num.partitions": 4, "broker.session.timeout.ms": 4000,
     "replica.lag.time.max.ms": 4000, "request.timeout.ms": 5000, "etcd.timeout.ms": 2000, "pid.block.size": 100,
@@ -89,6 +90,8 @@ class World:
         self.view: ClusterView
         self.control: Control | None = None
         self.bridge: Bridge | None = None
+        self.ended: list[str] = []
+        """What ended by itself since the last `heal`."""
         self.rules = Rules(folder / "fault-rules")
         self._store: EtcdStore | None = None
         self._client_namespace = ""
@@ -270,6 +273,7 @@ class World:
 
     async def heal(self) -> None:
         """Ends whatever may still be wrong: every rule goes, everything frozen goes on, everything dead starts."""
+        self.ended.clear()
         self.rules.clear()
         if self.bridge is not None:
             self.bridge.heal()
@@ -292,10 +296,22 @@ class World:
         if missing:
             raise NotAtRest(missing)
 
-    async def _missing(self) -> str:
+    def supervise(self) -> str:
+        """Starts what ended by itself (a node that lost its registration does) a few times; then it is left dead."""
         for process in self.processes.values():
             if not self.runs(process.name):
-                return f"{process.name} ended ({self.nursery.exit_code(process.name)})"
+                ended = f"{process.name} ended ({self.nursery.exit_code(process.name)})"
+                self.ended.append(ended)
+                if self.ended.count(ended) > _RESTARTS:
+                    self.ended.pop()
+                    return f"{ended} again and again"
+                self.start(process.name)
+        return ""
+
+    async def _missing(self) -> str:
+        if ended := self.supervise():
+            return ended
+        for process in self.processes.values():
             if process.kind != "etcd" and not await answers(process.address("http"), "/readyz"):
                 return f"{process.name} is not ready"
         view = self.view

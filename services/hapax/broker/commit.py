@@ -40,7 +40,7 @@ class Committer:
         """`fatal` ends the process with one line; it is called where a sync failed (rule 13). `slow` is called for each
         round that lasts longer than `slow_after_s`."""
         self._disk = disk
-        self._fatal = fatal
+        self.fatal = fatal
         self._slow = slow
         self._slow_after_s = slow_after_s
         self._queue: deque[Committed] = deque()
@@ -83,7 +83,7 @@ class Committer:
     def _closed_lane(self, lane: asyncio.Task[None]) -> None:
         self._lanes.discard(lane)
         if not lane.cancelled() and (error := lane.exception()) is not None:
-            self._fatal(f"group commit failed: {error!r}")  # else writes would wait for this lane for ever
+            self.fatal(f"group commit failed: {error!r}")  # else writes would wait for this lane for ever
 
     async def _round(self, partitions: list[Committed]) -> None:
         rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]
@@ -111,7 +111,7 @@ class Committer:
         """Nothing is acknowledged from now on."""
         if not self._failed:
             self._failed = True
-            self._fatal(f"{error}; exiting, since no later sync could be trusted")
+            self.fatal(f"{error}; exiting, since no later sync could be trusted")
 
     async def drain(self) -> None:
         """Returns when nothing waits for the disk any more."""

@@ -172,7 +172,14 @@ class PartitionSet:
             self._changed[partition] = None
         self._wake.set()
         self._follower = asyncio.get_running_loop().create_task(self._follow(), name="partitions")
+        self._follower.add_done_callback(self._follower_ended)
         self._checkpoints = asyncio.get_running_loop().create_task(self._checkpoint(), name="high-watermarks")
+
+    def _follower_ended(self, follower: Task) -> None:
+        """Nothing is opened or accepted any more: a node that led on like this would look alive and serve nobody."""
+        if not follower.cancelled() and (error := follower.exception()) is not None:
+            log.error("partitions are not followed any more", exc_info=error)
+            self.shared.committer.fatal(f"a fault of this program: {error!r}")
 
     def _on_change(self, changes: Changes) -> None:
         for name in changes.topics:
@@ -303,7 +310,7 @@ class PartitionSet:
                 if not self._is_replica(assigned) and self._mine(partition) is None:
                     await self._remove(partition, "a replica's that has moved away")
                     return
-                replica = self.replicas.get(partition) or await self._open(topic, partition)
+                replica = self.replicas.get(partition) or await self._open(topic, assigned)
             except SyncFailed as error:
                 self.shared.committer.failed(error)
                 return
@@ -363,7 +370,8 @@ class PartitionSet:
             min_insync=replica.settings.min_insync_replicas, now_ms=self.shared.clock.monotonic_ms(),
         )
 
-    async def _open(self, topic: Topic, partition: TopicIdPartition) -> Replica:
+    async def _open(self, topic: Topic, assigned: Partition) -> Replica:
+        partition = assigned.id
         replica = Replica(self.shared, topic.name, partition, self._settings_of(topic), internal=topic.internal)
         known = self._folders.get(partition)
         if known is None:
@@ -376,7 +384,10 @@ class PartitionSet:
                 await self.shared.disk.write_atomically(
                     f"{known}/{PARTITION_METADATA}", encode_partition_metadata(partition.topic_id))
             name = TopicPartition(topic.name, partition.partition)
-            recovery = await open_replica(replica, known, clean=clean, high_watermark=self.high_watermarks.of(name))
+            recovery = await open_replica(
+                replica, known, clean=clean, high_watermark=self.high_watermarks.of(name),
+                known_epoch=assigned.record.leader_epoch,
+            )
             if replica.inherited is not None:
                 replica.copied(new_epoch=False)
             if not recovery.clean:

@@ -647,11 +647,14 @@ class Replica:
             reader.moved()
 
 
-async def open_replica(replica: Replica, folder: str, *, clean: bool, high_watermark: int = 0) -> Recovery:
-    """Opens the log of a folder that exists and replays what has to be. `high_watermark`: as last known here."""
+async def open_replica(
+    replica: Replica, folder: str, *, clean: bool, high_watermark: int = 0, known_epoch: int = 2**31 - 1
+) -> Recovery:
+    """Opens the log of a folder that exists and replays what has to be. `high_watermark`: as last known here;
+    `known_epoch`: the partition's leader epoch by now."""
     segment_log, recovery = await open_log(
         replica.shared.disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal), replica,
-        clean=clean,
+        clean=clean, known_epoch=known_epoch,
     )
     replica.opened(segment_log, high_watermark)
     return recovery

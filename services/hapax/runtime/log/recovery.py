@@ -37,6 +37,7 @@ from hapax.runtime.ports import Disk
 _CHUNK: Final = 512 << 10
 """Bytes that are scanned between two turns of the loop; a larger batch is read whole."""
 _MAX_BATCH: Final = 1 << 30
+_ANY_EPOCH: Final = 2**31 - 1
 
 
 class State(Protocol):
@@ -72,9 +73,11 @@ class Recovery:
 
 
 async def open_log(
-    disk: Disk, folder: str, config: LogConfig, state: State, *, clean: bool
+    disk: Disk, folder: str, config: LogConfig, state: State, *, clean: bool, known_epoch: int = _ANY_EPOCH
 ) -> tuple[SegmentLog, Recovery]:
-    """Opens the log of a folder that exists. `clean`: the last stop said that nothing needs a scan."""
+    """Opens the log of a folder that exists. `clean`: the last stop said that nothing needs a scan. `known_epoch`: the
+    partition's leader epoch by now. No CRC covers a batch's epoch; one above this and above the checkpoint's is damage.
+    """
     log = SegmentLog(disk, folder, config)
     finish_swaps(disk, folder)
     names = _swept(disk, folder)
@@ -97,7 +100,8 @@ async def open_log(
         log.end_offset = log.synced_offset = recovery.from_offset
         log.active.load_indexes()
     else:
-        await _Scan(log, state, recovery).run(*scan_from)
+        checkpointed = leader_epochs[-1][0] if leader_epochs else -1
+        await _Scan(log, state, recovery, max(known_epoch, checkpointed)).run(*scan_from)
     if log.active.time_index.timestamps:
         log.active.first_timestamp = log.active.time_index.timestamps[0]
     log.opened()
@@ -249,12 +253,13 @@ async def _rebuild_index(segment: Segment) -> None:
 class _Scan:
     """The walk over everything after the snapshot."""
 
-    def __init__(self, log: SegmentLog, state: State, recovery: Recovery) -> None:
+    def __init__(self, log: SegmentLog, state: State, recovery: Recovery, known_epoch: int) -> None:
         self.log = log
         self.state = state
         self.recovery = recovery
         self.expected = recovery.from_offset
         self.leader_epoch = -1
+        self.known_epoch = known_epoch
 
     async def run(self, at: int, position: int) -> None:
         log, recovery = self.log, self.recovery
@@ -310,7 +315,7 @@ class _Scan:
                 or header.magic != CURRENT_MAGIC
                 or header.base_offset < self.expected
                 or header.last_offset_delta < 0
-                or header.leader_epoch < self.leader_epoch
+                or not self.leader_epoch <= header.leader_epoch <= self.known_epoch
                 or not crc_matches(chunk, header, at)
             ):
                 break
@@ -337,6 +342,8 @@ class _Scan:
             return f"a batch of offset {header.base_offset} where {self.expected} was due"
         if header.leader_epoch < self.leader_epoch:
             return f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}: it had been cut"
+        if header.leader_epoch > self.known_epoch:
+            return f"a batch of leader epoch {header.leader_epoch}, where the newest was {self.known_epoch}"
         return "a batch whose CRC does not match"
 
     def _drop_after(self, segment: Segment) -> None:

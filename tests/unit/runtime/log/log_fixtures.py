@@ -51,8 +51,8 @@ def append(log: SegmentLog, records: int = 1, size: int = 100, timestamp: int = 
 
 
 async def reopen(
-    disk: RealDisk, *, clean: bool = False, config: LogConfig | None = None
+    disk: RealDisk, *, clean: bool = False, config: LogConfig | None = None, known_epoch: int = 100
 ) -> tuple[SegmentLog, Recovery, Recorder]:
     state = Recorder()
-    log, recovery = await open_log(disk, FOLDER, config or LogConfig(), state, clean=clean)
+    log, recovery = await open_log(disk, FOLDER, config or LogConfig(), state, clean=clean, known_epoch=known_epoch)
     return log, recovery, state

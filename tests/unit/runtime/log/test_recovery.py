@@ -109,6 +109,19 @@ async def test_a_batch_of_offsets_that_were_there_before_is_cut(log: SegmentLog,
     assert again.end_offset == 3
 
 
+async def test_a_leader_epoch_that_never_was_is_damage(log: SegmentLog, disk: RealDisk) -> None:
+    """No CRC covers it: a bit flipped there must neither cut what follows nor make the store look old."""
+    for leader_epoch in (0, 1, 1 << 22, 1):
+        made = batch(log.end_offset)
+        patch_prefix(made, log.end_offset, leader_epoch)
+        log.append(made, log.end_offset, log.end_offset, 1000)
+    log.close()
+    again, recovery, state = await reopen(disk, known_epoch=1)
+    assert (again.end_offset, state.replayed) == (2, [0, 1])
+    assert recovery.truncated_why == "a batch of leader epoch 4194304, where the newest was 1"
+    again.close()
+
+
 async def test_a_batch_of_an_older_leader_after_a_newer_one_is_cut(log: SegmentLog, disk: RealDisk) -> None:
     """A cut that a power failure undid, behind what came in its place."""
     for leader_epoch in (3, 4, 4, 3):
