@@ -21,7 +21,10 @@ from hapax_mutants import MUTANTS
 from hapax_mutants.mutant import Mutant
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-COPIED: Final = ("services", "tests/scenarios", "tests/unit", "tests/hapax_sim", "tests/hapax_checker", "proto")
+COPIED: Final = (
+    "services", "proto",
+    *(f"tests/{name}" for name in ("scenarios", "unit", "simulation", "hapax_sim", "hapax_checker", "hapax_mutants")),
+)  # fmt: skip
 PAGE: Final = ROOT / "docs" / "mutants.md"
 CHECK_LIMIT_S: Final = 150
 """A check that takes longer has found a mutant that hangs."""
@@ -183,7 +186,13 @@ def page(rows: dict[str, str]) -> str:
         "|---|---|---|---|---|",
         *(rows[mutant.name] for mutant in MUTANTS if mutant.name in rows),
         "",
+        *_without(rows),
     ])  # fmt: skip
+
+
+def _without(rows: dict[str, str]) -> list[str]:
+    missing = [mutant.name for mutant in MUTANTS if mutant.name not in rows]
+    return ["Not shown to be found yet:", "", *(f"- {name}" for name in missing), ""] if missing else []
 
 
 if __name__ == "__main__":

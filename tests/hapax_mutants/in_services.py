@@ -175,7 +175,10 @@ MUTANTS = (
         "what a killed process wrote is taken for durable", "rule 13, found by this simulator", "broker/partitions.py",
         "            if not clean:  # as the log itself",
         "            if False:  # as the log itself",
-        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut' --only kill"),),
+        (
+            "simulation/test_power_cuts.py",
+            sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut' --only kill"),
+        ),
     ),
     Mutant(
         "a torn leader-epoch checkpoint ends the broker's following", "found by this simulator", "runtime/log/recovery.py",
