@@ -19,7 +19,7 @@ from hapax_chaos.scenario import Execution, Verdict
 from hapax_chaos.world import Layout, World
 
 SLICE = (
-    "kill@leader", "freeze@coordinator", "stop@leader", "sync-fails@leader", "bit-flip-early@follower",
+    "kill@leader", "freeze@coordinator", "stop@leader", "sync-fails@leader", "torn-tail@leader",
     "net-drop@leader>follower", "net-resets@clients>leader", "clock-jumps@nodes", "zombie@client",
     "kill@leader+kill@coordinator",
 )  # fmt: skip
