@@ -310,7 +310,10 @@ class PartitionSet:
                 if not self._is_replica(assigned) and self._mine(partition) is None:
                     await self._remove(partition, "a replica's that has moved away")
                     return
-                replica = self.replicas.get(partition) or await self._open(topic, assigned)
+                replica = self.replicas.get(partition)
+                if replica is None:
+                    replica = await self._open(topic, assigned)
+                    await asyncio.sleep(0)  # a thousand of them must not keep the registration from being renewed
             except SyncFailed as error:
                 self.shared.committer.failed(error)
                 return
