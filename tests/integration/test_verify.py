@@ -26,6 +26,8 @@ SETTINGS = [
 
 def verify(folder: Path) -> tuple[int, dict[str, Any]]:
     result = CliRunner().invoke(application(["verify"]), ["verify", "--json", str(folder)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     return result.exit_code, json.loads(result.stdout)
 
 

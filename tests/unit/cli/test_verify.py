@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from typer.testing import CliRunner
 
 from golden.writing import T0, write_data_folder
 from hapax.cli.main import application
+from hapax.cli.verify import command
+from hapax.cli.verify.findings import Findings
+from hapax.cli.verify.replicas import Digest, Replica, compare_replicas
 from hapax.codec.batch import CRC_START
 from hapax.codec.snapshot import decode_snapshot, encode_snapshot
 from hapax.core.partition import Partition
@@ -325,6 +328,20 @@ def test_equal_replicas(both: tuple[Path, Path]) -> None:
     code, said = verify(both[0].parent)
     assert (code, said["damage"]) == (0, [])
     assert len(said["replicas"]) == 4 and all(each["equal"] for each in said["replicas"])
+
+
+def test_a_segment_that_goes_before_it_is_compared_is_no_damage(
+    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(replicas: Sequence[Replica], findings: Findings) -> Digest:
+        for replica in replicas:
+            (replica.seen.folder / replica.seen.segments[0].name).unlink(missing_ok=True)
+        return compare_replicas(replicas, findings)
+
+    monkeypatch.setattr(command, "compare_replicas", compare)
+    code, said = verify(both[0].parent)
+    assert (code, said["damage"], said["replicas"]) == (0, [], [])
+    assert all("was removed before" in each["what"] for each in said["notes"]) and len(said["notes"]) >= 4
 
 
 def test_replicas_that_differ(both: tuple[Path, Path]) -> None:

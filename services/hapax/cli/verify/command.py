@@ -57,7 +57,20 @@ def _replicas(folders: list[DataFolder], findings: Findings) -> list[Digest]:
         for partition in folder.partitions:
             key = (folder.cluster_id, partition.topic, partition.index)
             by_partition.setdefault(key, []).append(Replica(partition, folder.high_watermark(partition)))
-    return [compare_replicas(replicas, findings) for replicas in by_partition.values() if len(replicas) > 1]
+    digests = (_compared(replicas, findings) for replicas in by_partition.values() if len(replicas) > 1)
+    return [digest for digest in digests if digest is not None]
+
+
+def _compared(replicas: list[Replica], findings: Findings) -> Digest | None:
+    """None: a running process removed a segment meanwhile, which is no damage."""
+    mine = Findings()
+    try:
+        digest = compare_replicas(replicas, mine)
+    except FileNotFoundError as error:
+        findings.noted(str(error.filename), "was removed before it was compared with its replicas; look again")
+        return None
+    findings.add(mine)
+    return digest
 
 
 def _progress(text: str, as_json: bool) -> None:
