@@ -4,7 +4,7 @@ is wrong."""
 from __future__ import annotations
 
 import asyncio
-import random
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,10 @@ import pytest
 
 from hapax.cli.local.etcd import find_etcd
 from hapax.cli.local.folder import LocalClusterError
+from hapax.codec.batch import iterate_batches
+from hapax.runtime.log.layout import LOG
 from hapax_chaos.catalogue import Scenario, scenarios, without_namespaces
-from hapax_chaos.faults import Fault, Run, lost_tail
+from hapax_chaos.faults import Fault, Run
 from hapax_chaos.network import missing
 from hapax_chaos.scenario import Execution, Verdict
 from hapax_chaos.world import Layout, World
@@ -82,12 +84,21 @@ async def _nothing(run: Run) -> None:
     """No fault at all."""
 
 
-def _lose_the_tail_of_all_copies() -> Fault:
+def _lose_half_of_all_copies() -> Fault:
+    """Half of the batches, not the last ones: those may be of transactions that nobody acknowledged, or markers that a
+    coordinator sends again."""
+
     async def fault(run: Run) -> None:
         name = run.world.leader(run.topic)
         run.world.kill(name)
         for partition in range(2):
-            lost_tail(run.world.data(name) / f"{run.topic}-{partition}", random.Random(1))
+            logs = sorted((run.world.data(name) / f"{run.topic}-{partition}").glob(f"*{LOG}"))
+            batches = [(log, at) for log in logs for at, _ in iterate_batches(log.read_bytes())]
+            last, cut = batches[len(batches) // 2]
+            os.truncate(last, cut)
+            for log in logs[logs.index(last) + 1 :]:
+                for path in log.parent.glob(f"{log.stem}.*"):
+                    path.unlink()
         run.world.start(name)
 
     return fault
@@ -109,6 +120,6 @@ def test_what_at_least_once_doubles_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 def test_acknowledged_records_that_every_copy_lost_are_found(tmp_path: Path) -> None:
-    (verdict,) = run([(Scenario("lost", _lose_the_tail_of_all_copies(), SMALL), "native")], tmp_path)
+    (verdict,) = run([(Scenario("lost", _lose_half_of_all_copies(), SMALL), "native")], tmp_path)
     assert not verdict.passed, verdict
     assert any(f.startswith(("lost-write: ", "unseen: ", "inconsistent-offsets: ")) for f in verdict.findings), verdict

@@ -12,7 +12,7 @@ from hapax.runtime.ports import Disk, Task
 
 log = telemetry.logger("storage")
 
-_PROBE_EVERY_S: Final = 1.0
+PROBE_EVERY_S: Final = 1.0
 _PROBE_BYTES: Final = 1 << 20
 _PROBE_LIMIT_S: Final = 1.0
 """A probe that takes longer is no sign of health."""
@@ -66,7 +66,7 @@ class StorageGuard:
 
     async def _probe(self) -> None:
         while self._refusing or self._slow:
-            await asyncio.sleep(_PROBE_EVERY_S)
+            await asyncio.sleep(PROBE_EVERY_S)
             began = asyncio.get_running_loop().time()
             if not await self._is_well() or asyncio.get_running_loop().time() - began > _PROBE_LIMIT_S:
                 continue
