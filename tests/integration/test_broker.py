@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from hapax.cli.local.cluster import LocalCluster
+from integration.waiting import wait_until
 
 Make = Callable[..., LocalCluster]
 TIMEOUT = 30.0
@@ -117,6 +118,17 @@ def test_a_broker_killed_while_it_is_written_to_loses_and_doubles_nothing(cluste
     assert producer.flush(TIMEOUT) == 0
     assert failed == []
     assert consume(bootstrap, "t", 6000) == [str(n) for n in range(6000)]
+
+
+def test_a_broker_that_is_ready_leads_what_nobody_else_can(cluster_factory: Make) -> None:
+    """Ready between its registration and its election, it would send clients away just after `start` returned."""
+    cluster = cluster_factory()
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": cluster.bootstrap})
+    make_topic(cluster.bootstrap, "t")
+    cluster.kill("broker-0")
+    wait_until(lambda: "events: failover" in cluster.log("controller-0"), "the controller noticed")
+    cluster.start("broker-0")
+    assert admin.list_topics(timeout=TIMEOUT).topics["t"].partitions[0].leader == 0
 
 
 def test_a_full_disk_refuses_writes_and_recovers_by_itself(cluster_factory: Make) -> None:

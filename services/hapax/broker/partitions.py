@@ -115,16 +115,23 @@ class PartitionSet:
         return [replica for replica in self.replicas.values() if replica.serving]
 
     def settled(self) -> bool:
-        """Everything that the store gives this node is served, under this registration."""
+        """Everything that the store gives this node is open, what it leads is served under this registration, and
+        nothing waits for a leader that it could be."""
         registration = self._registration
         return registration is not None and all(
-            assigned.record.accepted
-            and assigned.record.leader_registration == registration.epoch
-            and (replica := self.replicas.get(assigned.id)) is not None
-            and replica.serving
+            self._settled(assigned, registration)
             for assigned in self.view.partitions()
-            if assigned.record.leader == registration.record.node_id
+            if registration.record.node_id in assigned.record.replicas
         )
+
+    def _settled(self, assigned: Partition, registration: Registration) -> bool:
+        record, node_id = assigned.record, registration.record.node_id
+        replica = self.replicas.get(assigned.id)
+        if replica is None:
+            return False
+        if record.leader == node_id:
+            return record.accepted and record.leader_registration == registration.epoch and replica.serving
+        return record.leader >= 0 or node_id not in record.isr
 
     # --- start ----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Standings:
 
 
 async def test_a_full_disk_is_told_and_its_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr(storage, "PROBE_EVERY_S", 0.01)
     standings = Standings()
     guard = StorageGuard(open_folder(tmp_path), standings)
     partition = Partition()
@@ -51,7 +51,7 @@ async def test_a_full_disk_is_told_and_its_end_too(tmp_path: Path, monkeypatch: 
 
 
 async def test_a_sync_that_takes_too_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr(storage, "PROBE_EVERY_S", 0.01)
     standings = Standings()
     disk = FaultyDisk(open_folder(tmp_path))
     guard = StorageGuard(disk, standings)
