@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from hapax.cli.local.cluster import LocalCluster
+from hapax.cli.local.folder import LocalClusterError
 from integration.waiting import wait_until
 
 Make = Callable[..., LocalCluster]
@@ -127,7 +130,12 @@ def test_a_broker_that_is_ready_leads_what_nobody_else_can(cluster_factory: Make
     make_topic(cluster.bootstrap, "t")
     cluster.kill("broker-0")
     wait_until(lambda: "events: failover" in cluster.log("controller-0"), "the controller noticed")
-    cluster.start("broker-0")
+    controller = cluster.status().process("controller-0").pid
+    os.kill(controller, signal.SIGSTOP)
+    with pytest.raises(LocalClusterError, match="does not serve"):
+        cluster.start("broker-0", timeout=2.0)
+    os.kill(controller, signal.SIGCONT)
+    cluster.wait_ready("broker-0")
     assert admin.list_topics(timeout=TIMEOUT).topics["t"].partitions[0].leader == 0
 
 
