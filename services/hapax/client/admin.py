@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hapax.client.cluster import by_node
 from hapax.client.environment import ClientPorts
@@ -15,6 +15,11 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
 from hapax.kafka.peer import PeerError
+
+_TOPIC: Final = 2
+"""A kind of resource in calls about configuration."""
+_SET: Final = 0
+_RESET: Final = 1
 
 
 class NewTopic(NamedTuple):
@@ -152,6 +157,23 @@ class Admin(ReplicationAdmin):
         for name in totals:
             await self._cluster.refreshed(self._timeout)
             await self._led(name)
+
+    async def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Configures a topic with these values; None returns one to the cluster's default. The rest stays."""
+        Message = messages.IncrementalAlterConfigsRequest
+        Config = Message.AlterConfigsResource.AlterableConfig
+        configs = [
+            Config(name=key, config_operation=_RESET if value is None else _SET, value=value)
+            for key, value in sorted(changes.items())
+        ]
+
+        async def attempt() -> None:
+            resource = Message.AlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=configs)
+            answer = (await self._controller_call(Message(resources=[resource], validate_only=False))).responses[0]
+            if answer.error_code:
+                raise from_code(answer.error_code, f"configuring topic {name!r}", answer.error_message)
+
+        await self._cluster.within(self._timeout, f"configuring topic {name!r}", attempt)
 
     async def _change(
         self,

@@ -252,6 +252,9 @@ class Admin(_Closing):
     def create_topics(self, topics: Iterable[admin.NewTopic | str], *, exist_ok: bool = False) -> None:
         _background.run(self._inner.create_topics(topics, exist_ok=exist_ok))
 
+    def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        _background.run(self._inner.alter_topic_config(name, changes))
+
     def list_brokers(self) -> list[replication.BrokerInfo]:
         return _background.run(self._inner.list_brokers())
 

@@ -112,6 +112,7 @@ class ControllerService:
             SERVICE + "CreateTopics": self._create_topics,
             SERVICE + "DeleteTopics": self._delete_topics,
             SERVICE + "CreatePartitions": self._create_partitions,
+            SERVICE + "AlterTopicConfigs": self._alter_topic_configs,
             SERVICE + "AlterReassignments": self._alter_reassignments,
             SERVICE + "ElectLeaders": self._elect_leaders,
             SERVICE + "SetReplication": self._set_replication,
@@ -399,6 +400,9 @@ class ControllerService:
         results = await self._topics.create_partitions(pb.CreatePartitionsRequest.FromString(payload))
         return pb.CreatePartitionsResponse(topics=results).SerializeToString()
 
+    async def _alter_topic_configs(self, payload: bytes) -> bytes:
+        results = await self._topics.alter_configs(pb.AlterTopicConfigsRequest.FromString(payload))
+        return pb.AlterTopicConfigsResponse(topics=results, revision=self.view.revision).SerializeToString()
 
     async def _alter_reassignments(self, payload: bytes) -> bytes:
         answer = await self._reassignments.alter(pb.AlterReassignmentsRequest.FromString(payload))

@@ -198,6 +198,42 @@ class Topics:
             record = replace(record, assignment=(*kept, *_checked_assignment(self._view, chosen)))
         return replace(topic, record=record)
 
+    # --- configuration
+
+    async def alter_configs(self, request: pb.AlterTopicConfigsRequest) -> list[pb.TopicResult]:
+        results: dict[int, pb.TopicResult] = {}
+        changes: dict[int, Change] = {}
+        counts = Counter(change.topic for change in request.changes)
+        for position, change in enumerate(request.changes):
+            try:
+                self._fence()
+                if counts[change.topic] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named twice in the request")
+                altered = self._altered(change)
+            except Refusal as refusal:
+                results[position] = _refused(change.topic, refusal)
+                continue
+            results[position] = pb.TopicResult(name=change.topic, topic_id=altered.topic_id)
+            if altered != self._view.topic(change.topic):
+                key = self._view.keys.topic(change.topic)
+                changes[position] = Change(
+                    (Compare(key, "mod_revision", altered.mod_revision),), (Put(key, altered.record.encode()),))
+        if not request.validate_only:
+            for position, why in (await self._write(changes, _CHANGED)).items():
+                results[position] = _refused(request.changes[position].topic, why)
+        return [results[position] for position in range(len(request.changes))]
+
+    def _altered(self, change: pb.TopicConfigChange) -> Topic:
+        """Raises Refusal."""
+        topic = self._view.topic(change.topic)
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic.internal:
+            raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "internal topics are configured by the cluster")
+        check_topic_config(change.set)
+        config = {name: value for name, value in topic.config.items() if name not in change.reset} | dict(change.set)
+        return replace(topic, record=replace(topic.record, config=config))
+
     # --- write and wait
 
     async def _write(self, changes: Mapping[int, Change], stale: Refusal) -> dict[int, Refusal]:

@@ -67,6 +67,15 @@ class Administration:
             await self._until_visible([result.name for result in answer.topics if result.error == 0])
         return list(answer.topics)
 
+    async def alter_topic_configs(
+        self, changes: Sequence[pb.TopicConfigChange], timeout_ms: int, validate_only: bool = False
+    ) -> list[pb.TopicResult]:
+        """One result per change, in its order; brokers follow within moments."""
+        request = pb.AlterTopicConfigsRequest(changes=changes, validate_only=validate_only)
+        answer = await self._call("AlterTopicConfigs", request, pb.AlterTopicConfigsResponse, timeout_ms)
+        await self._visible(lambda view: view.revision >= answer.revision)
+        return list(answer.topics)
+
     async def alter_reassignments(
         self, moves: Sequence[pb.Reassignment], timeout_ms: int, keep_replication_factor: bool = False
     ) -> list[pb.PartitionResult]:

@@ -34,6 +34,7 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = 28
     CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
@@ -66,6 +67,7 @@ _ROWS: Final = (
     (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3, _LARGE),
     (ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, _LARGE),
     (ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2, _LARGE),
+    (ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, _LARGE),
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0, _LARGE),
     (ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0, _LARGE),
     (ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _SMALL),

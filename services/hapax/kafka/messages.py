@@ -25,6 +25,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "metadata.find_coordinator": ("FindCoordinator",),
     "metadata.metadata": ("Metadata",),
     "admin.cluster": ("DescribeCluster",),
+    "admin.configs": ("IncrementalAlterConfigs",),
     "admin.topics": (
         "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",
         "ListPartitionReassignments",

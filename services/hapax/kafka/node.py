@@ -12,6 +12,7 @@ from hapax.kafka import (
     describe_cluster,
     elect_leaders,
     find_coordinator,
+    incremental_alter_configs,
     list_partition_reassignments,
     metadata,
 )
@@ -43,6 +44,7 @@ def node_table(
     alter_partition_reassignments.register(table, administration)
     list_partition_reassignments.register(table, view)
     elect_leaders.register(table, administration)
+    incremental_alter_configs.register(table, administration)
     return table
 
 

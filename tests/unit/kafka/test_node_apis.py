@@ -407,6 +407,44 @@ def test_a_topic_is_made_with_the_replicas_that_its_creator_chose() -> None:
     run(scenario)
 
 
+def test_a_topic_s_configuration_is_changed_and_given_back() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        await create(node, creatable("x", retention_ms="1000", segment_bytes="4096"))
+        Resource = messages.IncrementalAlterConfigsRequest.AlterConfigsResource
+
+        async def alter(*operations: tuple[str, int, str | None], kind: int = 2, name: str = "x", dry: bool = False):
+            configs = [
+                Resource.AlterableConfig(name=key, config_operation=what, value=value)
+                for key, what, value in operations]
+            answer = await node.ask("IncrementalAlterConfigs", 1, validate_only=dry, resources=[
+                Resource(resource_type=kind, resource_name=name, configs=configs)])
+            return answer.responses[0].error_code, answer.responses[0].error_message
+
+        def config() -> dict[str, str]:
+            topic = node.view.topic("x")
+            assert topic is not None
+            return dict(topic.config)
+
+        assert await alter(("retention.ms", 0, "2000"), ("segment.bytes", 1, None)) == (0, None)
+        assert config() == {"retention.ms": "2000"}
+        assert await alter(("retention.ms", 0, "3000"), dry=True) == (0, None)
+        assert config() == {"retention.ms": "2000"}
+        revision = world.model.revision
+        assert await alter(("retention.ms", 0, "2000")) == (0, None)
+        assert world.model.revision == revision  # what is so already is not written
+        assert (await alter(("retention.ms", 0, "soon")))[0] == ErrorCode.INVALID_CONFIG
+        assert (await alter(("retention.ms", 2, "1")))[0] == ErrorCode.INVALID_CONFIG
+        assert (await alter(("retention.ms", 0, "1"), ("retention.ms", 1, None)))[0] == ErrorCode.INVALID_REQUEST
+        assert (await alter(("retention.ms", 0, "1"), kind=4))[0] == ErrorCode.INVALID_REQUEST
+        assert (await alter(("retention.ms", 0, "1"), name="y"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await alter(("retention.ms", 0, "1"), name="__consumer_offsets"))[0] == (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        assert config() == {"retention.ms": "2000"}
+
+    run(scenario)
+
+
 def test_validating_changes_nothing() -> None:
     async def scenario(world: ControlWorld) -> None:
         node = await cluster(world)
@@ -508,7 +546,8 @@ def test_a_node_answers_every_advertised_call_of_other_roles_in_every_version() 
         node = await Node(world, auto_create=False).start(wait=False)
         await node.view.wait_for(lambda view: view.cluster is not None, 60)
         served = {"ApiVersions", "Metadata", "FindCoordinator", "DescribeCluster", "CreateTopics", "DeleteTopics",
-                  "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments"}
+                  "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments",
+                  "IncrementalAlterConfigs"}
         for _, name, version, _ in REQUESTS:
             if name in served:
                 continue
