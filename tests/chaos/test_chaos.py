@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hapax_chaos.faults import Fault, Run
 from hapax_chaos.network import missing
 from hapax_chaos.scenario import Execution, Verdict
 from hapax_chaos.world import Layout, World
+from hapax_mutants import MUTANTS
 
 SLICE = (
     "kill@leader", "freeze@coordinator", "stop@leader", "sync-fails@leader", "torn-tail@leader",
@@ -29,6 +31,8 @@ REQUESTS = ("late@END_TXN", "unanswered@PRODUCE", "late@TXN_OFFSET_COMMIT", "twi
 SMALL_PROXIED = Layout(
     brokers=1, coordinators=1, controllers=1, replication=1, namespaces=False, proxied=True,
 )  # fmt: skip
+NO_FENCING = ("an old epoch may write", "a delayed EndTxn decides the next transaction")
+ROOT = Path(__file__).parents[2]
 SMALL = Layout(brokers=1, coordinators=1, controllers=1, replication=1, namespaces=False)
 
 
@@ -40,11 +44,13 @@ def etcd() -> None:
         pytest.skip(str(error))
 
 
-def run(chosen: list[tuple[Scenario, str]], folder: Path, **options: str) -> list[Verdict]:
+def run(
+    chosen: list[tuple[Scenario, str]], folder: Path, services: Path | None = None, **options: str
+) -> list[Verdict]:
     """One after the other in one world."""
 
     async def play() -> list[Verdict]:
-        world = World(chosen[0][0].layout, folder / "world", 1)
+        world = World(chosen[0][0].layout, folder / "world", 1, services)
         verdicts = []
         try:
             await world.open()
@@ -123,3 +129,17 @@ def test_acknowledged_records_that_every_copy_lost_are_found(tmp_path: Path) -> 
     (verdict,) = run([(Scenario("lost", _lose_half_of_all_copies(), SMALL), "native")], tmp_path)
     assert not verdict.passed, verdict
     assert any(f.startswith(("lost-write: ", "unseen: ", "inconsistent-offsets: ")) for f in verdict.findings), verdict
+
+
+@pytest.mark.timeout(200)
+def test_what_a_zombie_does_that_nobody_fences_is_found(tmp_path: Path) -> None:
+    services = tmp_path / "services"
+    shutil.copytree(ROOT / "services", services, ignore=shutil.ignore_patterns("__pycache__"))
+    unfenced = [mutant for mutant in MUTANTS if mutant.name in NO_FENCING]
+    assert len(unfenced) == len(NO_FENCING)
+    for mutant in unfenced:
+        mutant.put_in(services)
+    zombie = replace(next(s for s in scenarios() if s.name == "zombie@client"), layout=SMALL)
+    (verdict,) = run([(zombie, "native")], tmp_path, services)
+    wrong = ("zombie-write: ", "G1a: ", "lost-write: ", "duplicate: ")
+    assert any(finding.startswith(wrong) for finding in verdict.findings), verdict

@@ -42,12 +42,14 @@ class NurseryError(Exception):
 class Nursery:
     """Raises NurseryError where the nursery refuses."""
 
-    def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, log: Path, environment: Mapping[str, str], services: Path | None = None) -> None:
+        """`services`: the folder whose package hapax the children run, if not this one's."""
+        path = os.pathsep.join(map(str, filter(None, [services, *sys.path])))
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hapax_chaos.nursery"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=errors, start_new_session=True,
-                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, **environment, "PYTHONPATH": path},
             )
         self._answer()
 

@@ -79,8 +79,10 @@ class Process:
 class World:
     """`await open()`, `await close()`. Nothing that was started outlives `close`, nor the death of this process."""
 
-    def __init__(self, layout: Layout, folder: Path, seed: int) -> None:
+    def __init__(self, layout: Layout, folder: Path, seed: int, services: Path | None = None) -> None:
+        """`services`: the folder whose package hapax is put under test, if not this one's."""
         self.layout = layout
+        self._services = services
         self.folder = folder
         self.seed = seed
         self.scenarios = 0
@@ -109,7 +111,7 @@ class World:
             environment = self.rules.environment()
         except NoCompiler:
             environment = {}
-        self.nursery = Nursery(self.folder / "logs" / "nursery.log", environment)
+        self.nursery = Nursery(self.folder / "logs" / "nursery.log", environment, self._services)
         for name, kind in names.items():
             self._plan(name, kind)
         if self.layout.proxied:

@@ -48,11 +48,7 @@ class Scratch:
             shutil.copy(ROOT / name, folder / name)
 
     def put_in(self, mutant: Mutant) -> None:
-        path = self.folder / "services" / "hapax" / mutant.path
-        text = path.read_text()
-        if text.count(mutant.old) != 1:
-            raise SystemExit(f"{mutant.name}: its place in {mutant.path} stands there {text.count(mutant.old)} times")
-        path.write_text(text.replace(mutant.old, mutant.new))
+        mutant.put_in(self.folder / "services")
 
     def take_out(self, mutant: Mutant) -> None:
         shutil.copy(ROOT / "services" / "hapax" / mutant.path, self.folder / "services" / "hapax" / mutant.path)

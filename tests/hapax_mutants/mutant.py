@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -16,6 +17,14 @@ class Mutant(NamedTuple):
     new: str
     checks: tuple[str, ...]
     """In this order, until one finds it: `scenarios`, `unit/<below tests/unit>`, `sim <seeds> <arguments>`."""
+
+    def put_in(self, services: Path) -> None:
+        """Into a copy of the folder services/."""
+        path = services / "hapax" / self.path
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise SystemExit(f"{self.name}: its place in {self.path} stands there {text.count(self.old)} times")
+        path.write_text(text.replace(self.old, self.new))
 
 
 SCENARIOS = "scenarios"
