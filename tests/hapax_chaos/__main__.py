@@ -67,8 +67,10 @@ class Summary:
 
 
 def _commit() -> str:
+    """The last one that changed what runs here: the services, the faults or the checker."""
     done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=BUILD.parent, capture_output=True, text=True
+        ["git", "log", "-1", "--format=%H", "--", "services", "tests/hapax_chaos", "tests/hapax_checker", "tests/faults"],
+        cwd=BUILD.parent, capture_output=True, text=True,
     )
     return done.stdout.strip()
 
