@@ -68,9 +68,9 @@ class Summary:
 
 def _commit() -> str:
     """The last one that changed what runs here: the services, the faults or the checker."""
+    ran = ("services", "tests/hapax_chaos", "tests/hapax_checker", "tests/faults")
     done = subprocess.run(
-        ["git", "log", "-1", "--format=%H", "--", "services", "tests/hapax_chaos", "tests/hapax_checker", "tests/faults"],
-        cwd=BUILD.parent, capture_output=True, text=True,
+        ["git", "log", "-1", "--format=%H", "--", *ran], cwd=BUILD.parent, capture_output=True, text=True
     )
     return done.stdout.strip()
 
