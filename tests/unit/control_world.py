@@ -19,7 +19,7 @@ from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, controller_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.guarded_writes import accept_partitions
-from hapax.runtime.ports import FrameLimits, MetadataStore, Ports
+from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataStore, Ports
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
 from hapax_sim.clock import SimClock
@@ -123,10 +123,15 @@ class FakeBroker:
             last_offset=producer.records - 1, record_count=producer.records)
 
 
-class Silent:
-    """A listener's end of a connection on which nothing is said."""
+class Answering:
+    """A listener's end of a connection on which only signs of life are asked for."""
 
-    def on_frame(self, frame: memoryview) -> None: ...
+    def __init__(self, connection: FrameConnection) -> None:
+        self._connection = connection
+
+    def on_frame(self, frame: memoryview) -> None:
+        self._connection.send([b"alive"])
+
     def on_drained(self) -> None: ...
     def on_closed(self, reason: str) -> None: ...
 
@@ -188,7 +193,10 @@ class ControlWorld:
 
     def settings(self, node_id: int, **settings: object) -> Settings:
         return replace(
-            Settings(node_id=node_id, cluster_id=CLUSTER, broker_session_timeout_ms=3000), **settings)  # type: ignore[arg-type]
+            Settings(
+                node_id=node_id, cluster_id=CLUSTER, broker_session_timeout_ms=3000, broker_heartbeat_interval_ms=200,
+                broker_heartbeat_timeout_ms=1000,
+            ), **settings)  # type: ignore[arg-type]
 
     def _on_lost(self, process: SimProcess) -> Callable[[str], None]:
         def lost(reason: str) -> None:
@@ -217,7 +225,7 @@ class ControlWorld:
     ) -> FakeBroker:
         ports = self.ports(process)
         if listens:
-            await ports.network.listen("127.0.0.1", 9000 + node_id, lambda connection: Silent(), FrameLimits())
+            await ports.network.listen("127.0.0.1", 9000 + node_id, Answering, FrameLimits())
         view = ClusterView(ports.metadata, CLUSTER, ports.random)
         await view.start()
         handlers: dict[str, Any] = {}
@@ -245,7 +253,7 @@ class ControlWorld:
         ports = self.ports(process)
         if listens:
             await self.inside(process, ports.network.listen(
-                "127.0.0.1", 9000 + node_id, lambda connection: Silent(), FrameLimits()))
+                "127.0.0.1", 9000 + node_id, Answering, FrameLimits()))
         registration = await self.inside(
             process, self._register(process, ports, node_id, "coordinator", f"127.0.0.1:{node_id}"))
         return process, registration

@@ -51,8 +51,8 @@ class MetadataFormatError(ValueError):
 # --- keys ---------------------------------------------------------------------------------------------------
 
 KeyKind = Literal[
-    "cluster", "node", "draining", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard", "pid_next",
-    "pid_lease", "controller", "unknown",
+    "cluster", "node", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard",
+    "pid_next", "pid_lease", "controller", "unknown",
 ]
 
 
@@ -106,6 +106,10 @@ class Keys:
         """There while a broker is to lose what it holds and to get nothing new, whether it runs or not."""
         return f"{self.prefix}draining/{node_id}"
 
+    def silent(self, node_id: NodeId) -> str:
+        """There while a node that is registered does not answer the controller."""
+        return f"{self.prefix}silent/{node_id}"
+
     @property
     def throttle(self) -> str:
         return self.prefix + "throttle"
@@ -136,6 +140,8 @@ class Keys:
                 return ParsedKey("throttle")
             case ["draining", number]:
                 return ParsedKey("draining", int(number))
+            case ["silent", number]:
+                return ParsedKey("silent", int(number))
             case ["topics", name]:
                 return ParsedKey("topic", name=name)
             case ["deleted", topic_id]:
@@ -315,6 +321,23 @@ class DrainingRecord:
 
     def encode(self) -> bytes:
         return _encode({"since": self.since_ms})
+
+
+@dataclass(frozen=True, slots=True)
+class SilentRecord:
+    """There while a node that is registered does not answer the controller: it is passed over meanwhile."""
+
+    registration: RegistrationEpoch
+    """The process that is meant; another one of that node is not."""
+    since_ms: int
+
+    def encode(self) -> bytes:
+        return _encode({"registration": self.registration, "since": self.since_ms})
+
+    @classmethod
+    def decode(cls, value: bytes) -> SilentRecord:
+        f = _decode("silent", value)
+        return cls(RegistrationEpoch(f["registration"]), f["since"])
 
 
 @dataclass(frozen=True, slots=True)

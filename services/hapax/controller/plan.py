@@ -20,7 +20,7 @@ from hapax.codec.metadata import (
     ShardRecord,
     TopicRecord,
 )
-from hapax.core.failover import FIT, STOPPING, Brokers, complete, is_unclean, prefer, reassign, settle
+from hapax.core.failover import FIT, SILENT, STOPPING, Brokers, complete, is_unclean, prefer, reassign, settle
 from hapax.core.placement import Replicas, Site, add_replicas, place_replicas, place_shards
 from hapax.core.types import (
     NO_NODE,
@@ -287,11 +287,14 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
             change = change_of(view, partition, record)
             if record.leader_epoch == before.leader_epoch:
                 left = [brokers.get(node) for node in before.isr if node not in record.isr]
-                stopping = all(broker is not None and broker.rank == STOPPING for broker in left)
+                stopping = all(broker is not None and broker.rank <= STOPPING for broker in left)
                 (made.retirements if stopping else made.shrinks).append(change)
                 continue
             former = brokers.get(before.leader)
-            if former is not None and former.registration == before.leader_registration:
+            if (
+                former is not None and former.rank > SILENT
+                and former.registration == before.leader_registration
+            ):
                 made.handovers.append(change)
                 continue
             made.elected += 1

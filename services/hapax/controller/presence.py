@@ -1,22 +1,30 @@
-"""Notices within milliseconds that a node's process is dead, so that nobody waits for its lease (rule 19).
+"""Notices that a node's process is dead or does not answer, so that nobody waits for its lease (rule 19).
 
-One idle connection is kept to each node. When it breaks and nobody listens there any more, the process has ended: its
-registration is deleted by compare-and-swap. That is a hint only: whatever a process does that lives on after all is
-fenced by the epochs, and it ends when it sees that its registration is gone. A node that is frozen, or cannot be
-reached, keeps its registration until the lease ends; so does one that was never reached, for its address may be wrong.
+One connection is kept to each node, and a question is asked on it every `broker.heartbeat.interval.ms`.
+
+Dead: the connection breaks and nobody listens there any more. The process has ended, and its registration is deleted by
+compare-and-swap. That is a hint only: whatever a process does that lives on after all is fenced by the epochs, and it
+ends when it sees that its registration is gone.
+
+Silent: no answer for `broker.heartbeat.timeout.ms`, because the process stands still or cannot be reached. It keeps its
+registration, but is passed over until it answers again; whatever it does meanwhile is fenced by the epochs. A node that
+this process never reached is not judged, for its address may be wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
-from hapax.core.types import NodeId, RegistrationEpoch
+from hapax.core.types import NodeId
+from hapax.kafka.peer import api_versions_question
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node
 from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataUnavailable, Network, Randomness, Task
-from hapax.runtime.settings import Address
+from hapax.runtime.rpc import unknown_call
+from hapax.runtime.settings import Address, Settings
 
 log = telemetry.logger("presence")
 
@@ -26,34 +34,64 @@ _PAUSE_MAX_S: Final = 1.0
 _LIMITS: Final = FrameLimits(max_frame_bytes=1 << 16, idle_ms=1 << 50)
 
 
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """One process of a node, as long as it concerns."""
+
+    node: Node
+    task: Task | None = None
+    connection: FrameConnection | None = None
+    met: bool = False
+    missed: int = 0
+    """Turns in which no answer was there, one after the other."""
+    silent: bool | None = None
+    """None: it has not had the time to answer yet."""
+
+
 class Presence:
-    """`revoke` deletes a dead node's registration and raises MetadataUnavailable; `concerns` says whom to watch."""
+    """`revoke` deletes a dead node's registration and raises MetadataUnavailable; `concerns` says whom to watch;
+    `judged` hears of a node that fell silent (True), or answers, for the first time or again (False)."""
 
     def __init__(
-        self, network: Network, view: ClusterView, random: Randomness, revoke: Callable[[Node], Awaitable[None]],
-        concerns: Callable[[Node], bool],
+        self, network: Network, view: ClusterView, random: Randomness, settings: Settings,
+        revoke: Callable[[Node], Awaitable[None]], concerns: Callable[[Node], bool],
+        judged: Callable[[Node, bool], None],
     ) -> None:
         self._network = network
         self._view = view
         self._random = random
         self._revoke = revoke
         self._concerns = concerns
-        self._watching: dict[NodeId, tuple[RegistrationEpoch, Task]] = {}
+        self._judged = judged
+        self._interval_s = settings.broker_heartbeat_interval_ms / 1000
+        self._missed_at_most = max(
+            1, round(settings.broker_heartbeat_timeout_ms / settings.broker_heartbeat_interval_ms))
+        self._watching: dict[NodeId, _Watched] = {}
+        self._asking: Task | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
         self._unsubscribe = self._view.on_change(self._changed)
+        self._asking = asyncio.get_running_loop().create_task(self._ask(), name="presence")
         self.look()
 
     def look(self) -> None:
         """Whom it concerns may have changed."""
         self._changed(Changes(nodes=dict.fromkeys([*self._watching, *(n.node_id for n in self._view.nodes())])))
 
+    def silent(self) -> list[Node]:
+        return [watched.node for watched in self._watching.values() if watched.silent]
+
+    def hears(self, node: Node) -> bool:
+        """It concerns, and has answered within the time allowed."""
+        watched = self._watching.get(node.node_id)
+        return watched is not None and watched.node.registration == node.registration and watched.silent is False
+
     async def close(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
-        tasks = [task for _, task in self._watching.values()]
+        tasks = [task for task in (self._asking, *(w.task for w in self._watching.values())) if task is not None]
         self._watching.clear()
         for task in tasks:
             task.cancel()
@@ -65,44 +103,50 @@ class Presence:
             if node is not None and not self._concerns(node):
                 node = None
             watched = self._watching.get(node_id)
-            if watched is not None and (node is None or node.registration != watched[0]):
+            if watched is not None and (node is None or node.registration != watched.node.registration):
                 del self._watching[node_id]
-                watched[1].cancel()
+                assert watched.task is not None
+                watched.task.cancel()
                 watched = None
             if node is not None and watched is None:
-                task = asyncio.get_running_loop().create_task(self._watch(node), name=f"presence-{node_id}")
-                self._watching[node_id] = (node.registration, task)
+                watched = self._watching[node_id] = _Watched(node)
+                watched.task = asyncio.get_running_loop().create_task(self._watch(watched), name=f"presence-{node_id}")
 
-    async def _watch(self, node: Node) -> None:
+    # --- dead
+
+    async def _watch(self, watched: _Watched) -> None:
         """Ends when the registration does, by cancellation."""
-        met = False
         pause = _PAUSE_FIRST_S
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             try:
-                await self._hold(node)
-                met = True
+                await self._hold(watched)
                 if loop.time() - began > _PAUSE_MAX_S:
                     pause = _PAUSE_FIRST_S
                     continue
             except ConnectionRefusedError:
-                if met:
-                    await self._declare_dead(node)
+                if watched.met:
+                    await self._declare_dead(watched.node)
             except (OSError, TimeoutError):
-                pass  # it cannot be reached: its lease will tell
+                pass  # it cannot be reached: silence, or its lease, will tell
             await asyncio.sleep(pause * (0.5 + self._random.random()))
             pause = min(2 * pause, _PAUSE_MAX_S)
 
-    async def _hold(self, node: Node) -> None:
+    async def _hold(self, watched: _Watched) -> None:
         """Returns when the connection has broken. Raises OSError, TimeoutError."""
+        node = watched.node
         address = Address((node.host, node.port)) if node.port else Address.parse(node.rpc_address)
-        held = _Held()
+        held = _Held(lambda: self._heard(watched))
         async with asyncio.timeout(_CONNECT_S):
             connection = await self._network.connect(address.host, address.port, held.opened, _LIMITS)
+        watched.met = True
+        watched.connection = connection
+        connection.send([_question(node)])
         try:
             await held.broken
         finally:
+            watched.connection = None
             connection.drop()
 
     async def _declare_dead(self, node: Node) -> None:
@@ -111,17 +155,53 @@ class Presence:
         except MetadataUnavailable as error:
             log.warning("could not revoke a dead node's registration", node=node.node_id, error=error)
 
+    # --- silent
+
+    async def _ask(self) -> None:
+        """Turns are counted, not seconds: if it was this process that stood still, nobody else is silent for that."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            for watched in list(self._watching.values()):
+                if watched.missed == 0 and watched.connection is not None:
+                    watched.connection.send([_question(watched.node)])
+                watched.missed += watched.met
+                if watched.missed > self._missed_at_most:
+                    self._judge(watched, silent=True)
+
+    def _heard(self, watched: _Watched) -> None:
+        watched.missed = 0
+        if self._watching.get(watched.node.node_id) is watched:
+            self._judge(watched, silent=False)
+
+    def _judge(self, watched: _Watched, *, silent: bool) -> None:
+        if watched.silent == silent:
+            return
+        if silent:
+            log.warning("a node does not answer", node=watched.node.node_id)
+        elif watched.silent is not None:
+            log.info("a node answers again", node=watched.node.node_id)
+        watched.silent = silent
+        self._judged(watched.node, silent)
+
+
+def _question(node: Node) -> bytes:
+    """Something that any such node answers, whatever the answer."""
+    return api_versions_question("controller") if node.port else unknown_call("sign-of-life")
+
 
 class _Held:
-    """The handler of a connection on which nothing is said."""
+    """The handler of a connection on which nothing counts but that there are answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], None]) -> None:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._heard = heard
 
     def opened(self, connection: FrameConnection) -> _Held:
         return self
 
-    def on_frame(self, frame: memoryview) -> None: ...
+    def on_frame(self, frame: memoryview) -> None:
+        self._heard()
+
     def on_drained(self) -> None: ...
     def on_closed(self, reason: str) -> None:
         if not self.broken.done():

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from hapax.codec.metadata import ControllerRecord, NodeRecord, Role
+from hapax.codec.metadata import ControllerRecord, NodeRecord, Role, SilentRecord
 from hapax.controller.plan import Plan, plan
 from hapax.controller.presence import Presence
 from hapax.controller.reassignments import Reassignments
@@ -22,7 +22,7 @@ from hapax.kafka.events import EventLog
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
-from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.guarded_writes import Change, Outcome, write_changes
 from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import (
     Compare,
@@ -76,7 +76,8 @@ class ControllerService:
         self._server: RpcServer | None = None
         self._events: EventLog | None = None
         self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
-        self._presence = Presence(ports.network, view, ports.random, self._revoke, self._concerns)
+        self._presence = Presence(
+            ports.network, view, ports.random, settings, self._revoke, self._concerns, self._judged)
         self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence)
         self._term = 0
         """Create revision of the controller key while this process acts, else 0."""
@@ -90,6 +91,7 @@ class ControllerService:
         """Partitions that are handed over at once, while a planned stop goes on."""
         self._wake: asyncio.TimerHandle | None = None
         self._candidate: Task | None = None
+        self._deposing: set[Task] = set()
         self._acting = metrics.gauge("controller_acting", "1 while this process is the acting controller.")
         self._written = metrics.counter("controller_changes_total", "Changes of partitions, shards and topics written.")
 
@@ -138,9 +140,10 @@ class ControllerService:
         if self._wake is not None:
             self._wake.cancel()
         await self._presence.close()
-        if self._candidate is not None:
-            self._candidate.cancel()
-            await asyncio.gather(self._candidate, return_exceptions=True)
+        tasks = [*self._deposing, *([] if self._candidate is None else [self._candidate])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._events is not None:
             await self._events.close()
         if self.registration is not None:
@@ -247,12 +250,52 @@ class ControllerService:
             if self._term:
                 self._record("registration_revoked", node=node.node_id, registration=node.registration)
 
+    def _judged(self, node: Node, silent: bool) -> None:
+        """A node fell silent or answers. One that should act and does not answer loses the key."""
+        if node.role == "controller" and silent:
+            task = asyncio.get_running_loop().create_task(self._depose(node))
+            self._deposing.add(task)
+            task.add_done_callback(self._deposing.discard)
+        elif self._term and silent:
+            self._record("node_silent", node=node.node_id, registration=node.registration)
+        self._dirty.set()
+
+    def _silences(self) -> list[Change]:
+        """What the store says of who does not answer, where that has changed: everybody goes by it."""
+        keys, changes = self.view.keys, []
+        for node in self._presence.silent():
+            if node.role != "controller" and self.view.silent.get(node.node_id) != node.registration:
+                record = SilentRecord(node.registration, self._ports.clock.now_ms())
+                changes.append(Change(
+                    (Compare(keys.node(node.node_id), "create_revision", node.registration),),
+                    (Put(keys.silent(node.node_id), record.encode()),)))
+        for node_id, registration in self.view.silent.items():
+            current = self.view.node(node_id)
+            if current is None or current.registration != registration or self._presence.hears(current):
+                changes.append(Change((), (Delete(keys.silent(node_id)),)))
+        return changes
+
+    async def _depose(self, node: Node) -> None:
+        """Takes the key from a controller that stands still, for whoever comes first. Its writes compare the key."""
+        registration, controller = self.registration, self.view.controller
+        if registration is None or controller is None or controller.record.registration != node.registration:
+            return
+        key = self.view.keys.controller
+        try:
+            await self._ports.metadata.txn(
+                [registration.fence(), Compare(key, "create_revision", controller.create_revision)], [Delete(key)])
+        except (MetadataUnavailable, MetadataLeaseGone) as error:
+            log.warning("could not depose a controller that does not answer", node=node.node_id, error=error)
+
     # --- planning
 
     async def _reconcile(self) -> None:
         wait = self._last_leave_s + _LEAVE_S - asyncio.get_running_loop().time()
         if wait > 0:
             self._plan_again_in(wait)
+            return
+        if silences := self._silences():
+            await self._see(await self._write(silences))
             return
         steady_in = self._steady_in()
         made = plan(
@@ -267,9 +310,7 @@ class ControllerService:
             self._plan_again_in(_SETTLE_S)
         if not changes:
             return
-        outcome = await write_changes(self._ports.metadata, self._fence(), changes)
-        self._written.add(len(outcome.done))
-        log.info("changed", written=len(outcome.done), stale=len(outcome.stale), revision=outcome.revision)
+        outcome = await self._write(changes)
         if made.elected or made.reassigned:
             self._record("failover", partitions=made.elected, leaderless=made.leaderless, shards=made.reassigned)
         elif made.handovers and not made.changes:
@@ -281,6 +322,17 @@ class ControllerService:
         for partition in made.moved:
             if self.view.keys.partition(*partition.id) in written:
                 self._record_partition("reassignment_ended", partition, replicas=list(partition.record.replicas))
+        await self._see(outcome)
+
+    async def _write(self, changes: list[Change]) -> Outcome:
+        """Raises MetadataUnavailable."""
+        outcome = await write_changes(self._ports.metadata, self._fence(), changes)
+        self._written.add(len(outcome.done))
+        log.info("changed", written=len(outcome.done), stale=len(outcome.stale), revision=outcome.revision)
+        return outcome
+
+    async def _see(self, outcome: Outcome) -> None:
+        """What was written, before anything else is planned."""
         try:
             await self.view.reached(outcome.revision, _SEE_TIMEOUT_S)
         except TimeoutError:

@@ -7,7 +7,8 @@
 3. The in-sync set names registrations. A member that is gone leaves it, so that nobody waits for it, and a process
    that came back has to catch up first; the last member stays whatever happens, for nobody else has what it has.
 4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5).
-5. A leader that is unfit (it is about to stop, or its disk is full) gives way as soon as a fit member could lead.
+5. A leader that is unfit (it is about to stop, its disk is full, or it does not answer) gives way as soon as a fitter
+   member could lead.
 6. A reassignment ends by itself once everything that it adds is in sync, and never takes the last in-sync copy.
 
 The leader alone adds members. Each function here returns the same object where nothing is to change.
@@ -33,6 +34,8 @@ UNFIT: Final = 1
 """It should lead nothing that a fit member could."""
 STOPPING: Final = 0
 """As unfit, and nobody should wait for it any more."""
+SILENT: Final = -1
+"""Registered, but it does not answer: it stands still or cannot be reached, and nobody should wait for it."""
 
 
 class Live(NamedTuple):

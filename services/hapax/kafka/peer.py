@@ -32,6 +32,12 @@ _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
 
+def api_versions_question(client_id: str) -> bytes:
+    """A request's frame that every node with a listener answers at once: ApiVersions, version 0."""
+    name = client_id.encode()
+    return _HEADER.pack(ApiVersionsRequest.API_KEY, 0, 0, len(name)) + name
+
+
 class PeerError(ConnectionError):
     """The connection cannot answer. Whatever was in flight may or may not have taken effect."""
 

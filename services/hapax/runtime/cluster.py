@@ -24,10 +24,11 @@ from hapax.codec.metadata import (
     Role,
     ShardKind,
     ShardRecord,
+    SilentRecord,
     ThrottleRecord,
     TopicRecord,
 )
-from hapax.core.failover import FIT, STOPPING, UNFIT, Brokers, Live
+from hapax.core.failover import FIT, SILENT, STOPPING, UNFIT, Brokers, Live
 from hapax.core.types import (
     NodeId,
     PartitionIndex,
@@ -163,7 +164,7 @@ class Changes:
     cluster: bool = False
     controller: bool = False
     nodes: dict[NodeId, None] = field(default_factory=dict)
-    """Also those whose draining began or ended."""
+    """Also those whose draining or silence began or ended."""
     topics: dict[str, None] = field(default_factory=dict)
     deleted_topics: dict[TopicId, None] = field(default_factory=dict)
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
@@ -210,6 +211,8 @@ class ClusterView:
         self.throttle: ThrottleRecord | None = None
         """None: a broker's own settings say how fast it copies."""
         self.throttle_revision = 0
+        self.silent: dict[NodeId, RegistrationEpoch] = {}
+        """Processes that do not answer the controller, as it says in the store."""
         self._store = store
         self._random = random
         self._on_refused = on_refused
@@ -249,7 +252,9 @@ class ClusterView:
         return node_id in self._draining
 
     def rank(self, node: Node) -> int:
-        """How fit a node is to lead or to own: `FIT`, `UNFIT` or `STOPPING` of core.failover."""
+        """How fit a node is to lead or to own: `FIT`, `UNFIT`, `STOPPING` or `SILENT` of core.failover."""
+        if self.silent.get(node.node_id) == node.registration:
+            return SILENT
         return min(node.rank, UNFIT) if node.node_id in self._draining else node.rank
 
     def live_brokers(self) -> Brokers:
@@ -500,6 +505,12 @@ class ClusterView:
                     self._draining.pop(NodeId(parsed.number), None)
                 else:
                     self._draining[NodeId(parsed.number)] = None
+                changes.nodes[NodeId(parsed.number)] = None
+            case "silent":
+                if kv is None:
+                    self.silent.pop(NodeId(parsed.number), None)
+                else:
+                    self.silent[NodeId(parsed.number)] = SilentRecord.decode(kv.value).registration
                 changes.nodes[NodeId(parsed.number)] = None
             case "topic":
                 self._apply_topic(parsed.name, kv)

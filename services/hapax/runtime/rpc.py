@@ -54,6 +54,12 @@ _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
 
+def unknown_call(name: str) -> bytes:
+    """A request's frame that every server answers, with UNIMPLEMENTED: a sign of life that costs next to nothing."""
+    method = name.encode()
+    return _REQUEST.pack(0, len(method)) + method
+
+
 class RpcNetwork:
     """Makes servers and channels; channels are shared per address."""
 

@@ -118,6 +118,12 @@ class Settings:
     """Data folder of this process: segments of a broker; identity and highest seen revision of every node."""
     broker_session_timeout_ms: Annotated[int, Between(500)] = 9_000
     """Time to live of a node's registration in etcd (at least 2 s there); its partitions and shards move after that."""
+    broker_heartbeat_interval_ms: Annotated[int, Between(50)] = 500
+    """So often the acting controller asks each broker and coordinator for a sign of life (and is asked itself by the
+    other controllers)."""
+    broker_heartbeat_timeout_ms: Annotated[int, Between(100)] = 3_000
+    """Who has not answered for so long is passed over: others lead its partitions and own its shards until it answers
+    again. Its registration stays."""
     drain_timeout_ms: Annotated[int, Between(0)] = 10_000
     """After SIGTERM, requests in flight may finish for so long."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

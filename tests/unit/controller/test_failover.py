@@ -93,15 +93,87 @@ def test_two_thousand_partitions_fail_over_in_few_transactions() -> None:
     run(scenario)
 
 
-def test_a_frozen_broker_keeps_its_leaderships_until_its_lease_ends() -> None:
+def test_a_frozen_broker_is_passed_over_and_keeps_its_registration() -> None:
     async def scenario(world: ControlWorld) -> None:
-        view, brokers = await replicated(world)
+        view, brokers = await replicated(world, 100)
+        registration = brokers[0].registration.epoch
         world.loop.freeze(brokers[0].process)
         at = world.loop.time()
         await view.wait_for(lambda v: all(r.leader != 0 for r in records(v)) and all_led(v), 60)
-        assert 1.5 < world.loop.time() - at < 4.5
+        assert 1.0 < world.loop.time() - at < 1.7, "five heartbeats, not the lease"
+        await view.wait_for(lambda v: all(0 not in r.isr for r in records(v)), 60)
+        assert world.loop.time() - at < 1.7, "nobody waits for it as a follower either"
+        world.loop.thaw(brokers[0].process)
+        await view.wait_for(lambda v: not v.silent, 60)
+        assert view.node(NodeId(0)) is not None and not world.ended
+        assert brokers[0].registration.epoch == registration
+        await join_isr(world, brokers[0])
+        await view.wait_for(lambda v: 0 in {r.leader for r in records(v)} and all_led(v), 60)
+
+    run(scenario)
+
+
+def test_a_broker_frozen_beyond_its_lease_ends() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view, brokers = await replicated(world)
+        world.loop.freeze(brokers[0].process)
+        await view.wait_for(lambda v: v.node(NodeId(0)) is None, 60)
+        await view.wait_for(lambda v: not v.silent, 60)
         world.loop.thaw(brokers[0].process)
         await world.has_ended("broker-0")
+
+    run(scenario)
+
+
+def test_a_controller_that_stood_still_itself_passes_nobody_over() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        process, controller = await world.controller(**FEW, broker_session_timeout_ms=60_000)
+        for n in range(3):
+            await world.broker(n, listens=True)
+        await world.coordinator(100)
+        await world.ready(view)
+        await world.create(controller, factor=3, t=12)
+        before = records(view)
+        world.loop.freeze(process)
+        await asyncio.sleep(20)
+        world.loop.thaw(process)
+        await asyncio.sleep(5)
+        assert records(view) == before and not controller.view.silent
+
+    run(scenario)
+
+
+def test_who_is_the_only_one_left_leads_on_though_it_is_silent() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view, brokers = await replicated(world, 3, brokers=1, factor=1, broker_heartbeat_timeout_ms=400)
+        before = records(view)
+        world.loop.freeze(brokers[0].process)
+        await asyncio.sleep(1.5)
+        assert records(view) == before
+        world.loop.thaw(brokers[0].process)
+        await asyncio.sleep(1)
+        assert records(view) == before
+
+    run(scenario)
+
+
+def test_a_frozen_coordinator_gives_its_shards_away_and_gets_some_back() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        await world.controller(**FEW)
+        await world.broker(listens=True)
+        frozen, _ = await world.coordinator(100, listens=True)
+        await world.coordinator(101, listens=True)
+        await world.ready(view)
+        await asyncio.sleep(1)
+        world.loop.freeze(frozen)
+        at = world.loop.time()
+        await view.wait_for(lambda v: {shard.record.owner for shard in v.shards("txn").values()} == {101}, 60)
+        assert 1.0 < world.loop.time() - at < 1.7
+        world.loop.thaw(frozen)
+        await view.wait_for(lambda v: {shard.record.owner for shard in v.shards("txn").values()} == {100, 101}, 60)
+        assert not world.ended
 
     run(scenario)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hapax.core.failover import (
     FIT,
+    SILENT,
     STOPPING,
     UNFIT,
     Brokers,
@@ -63,6 +64,26 @@ def test_the_first_live_in_sync_replica_follows_and_the_dead_leave() -> None:
     assert (after.leader, after.leader_registration, after.leader_epoch, after.isr) == (1, 11, 6, (1, 2))
     assert after.isr_registrations == (11, 12) and not after.accepted
     assert settle(state(0, isr=(0, 2)), live(1, 2)).leader == 2
+
+
+def test_a_silent_leader_gives_way_and_nobody_waits_for_it() -> None:
+    after = settle(state(0), live(1, 2, _0=SILENT))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1, 2))
+    assert settle(after, live(1, 2, _0=SILENT)) is after
+    assert settle(state(0), live(2, _0=SILENT, _1=UNFIT)).leader == 2
+    assert settle(state(0), live(_0=SILENT, _1=UNFIT, _2=SILENT)).leader == 1
+
+
+def test_a_silent_leader_that_nobody_could_replace_leads_on() -> None:
+    for partition in (state(0, isr=(0,)), state(0)):
+        assert settle(partition, live(_0=SILENT, _1=SILENT, _2=SILENT)) is partition
+
+
+def test_nobody_waits_for_a_silent_follower() -> None:
+    after = settle(state(0), live(0, 1, _2=SILENT))
+    assert (after.leader, after.leader_epoch, after.isr) == (0, 5, (0, 1))
+    assert settle(state(0, isr=(0, 2)), live(_0=UNFIT, _2=SILENT)).isr == (0,)
+    assert settle(state(0), live(_2=SILENT)).leader == 2, "of dead and silent members the silent one"
 
 
 def test_a_dead_follower_leaves_the_in_sync_set_under_the_same_leader_epoch() -> None:
