@@ -10,9 +10,10 @@ SEED ?= 1
 FROM ?= HEAD~1
 MINUTES ?= 10
 ONLY ?= *
-SIM ?= --brokers 3 --replication 3 --controllers 2
+SCENE ?= lively
+SIM ?=
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed chaos mutants clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,11 +55,15 @@ golden: setup ## store today's formats as a new version beside the old ones: mak
 upgrade-test: setup ## roll a cluster from an earlier commit to this tree and back, under load: make upgrade-test FROM=HEAD~1
 	@UPGRADE_FROM=$(FROM) $(BIN)/python -m pytest -s tests/upgrade
 
-sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=0.02
-	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS) $(SIM)
+sim: setup ## simulate a cluster under faults: make sim SEEDS=1-100 HOURS=0.02 SCENE=lively (or light, plain, single)
+	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seeds $(SEEDS) --hours $(HOURS) --scene $(SCENE) $(SIM) \
+	    --results build/sim/results.jsonl
 
 sim-seed: setup ## one simulated history with its trace: make sim-seed SEED=7
-	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seed $(SEED) --hours $(HOURS) $(SIM) --trace
+	@PYTHONPATH=tests $(BIN)/python -m hapax_sim --seed $(SEED) --hours $(HOURS) --scene $(SCENE) $(SIM) --trace
+
+sim-summary: setup ## docs/simulation-results.md from what make sim has found
+	@PYTHONPATH=tests $(BIN)/python -m hapax_sim.results build/sim/results.jsonl
 
 mutants: setup ## put some ninety bugs into a copy of the code, one by one: each must be found; renews docs/mutants.md
 	@PYTHONPATH=tests $(BIN)/python -m hapax_mutants --write

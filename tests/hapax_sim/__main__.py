@@ -8,9 +8,13 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hapax_checker import line_of
+from hapax_sim import results as past
+from hapax_sim.scenes import SCENES
 from hapax_sim.simulation import Result, Scene, simulate
 
 _BLOCKED_S = 300
@@ -29,13 +33,17 @@ def main() -> int:
     which.add_argument("--seeds", type=seeds, help="a range such as 1-100")
     which.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--hours", type=float, default=0.02, help="logical hours of each seed")
-    parser.add_argument("--faults-every", type=float, default=3.0, help="mean logical seconds between faults; 0: none")
+    parser.add_argument("--scene", choices=SCENES, default="single", help="what the next eight have by default")
+    parser.add_argument("--faults-every", type=float, help="mean logical seconds between faults; 0: none")
     parser.add_argument("--only", action="append", default=[], help="inject only this kind of fault (repeatable)")
-    parser.add_argument("--brokers", type=int, default=Scene.brokers)
-    parser.add_argument("--replication", type=int, default=Scene.replication)
-    parser.add_argument("--controllers", type=int, default=Scene.controllers)
-    parser.add_argument("--appenders", type=int, default=Scene.appenders, help="transactional processes")
-    parser.add_argument("--pause", type=float, default=Scene.pause_s[1], help="longest pause between operations, s")
+    parser.add_argument("--brokers", type=int)
+    parser.add_argument("--replication", type=int)
+    parser.add_argument("--controllers", type=int)
+    parser.add_argument("--appenders", type=int, help="transactional processes that also read")
+    parser.add_argument("--spreaders", type=int, help="transactional processes that only write")
+    parser.add_argument("--rate", type=float, help="transactions a logical second of all spreaders")
+    parser.add_argument("--pause", type=float, help="longest pause between the others' operations, s")
+    parser.add_argument("--results", type=Path, help="append each result here; what stands here is not run again")
     parser.add_argument("--trace", action="store_true", help="write build/sim/seed-N.txt and the history beside it")
     parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
     args = parser.parse_args()
@@ -43,15 +51,17 @@ def main() -> int:
         # One seed, one history: the order of sets of strings must not depend on the process.
         again = [sys.executable, "-m", "hapax_sim", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
-    scene = Scene(
-        args.hours * 3600, brokers=args.brokers, replication=args.replication, controllers=args.controllers,
-        appenders=args.appenders, pause_s=(0.0, args.pause), faults_every_s=args.faults_every, faults=tuple(args.only),
-    )  # fmt: skip
+    scene = _scene(args)
     chosen = [args.seed] if args.seed is not None else list(args.seeds)
     results: list[Result] = []
     began = time.monotonic()
+    code, revision = (past.code_digest(), past.commit()) if args.results else ("", "")
     for seed in chosen:
-        results.append(one(seed, scene, args.trace))
+        former = past.known(args.results).get(past.key(code, seed, scene)) if args.results else None
+        results.append(_again(former) if former else one(seed, scene, args.trace))
+        _say(results[-1], scene, args, "ran before, " if former else "")
+        if args.results and not former:
+            past.append(args.results, past.line(results[-1], scene, args.scene, code, revision))
         if args.first and not results[-1].ok:
             break
     injected: Counter[str] = sum((r.faults for r in results), Counter())
@@ -59,16 +69,36 @@ def main() -> int:
     print(
         f"{sum(r.logical_s for r in results) / 3600:.2f} logical hours, {sum(r.transactions for r in results)} "
         f"transactions ({sum(r.committed for r in results)} committed), {injected.total()} faults "
-        f"({', '.join(f'{n} {kind}' for kind, n in sorted(injected.items()))}) in {wall:.0f} s"
+        f"({', '.join(f'{n} {kind}' for kind, n in sorted(injected.items()))}) in {wall:.0f} s; "
+        f"{len(results) * scene.logical_s / (sum(r.cpu_s for r in results) or 1.0):.1f} logical seconds of work per "
+        "second of processor time"
     )
     failed = sum(not r.ok for r in results)
     print(f"{len(results) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 
+def _scene(args: argparse.Namespace) -> Scene:
+    """The named one, but for what the command line says otherwise."""
+    given = {
+        "brokers": args.brokers, "replication": args.replication, "controllers": args.controllers,
+        "appenders": args.appenders, "spreaders": args.spreaders, "rate": args.rate,
+        "faults_every_s": args.faults_every, "pause_s": None if args.pause is None else (0.0, args.pause),
+    }  # fmt: skip
+    changes = {name: value for name, value in given.items() if value is not None}
+    return replace(SCENES[args.scene], logical_s=args.hours * 3600, faults=tuple(args.only), **changes)
+
+
+def _again(line: dict[str, Any]) -> Result:
+    """What the file says of a history that has run."""
+    return Result(
+        line["seed"], line["logical_s"], line["cpu_s"], line["transactions"], line["committed"],
+        Counter(line["faults"]), anomalies=line["anomalies"], trace_hash=line["trace_hash"],
+    )  # fmt: skip
+
+
 def one(seed: int, scene: Scene, trace: bool) -> Result:
     faulthandler.dump_traceback_later(_BLOCKED_S + 10 * scene.logical_s, exit=True)
-    began = time.monotonic()
     if trace:
         path = Path(f"build/sim/seed-{seed}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,18 +109,21 @@ def one(seed: int, scene: Scene, trace: bool) -> Result:
     else:
         result = simulate(seed, scene)
     faulthandler.cancel_dump_traceback_later()
-    wall = time.monotonic() - began
+    return result
+
+
+def _say(result: Result, scene: Scene, args: argparse.Namespace, before: str) -> None:
     print(
-        f"seed {seed}: {'ok' if result.ok else 'FAILED'}, {result.logical_s:.0f} logical s in {wall:.0f} s, "
-        f"{result.transactions} transactions ({result.committed} committed), {result.faults.total()} faults, "
-        f"trace {result.trace_hash[:16]}",
+        f"seed {result.seed}: {'ok' if result.ok else 'FAILED'}, {before}{result.logical_s:.0f} logical s in "
+        f"{result.cpu_s:.0f} s of processor time, {result.transactions} transactions ({result.committed} committed), "
+        f"{result.faults.total()} faults, trace {result.trace_hash[:16]}",
         flush=True,
     )
     for anomaly in result.anomalies[:10]:
         print(f"  {anomaly}", flush=True)
     if not result.ok:
-        print(f"  again: make sim-seed SEED={seed} HOURS={scene.logical_s / 3600:g}", flush=True)
-    return result
+        hours = f"{scene.logical_s / 3600:g}"
+        print(f"  again: make sim-seed SEED={result.seed} HOURS={hours} SCENE={args.scene}", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,12 @@ class Life(Protocol):
 
     def settings(self, **more: str) -> dict[str, str]: ...
     def writing(self, **more: str) -> dict[str, str]: ...
+
+    most_polled: int
+    """Records that one poll of an appender returns at most."""
+    spread_every_s: float
+    """A spreader's interval between transactions."""
+
     def stopping(self) -> bool: ...
     def others_done(self) -> bool: ...
     async def pause(self) -> None: ...
@@ -130,7 +136,9 @@ async def append(life: Life) -> None:
             try:
                 for poll in plan:
                     if poll:
-                        micros.append(polled(await consumer.poll(timeout_ms=rng.choice((0, 20)), max_records=10)))
+                        micros.append(
+                            polled(await consumer.poll(timeout_ms=rng.choice((0, 20)), max_records=life.most_polled))
+                        )
                         continue
                     number += 1
                     partition = rng.randrange(PARTITIONS[APPENDS])
@@ -156,6 +164,38 @@ async def append(life: Life) -> None:
 
 class _Deliberate(Exception):
     """The program changed its mind."""
+
+
+async def spread(life: Life) -> None:
+    """Short transactions over several partitions of what the appenders read, so many a second: what a fault held up
+    is made up for."""
+    rng, recorder, process = life.rng, life.recorder, life.process
+    loop = asyncio.get_running_loop()
+    async with Producer(life.writing(transactional__id=life.name), ports=life.ports) as producer:
+        number = 0
+        due = loop.time() + rng.uniform(0, life.spread_every_s)
+        while not life.stopping():
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            micros: list[list[object]] = []
+            running = recorder.invoke(process, "txn", micros)
+            sends = Sends(life, producer)
+            producer.begin()
+            _identity(life, producer)
+            try:
+                for partition in rng.sample(range(PARTITIONS[APPENDS]), rng.randrange(1, 4)):
+                    number += 1
+                    micros.append(await sends.send(APPENDS, partition, f"{process}.{number}"))
+                if rng.random() < 0.05:
+                    await producer.abort()
+                    raise _Deliberate
+                await commit(life, producer, running)
+                sends.fill_in()
+                recorder.end(running, "ok", micros)
+            except (AbortableError, RetriableError, _Deliberate) as error:
+                if not isinstance(error, _Deliberate):
+                    await producer.abort()
+                recorder.end(running, "fail", micros)
+            due += life.spread_every_s
 
 
 def _identity(life: Life, producer: Producer) -> None:

@@ -99,6 +99,8 @@ class PowerLossDisk:
         self.capacity = capacity
         self.names: dict[str, _Inode] = {}
         self.durable_names: dict[str, _Inode] = {}
+        self.unsynced_names: dict[str, None] = {}
+        """Names that may lead elsewhere in `names` than in `durable_names`."""
         self.folders: set[str] = {""}
         self.sync_delay = (0.0001, 0.0008)
         self.fail_syncs = 0
@@ -116,7 +118,7 @@ class PowerLossDisk:
         """After a crash of the machine: only durable names and bytes, plus a torn part of what was in flight."""
         rng = self.rng
         survivors: dict[str, _Inode] = dict(self.durable_names)
-        for name in sorted(set(self.names) | set(self.durable_names)):
+        for name in sorted(self.unsynced_names):
             now, then = self.names.get(name), self.durable_names.get(name)
             if now is not then and rng.random() < 0.5:
                 # The unsynced create, rename or remove reached the disk after all.
@@ -128,6 +130,7 @@ class PowerLossDisk:
             node.power_cut(rng)
         self.names = dict(survivors)
         self.durable_names = dict(survivors)
+        self.unsynced_names.clear()
 
     def flip_bit(self, name: str, position: int) -> None:
         """What the platter gives back is not what was written, and nobody says so."""
@@ -216,6 +219,7 @@ class SimDisk:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "No such file", path)
             node = self.store.names[path] = _Inode()
+            self.store.unsynced_names[path] = None
         return SimFile(self, path, node)
 
     def exists(self, path: str) -> bool:
@@ -239,20 +243,25 @@ class SimDisk:
         store = self.store
         if old in store.names:
             store.names[new] = store.names.pop(old)
+            store.unsynced_names |= {old: None, new: None}
             return
         if old not in store.folders:
             raise FileNotFoundError(errno.ENOENT, "No such file", old)
         for table in (store.names, store.durable_names):
             for name in [n for n in table if n.startswith(old + "/")]:
-                table[new + name[len(old) :]] = table.pop(name)
+                renamed = new + name[len(old) :]
+                table[renamed] = table.pop(name)
+                store.unsynced_names |= {name: None, renamed: None}
         store.folders = {new + f[len(old) :] if f == old or f.startswith(old + "/") else f for f in store.folders}
 
     def remove(self, path: str) -> None:
         self.store.names.pop(path, None)
+        self.store.unsynced_names[path] = None
 
     def remove_tree(self, path: str) -> None:
         for name in [n for n in self.store.names if n == path or n.startswith(path + "/")]:
             del self.store.names[name]
+            self.store.unsynced_names[name] = None
         self.store.folders = {f for f in self.store.folders if f != path and not f.startswith(path + "/")}
 
     def discard(self, path: str) -> None:
@@ -262,14 +271,13 @@ class SimDisk:
         await asyncio.sleep(self.store.rng.uniform(*self.store.sync_delay))
         prefix = path.rstrip("/") + "/" if path.strip("/.") else ""
 
-        def inside(name: str) -> bool:
-            return name.startswith(prefix) and "/" not in name[len(prefix) :]
-
-        for name in [n for n in self.store.durable_names if inside(n) and n not in self.store.names]:
-            del self.store.durable_names[name]
-        for name, node in self.store.names.items():
-            if inside(name):
-                self.store.durable_names[name] = node
+        store = self.store
+        for name in [n for n in store.unsynced_names if n.startswith(prefix) and n.find("/", len(prefix)) < 0]:
+            del store.unsynced_names[name]
+            if name in store.names:
+                store.durable_names[name] = store.names[name]
+            else:
+                store.durable_names.pop(name, None)
 
     async def sync_files(self, files: Sequence[SimFile]) -> None:
         for file in files:
@@ -278,6 +286,7 @@ class SimDisk:
     async def write_atomically(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
         self.store.names[temporary] = node = _Inode(data)
+        self.store.unsynced_names[temporary] = None
         node.touch(0)
         await SimFile(self, temporary, node).sync()
         self.rename(temporary, path)

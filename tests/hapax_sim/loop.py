@@ -46,6 +46,8 @@ class SimProcess:
         self.context = contextvars.Context()
         self.context.run(CURRENT.set, self)
         self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks_kept = 256
+        """When there are more, those that are done are dropped."""
         self._on_death: dict[int, Callable[[], None]] = {}
         self._watches = 0
 
@@ -76,15 +78,46 @@ class Runaway(AssertionError):
 
 
 class _SimHandle(events.Handle):
-    """A callback that its process's death or freeze keeps from running."""
+    """A callback that its process's death or freeze keeps from running. It leaves out what asyncio's does for its
+    debug mode: a simulation makes thousands of them a second."""
 
     __slots__ = ("process",)
-    process: SimProcess | None
+
+    def __init__(self, callback: Any, args: Any, loop: SimLoop, context: contextvars.Context) -> None:
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self.process: SimProcess | None = context.get(CURRENT)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
 
 
 class _SimTimer(events.TimerHandle):
     __slots__ = ("process",)
-    process: SimProcess | None
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: SimLoop, context: contextvars.Context) -> None:
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        self._scheduled = True
+        self.process: SimProcess | None = context.get(CURRENT)
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = self._args = None
+            self._loop._timer_cancelled()
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -115,11 +148,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = math.ceil((self._now + seconds) * 1e6) / 1e6
         self._turns = 0
 
-    def turn(self) -> None:
-        """Counts turns without time. Raises Runaway with what ran and what led to it."""
-        self._turns += 1
-        if self._turns > TURN_LIMIT - _TURNS_DESCRIBED:
-            self._culprits.update(_described(handle) for handle in self._ready)  # type: ignore[attr-defined]
+    def _describe_turn(self) -> None:
+        """One of the last turns before there are too many at one instant. Raises Runaway with what ran and what led
+        to it."""
+        self._culprits.update(_described(handle) for handle in self._ready)  # type: ignore[attr-defined]
         if self._turns > TURN_LIMIT:
             self._turns = 0
             raise Runaway(
@@ -148,65 +180,87 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- the turn
 
     def _run_once(self) -> None:
-        """As asyncio's, without sockets: 'waiting' moves the virtual clock to the next timer."""
-        ready, timers = self._ready, self._timers  # type: ignore[attr-defined]
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
-            heapq.heappop(timers)
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
-            if not timers:
-                raise Deadlock("nothing left to run")
-            if timers[0][0] > self._now:
-                self.advance(timers[0][0] - self._now)
-        due = self._now + _CLOCK_RESOLUTION_S
-        while timers and timers[0][0] < due:
-            timer = heapq.heappop(timers)[2]
-            if not timer._cancelled:  # type: ignore[attr-defined]
-                ready.append(timer)
-        self.turn()
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            process = handle.process
-            if process is not None and (process.frozen or not process.alive):
-                if process.alive:
-                    process.backlog.append(handle)
-                continue
-            handle._run()
+        """As asyncio's, without sockets: 'waiting' moves the virtual clock to the next timer. Turns until somebody
+        stops the loop."""
+        ready, timers, pop = self._ready, self._timers, heapq.heappop  # type: ignore[attr-defined]
+        while True:
+            while timers and timers[0][2]._cancelled:
+                pop(timers)
+            if not ready and not self._stopping:  # type: ignore[attr-defined]
+                if not timers:
+                    raise Deadlock("nothing left to run")
+                if timers[0][0] > self._now:
+                    self.advance(timers[0][0] - self._now)
+            due = self._now + _CLOCK_RESOLUTION_S
+            while timers and timers[0][0] < due:
+                timer = pop(timers)[2]
+                if not timer._cancelled:
+                    ready.append(timer)
+            self._turns += 1
+            if self._turns > TURN_LIMIT - _TURNS_DESCRIBED:
+                self._describe_turn()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                process = handle.process
+                if process is not None and (process.frozen or not process.alive):
+                    if process.alive:
+                        process.backlog.append(handle)
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    message = f"Exception in callback {handle!r}"
+                    self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+            if self._stopping:  # type: ignore[attr-defined]
+                return
 
     # --- callbacks belong to processes
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        handle = _SimHandle(callback, args, self, context)
         # An empty context is false: only None means 'the caller's'.
-        handle.process = CURRENT.get() if context is None else context.get(CURRENT)
+        handle = _SimHandle(callback, args, self, contextvars.copy_context() if context is None else context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _SimTimer(when, callback, args, self, context)
-        timer.process = CURRENT.get() if context is None else context.get(CURRENT)
+        timer = _SimTimer(when, callback, args, self, contextvars.copy_context() if context is None else context)
         # Numbered, so that timers which are due at the same instant run in the order in which they were set.
         self._timer_number += 1
         heapq.heappush(self._timers, (when, self._timer_number, timer))
         return timer
 
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def get_debug(self) -> bool:
+        return False
+
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
-        task = super().create_task(coro, name=name, context=context)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         process = CURRENT.get() if context is None else context.get(CURRENT)
         if process is not None:
             # A crashed process's tasks stay pending for ever: that is the point, not a leak to warn about.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             process.tasks.append(task)
-            if len(process.tasks) > 4096:
+            if len(process.tasks) > process.tasks_kept:
                 process.tasks = [t for t in process.tasks if not t.done()]
+                process.tasks_kept = 256 + 2 * len(process.tasks)
         return task
 
     def in_process(self, process: SimProcess, callback: Callable[..., Any], *args: Any, delay: float = 0.0) -> None:
         """Schedules a callback as if the process had scheduled it itself (a delivery, an answer)."""
-        self.call_at(round(self._now + delay, 6), callback, *args, context=process.context)
+        when = round(self._now + delay, 6)
+        self._timer_number += 1
+        timer = _SimTimer(when, callback, args, self, process.context)
+        heapq.heappush(self._timers, (when, self._timer_number, timer))
 
     def spawn(self, process: SimProcess, coro: Any, name: str) -> asyncio.Task[Any]:
         """Starts a coroutine as part of a process."""
@@ -233,13 +287,17 @@ class SimLoop(asyncio.BaseEventLoop):
         for handle in backlog:
             self._ready.append(handle)  # type: ignore[attr-defined]
 
-    def _timer_handle_cancelled(self, handle: Any) -> None:
+    def _timer_cancelled(self) -> None:
         """It is dropped when it comes up; or all of them, when they are the most."""
         self._timers_cancelled += 1
         if self._timers_cancelled > _MOST_CANCELLED and 2 * self._timers_cancelled > len(self._timers):
             self._timers_cancelled = 0
             self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]  # type: ignore[attr-defined]
             heapq.heapify(self._timers)
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """An asynchronous generator that its process left half-way (a write failed in its loop) is not closed: when
+        the collector finds it must not show in the history, and in the dead nothing runs."""
 
     # --- what a simulation never does
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -68,9 +69,10 @@ class World:
 
     def delay(self) -> float:
         weather, rng = self.weather, self.rng
+        least, most = weather.delay
         if rng.random() < weather.slow_share:
-            return rng.uniform(weather.delay[1], weather.slow)
-        return rng.uniform(*weather.delay)
+            return most + (weather.slow - most) * rng.random()
+        return least + (most - least) * rng.random()
 
     def begin_hold(self, pair: tuple[str, str]) -> None:
         self.held.setdefault(pair, [])
@@ -112,13 +114,19 @@ class _End:
         self.open = True
         self.reading = True
         self.watch: int | None = None
-        self._inbox: list[bytearray] = []
+        self._inbox: deque[bytearray] = deque()
         self._arrival = 0.0
 
     # FrameConnection
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        frame = bytearray(b"".join(_bytes_of(chunk) for chunk in chunks))
+        frame = bytearray()
+        for chunk in chunks:
+            if isinstance(chunk, bytes | bytearray | memoryview):
+                frame += chunk
+            else:
+                frame += chunk.read()
+                chunk.release()
         other = self.other
         if not self.open or other is None:
             return
@@ -175,8 +183,9 @@ class _End:
         self._drain()
 
     def _drain(self) -> None:
-        while self._inbox and self.reading and self.open and self.handler is not None:
-            self.handler.on_frame(memoryview(self._inbox.pop(0)))
+        inbox = self._inbox
+        while inbox and self.reading and self.open and self.handler is not None:
+            self.handler.on_frame(memoryview(inbox.popleft()))
 
     def _shut(self, reason: str, *, after_data: bool) -> None:
         if not self.open:
@@ -229,14 +238,6 @@ class _End:
             self._end()
             if self.handler is not None:
                 self.handler.on_closed(reason)
-
-
-def _bytes_of(chunk: Chunk) -> bytes:
-    if isinstance(chunk, bytes | bytearray | memoryview):
-        return bytes(chunk)
-    data = chunk.read()
-    chunk.release()
-    return data
 
 
 class _Listener:
@@ -381,12 +382,11 @@ class SimRpcChannel:
                 loop.in_process(caller, _fail, answer, RpcError("UNAVAILABLE", "peer died"), delay=world.delay())
 
         watch = server.process.watch(died)
+        limit = loop.call_later(timeout, _fail, answer, RpcError("DEADLINE_EXCEEDED", method))
         try:
-            async with asyncio.timeout(timeout):
-                return await answer
-        except TimeoutError:
-            raise RpcError("DEADLINE_EXCEEDED", method) from None
+            return await answer
         finally:
+            limit.cancel()
             server.process.unwatch(watch)
 
     def _carry(

@@ -7,6 +7,7 @@ import gc
 import logging
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ class Scene:
     controllers: int = 1
     replication: int = 1
     appenders: int = 3
+    spreaders: int = 0
+    rate: float = 0.0
+    """Transactions a logical second of all the spreaders."""
     pause_s: tuple[float, float] = (0.0, 0.1)
     faults_every_s: float = 3.0
     faults: tuple[str, ...] = ()
@@ -43,6 +47,8 @@ class Result:
 
     seed: int
     logical_s: float = 0.0
+    cpu_s: float = 0.0
+    """Processor time of all of it, the verdict included."""
     transactions: int = 0
     committed: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -77,6 +83,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     loop.set_exception_handler(lambda _, context: loop.trace(f"unhandled: {context.get('exception')!r}"))
     asyncio.set_event_loop(loop)
     result = Result(seed)
+    began = time.process_time()
     served = Served()
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     logging.getLogger("asyncio").disabled = True
@@ -97,6 +104,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
         result.anomalies.append(f"{type(error).__name__.lower()}: {error}")
     finally:
         result.logical_s = loop.time()
+        result.cpu_s = time.process_time() - began
         result.trace_hash = loop.trace_hash()
         # What the dead left behind is taken apart only now, and may complain that its loop is gone.
         gc.set_threshold(*thresholds)
@@ -119,7 +127,7 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
     await cluster.wait_until(cluster.ready, "cluster is ready")
     workload = Workload(
         cluster, seeds.randrange(1 << 60), appenders=scene.appenders, pause_s=scene.pause_s,
-        replication=scene.replication,
+        replication=scene.replication, spreaders=scene.spreaders, rate=scene.rate,
     )  # fmt: skip
     await workload.create_topics()
     workload.start()

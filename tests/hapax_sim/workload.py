@@ -20,6 +20,7 @@ from hapax_sim.clients import (
     load,
     partitions_of,
     polled,
+    spread,
     write_plainly,
 )
 from hapax_sim.cluster import SimCluster
@@ -40,6 +41,8 @@ class ClientLife:
         self.rng = random.Random(workload.rng.random())
         self.recorder = workload.recorder
         self.ports = workload.cluster.ports(process, self.rng)
+        self.most_polled = workload.most_polled
+        self.spread_every_s = workload.spread_every_s
 
     def settings(self, **more: str) -> dict[str, str]:
         return self._workload.settings(**more)
@@ -60,11 +63,12 @@ class ClientLife:
 
 
 class Workload:
-    """List-append processes and one each of the other programs. `pause_s`: between a process's operations."""
+    """List-append processes, spreaders, and one each of the other programs. `pause_s`: between a process's operations;
+    `rate`: transactions a second of all the spreaders."""
 
     def __init__(
         self, cluster: SimCluster, seed: int, *, appenders: int = 3, pause_s: tuple[float, float] = (0.0, 0.1),
-        replication: int = 1,
+        replication: int = 1, spreaders: int = 0, rate: float = 0.0,
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.loop = cluster.loop
@@ -72,6 +76,9 @@ class Workload:
         self.stopping = False
         self.pause_s = pause_s
         self.replication = replication
+        self.most_polled = 10 if not spreaders else 200
+        """The more is written, the more an appender reads at once, so that it stays near the end."""
+        self.spread_every_s = spreaders / rate if rate else 0.0
         self.rng = random.Random(seed)
         self.lives: dict[str, int] = {}
         self.processes: dict[str, SimProcess] = {}
@@ -80,6 +87,7 @@ class Workload:
         self.programs |= {
             "plain-0": write_plainly, LAST: copy, "engine-0": self.engine.run, "loader-0": load,
         }  # fmt: skip
+        self.programs |= {f"spreader-{i}": spread for i in range(spreaders)}
         self.done: dict[str, bool] = dict.fromkeys(self.programs, False)
 
     def settings(self, **more: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-REPLICATED = ("--brokers", "3", "--replication", "3", "--controllers", "2")
+REPLICATED = ("--scene", "plain")
 
 
 @pytest.mark.timeout(400)

@@ -85,6 +85,8 @@ class Reading:
     next_fetch: int = 0
     """Offset to ask for next: behind everything that waits here."""
     chunks: deque[Chunk] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    """Bytes of `chunks`."""
     records: deque[Record] = field(default_factory=deque)
     after_records: int = 0
     """The position once `records` are handed out."""
@@ -98,13 +100,19 @@ class Reading:
     def start_at(self, offset: int) -> None:
         self.position = self.next_fetch = self.after_records = offset
         self.chunks.clear()
+        self.waiting_bytes = 0
         self.records.clear()
         self.current = None
         self.out_of_range = False
         self.turn += 1
 
-    def waiting_bytes(self) -> int:
-        return sum(chunk.size for chunk in self.chunks)
+    def keep(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.waiting_bytes += chunk.size
+
+    def drop_first(self) -> None:
+        """It is read to its end."""
+        self.waiting_bytes -= self.chunks.popleft().size
 
 
 class Fetcher:
@@ -218,7 +226,7 @@ class Fetcher:
             try:
                 found = next(reading.current, None)
                 if found is None:
-                    reading.chunks.popleft()
+                    reading.drop_first()
                     reading.current = None
                     continue
                 header, position, visible = found
@@ -252,7 +260,7 @@ class Fetcher:
         share = self._options["max.partition.fetch.bytes"]
         due: dict[int, list[TopicPartition]] = {}
         for partition, reading in self._readings.items():
-            if reading.position is None or reading.paused or reading.waiting_bytes() >= share:
+            if reading.position is None or reading.paused or reading.waiting_bytes >= share:
                 continue
             if self._retry_at.get(partition, 0) > now:
                 continue
@@ -354,9 +362,7 @@ class Fetcher:
                     return min(patience, _HURRY_MS)
         return patience
 
-    def _request(
-        self, peer: Peer, partitions: list[TopicPartition], patience: int
-    ) -> tuple[Any, int, dict[Any, str]]:
+    def _request(self, peer: Peer, partitions: list[TopicPartition], patience: int) -> tuple[Any, int, dict[Any, str]]:
         Message = messages.FetchRequest
         options = self._options
         ids = {p.topic: self._cluster.topics[p.topic].topic_id for p in partitions}
@@ -398,7 +404,7 @@ class Fetcher:
             # Not one whole batch: only a server that ignores KIP-74 does so.
             return
         aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()]
-        reading.chunks.append(Chunk(data, aborted if self._committed else (), self._options["check.crcs"]))
+        reading.keep(Chunk(data, aborted if self._committed else (), self._options["check.crcs"]))
         reading.next_fetch = following
 
     def _answer_failed(self, partition: TopicPartition, code: int) -> None:

@@ -1,0 +1,20 @@
+"""Scenes by name: `make sim SCENE=lively`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hapax_sim.simulation import Scene
+
+_CLUSTER: Final = {"brokers": 3, "coordinators": 2, "controllers": 2, "replication": 3}
+
+SCENES: Final[Mapping[str, Scene]] = {
+    "plain": Scene(**_CLUSTER),
+    "lively": Scene(**_CLUSTER, spreaders=60, rate=52.0, pause_s=(0.0, 0.3), faults_every_s=3.0),
+    "light": Scene(**_CLUSTER, appenders=1, pause_s=(0.0, 2.0), faults_every_s=8.0),
+    "single": Scene(brokers=2, coordinators=2, controllers=1, replication=1),
+}
+"""`plain`: a few programs, as fast as they come. `lively`: 50 transactions and more a logical second, over every
+program, a fault every 3 s. `light`: a transaction or two a second, a fault every 8 s: many hours for little time.
+`single`: without replicas."""
