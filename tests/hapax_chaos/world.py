@@ -316,6 +316,10 @@ class World:
         for process in self.processes.values():
             if process.kind != "etcd" and not await answers(process.address("http"), "/readyz"):
                 return f"{process.name} is not ready"
+        for process in self.of_kind("broker"):
+            for metric in ("hapax_broker_unchecked_segments", "hapax_broker_damaged_segments"):
+                if value := await measured(process.address("http"), metric):
+                    return f"{process.name} has {metric} {value}"
         view = self.view
         for partition in view.partitions():
             if view.leader_of(partition.topic_id, partition.index) is None:
@@ -345,6 +349,21 @@ async def until(condition: Callable[[], bool], timeout: float) -> None:
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 (the condition is about other processes)
             await asyncio.sleep(0.05)
+
+
+async def measured(address: tuple[str, int], metric: str, timeout: float = 1.0) -> float:
+    """A metric without labels; 1 where it cannot be read now."""
+    try:
+        async with asyncio.timeout(timeout):
+            reader, writer = await asyncio.open_connection(*address)
+            try:
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: chaos\r\nConnection: close\r\n\r\n")
+                lines = (await reader.read()).decode(errors="replace").splitlines()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return 1.0
+    return next((float(line.split()[-1]) for line in lines if line.startswith(metric + " ")), 1.0)
 
 
 async def answers(address: tuple[str, int], path: str, timeout: float = 1.0) -> bool:

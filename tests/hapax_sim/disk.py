@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hapax_sim.loop import SimLoop, SimProcess
@@ -22,11 +22,13 @@ _HOLE_SHARE: Final = 0.25
 class _Inode:
     """A file's content, as processes see it (`data`) and as it is on the platter (`durable`)."""
 
-    __slots__ = ("data", "dirty_from", "durable", "in_flight", "lost")
+    __slots__ = ("data", "dirty_from", "durable", "evicted", "in_flight", "lost")
 
     def __init__(self, data: bytes | bytearray = b"") -> None:
         self.data = bytearray(data)
         self.durable = bytearray()
+        self.evicted = False
+        """It is not in the page cache: the next read comes from the platter."""
         self.dirty_from: int | None = None
         """Lowest position changed since the last sync began."""
         self.in_flight: list[tuple[int, bytes]] = []
@@ -135,6 +137,7 @@ class PowerLossDisk:
     def flip_bit(self, name: str, position: int) -> None:
         """What the platter gives back is not what was written, and nobody says so."""
         node = self.names[name]
+        node.evicted = True
         for content in (node.data, node.durable):
             if position < len(content):
                 content[position] ^= 1 << self.rng.randrange(8)
@@ -198,10 +201,21 @@ class SimFile:
             node.finish_sync(writing)
 
     def is_cached(self, position: int, size: int) -> bool:
-        return True
+        return not self._node.evicted
 
     async def read_ahead(self, position: int, size: int) -> None:
+        self._node.evicted = False
         await asyncio.sleep(0)
+
+    async def examine(
+        self, position: int, size: int, look: Callable[[memoryview], object], *, passing: bool = False
+    ) -> None:
+        await asyncio.sleep(0)
+        self._node.evicted = False
+        look(memoryview(bytes(memoryview(self._node.data)[position : position + size])))
+
+    def modified(self) -> int:
+        return 0  # nobody but the platter changes what is there, and that says nothing
 
     def close(self) -> None:
         pass

@@ -62,7 +62,7 @@ class Copying:
 
     __slots__ = (
         "_done", "backoff_s", "busy", "ended", "fetcher", "leader", "leader_epoch", "leader_high_watermark", "named_in",
-        "replica", "reported", "waits_for_disk",
+        "quiet", "replica", "reported", "silenced_in", "waits_for_disk",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, leader: NodeId, leader_epoch: int) -> None:
@@ -81,6 +81,10 @@ class Copying:
         self.busy = False
         """The log is being cut or begun anew: nothing may be appended."""
         self.ended = False
+        self.silenced_in = -1
+        """The request that told the leader to forget what it knows of this copy; -1: none did."""
+        self.quiet = replica.halted
+        """The leader has forgotten it, or never knew it."""
         self._done: list[Callable[[], None]] = []
 
     @property

@@ -32,6 +32,7 @@ from hapax.kafka.replica_fetch import (
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.log.durable import SyncFailed
+from hapax.runtime.log.soundness import Damaged
 from hapax.runtime.ports import Network, Randomness, Task
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings
@@ -112,6 +113,25 @@ class Fetchers:
         replica.copies = None
         return True
 
+    @staticmethod
+    def halt(replica: Replica) -> bool:
+        """Asks nothing more for this replica, and lets its leader forget what it has said. True: that has happened."""
+        replica.halted = True
+        copying = replica.copies
+        if not isinstance(copying, Copying) or copying.quiet:
+            return True
+        if isinstance(copying.fetcher, Fetcher):
+            copying.fetcher.silence(copying)
+        return False
+
+    @staticmethod
+    def resume(replica: Replica) -> None:
+        """After `halt`, where the replica stays as it is."""
+        replica.halted = False
+        copying = replica.copies
+        if isinstance(copying, Copying) and isinstance(copying.fetcher, Fetcher):
+            copying.fetcher.resume(copying)
+
     def nodes_changed(self) -> None:
         for fetcher in self._fetchers.values():
             fetcher.look()
@@ -140,6 +160,8 @@ class Fetcher:
         self._reports: dict[Key, Copying] = {}
         """Have synced more, which the next request may say."""
         self._forgotten: dict[Key, None] = {}
+        self._silencing: dict[Key, Copying] = {}
+        """Those that wait until the leader has forgotten them."""
         self._peer: Peer | None = None
         self._next = 0
         """Number of the next request, which is the session's epoch."""
@@ -162,13 +184,32 @@ class Fetcher:
             del self._copies[copying.key]
             self._due.pop(copying.key, None)
             self._reports.pop(copying.key, None)
+            self._silencing.pop(copying.key, None)
             self._forgotten[copying.key] = None
             if self._copies:
                 self._schedule()
             else:
                 self._look.set()  # nothing is left to be connected for
 
+    def silence(self, copying: Copying) -> None:
+        """See `Fetchers.halt`."""
+        if copying.silenced_in < 0:
+            self._due.pop(copying.key, None)
+            self._reports.pop(copying.key, None)
+            self._forgotten[copying.key] = None
+            self._silencing[copying.key] = copying
+            copying.silenced_in = self._next
+            self._schedule()
+
+    def resume(self, copying: Copying) -> None:
+        copying.quiet, copying.silenced_in = False, -1
+        self._silencing.pop(copying.key, None)
+        self._forgotten.pop(copying.key, None)
+        self._name(copying)
+
     def synced(self, copying: Copying) -> None:
+        if copying.replica.halted:
+            return
         if copying.waits_for_disk:
             self._name(copying)
         elif copying.named_in >= 0 and copying.replica.durable_end > copying.reported:
@@ -182,7 +223,7 @@ class Fetcher:
         """Asks for more."""
         copying.waits_for_disk = False
         copying.named_in = -1
-        if not copying.busy and not copying.ended:
+        if not copying.busy and not copying.ended and not copying.replica.halted:
             self._due[copying.key] = copying
             self._schedule()
 
@@ -233,7 +274,9 @@ class Fetcher:
         peer.on_close = lambda reason: ended.set()
         self._peer, self._next = peer, 0
         self._reports.clear()
-        self._forgotten.clear()
+        self._forgotten = dict.fromkeys(self._silencing)
+        for copying in self._silencing.values():
+            copying.silenced_in = 0
         for copying in self._copies.values():
             self._name(copying)
         self._pump()
@@ -311,6 +354,11 @@ class Fetcher:
             copying = self._copies.get((partition.topic_id, partition.partition))
             if copying is not None and not copying.busy and 0 <= copying.named_in <= number:
                 self._take(copying, partition)
+        if self._silencing:
+            for key, copying in list(self._silencing.items()):
+                if copying.silenced_in <= number:
+                    copying.quiet = True
+                    del self._silencing[key]
         self._schedule()
 
     def _take(self, copying: Copying, partition: Answered) -> None:
@@ -381,6 +429,8 @@ class Fetcher:
             self._around.fatal(error)
         elif isinstance(error, Refusal) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._begin_anew(copying)
+        elif isinstance(error, Damaged):  # the machine knows half of the log by now
+            copying.replica.shared.committer.fatal(f"{error}; exiting, so that recovery cuts the log there")
         elif error is not None:
             log.warning("a log could not be brought in line", partition=copying.replica.name, error=error)
             self._name_later(copying, self._backoff_max_s)

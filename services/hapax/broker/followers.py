@@ -24,6 +24,7 @@ from hapax.runtime.cluster import Node
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.segment import LogRange
 from hapax.runtime.log.segment_log import Cold
+from hapax.runtime.log.soundness import Damaged
 
 log = telemetry.logger("followers")
 
@@ -72,6 +73,12 @@ class Followers:
         node = None if shown is None else self.partitions.view.registered(shown[1], shown[2])
         return node if node is not None and node.node_id == request.replica_id and node.role == "broker" else None
 
+    def forgot(self, node: Node, partition: tuple[bytes, int]) -> None:
+        """The node copies this partition no more."""
+        replica = self.partitions.by_id.get(partition)
+        if replica is not None and replica.replication is not None:
+            replica.replication.forgot(node.node_id)
+
     def _sweep(self) -> None:
         """Ends the sessions of connections that are gone."""
         for node_id, session in list(self._sessions.items()):
@@ -118,6 +125,7 @@ class Session:
             pull = self._pulls.pop((cast("bytes", topic), index), None)
             if pull is not None:
                 pull.end()
+            self.followers.forgot(self.node, (cast("bytes", topic), index))
         for named in request.partitions:
             key = (cast("bytes", named.topic), named.partition)
             pull = self._pulls.get(key)
@@ -332,7 +340,7 @@ class Pull:
             self._put_aside()
             self._session.warm(self, replica, cold)
             return None
-        except OSError as error:
+        except (OSError, Damaged) as error:
             log.warning("a read failed", partition=replica.name, error=error)
             self._answered()
             return FetchedPartition(self.topic_id, self.index, ErrorCode.KAFKA_STORAGE_ERROR)

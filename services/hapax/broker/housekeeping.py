@@ -11,6 +11,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.log.compaction import Compacted, Rules, compact
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.layout import INHERITED
+from hapax.runtime.log.soundness import Damaged
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica
@@ -120,6 +121,10 @@ class Housekeeping:
             if caller is not None and caller.cancelling():
                 raise
             return None  # the log is about to be cut or closed
+        except Damaged:
+            for segment in segment_log.segments[:-1]:
+                await segment_log.survey(segment)
+            return None
         finally:
             self._compaction = None
         if done is not None:

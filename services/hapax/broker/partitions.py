@@ -82,6 +82,7 @@ class PartitionSet:
         """Folders that the last stop left clean -> size of their newest log then."""
         self._changed: dict[TopicIdPartition, None] = {}
         self._unopened: set[TopicIdPartition] = set()
+        self._discarded: dict[TopicIdPartition, Replica] = {}
         self._wake = asyncio.Event()
         self._follower: Task | None = None
         self._checkpoints: Task | None = None
@@ -318,6 +319,12 @@ class PartitionSet:
                     await self._remove(partition, "a replica's that has moved away")
                     return
                 replica = self.replicas.get(partition)
+                if replica is not None and self._discarded.get(partition) is replica:
+                    await self._remove(partition, "a damaged replica's")
+                    if partition in self.replicas:
+                        return  # it is being cut; this comes again
+                    del self._discarded[partition]
+                    replica = None
                 if replica is None:
                     replica = await self._open(topic, assigned)
                     await asyncio.sleep(0)  # a thousand of them must not keep the registration from being renewed
@@ -446,6 +453,11 @@ class PartitionSet:
         replica.restore(None, 0, 0, (), ())
         replica.opened(segment_log)
         self._folders[replica.id] = folder
+
+    def discard(self, replica: Replica) -> None:
+        """Removes a copy of which nobody expects anything any more, and begins a new one."""
+        self._discarded[replica.id] = replica
+        self._look_again(replica.id)
 
     async def _remove(self, partition: TopicIdPartition, whose: str) -> None:
         replica = self.replicas.get(partition)

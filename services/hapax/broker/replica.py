@@ -56,7 +56,9 @@ from hapax.kafka.produce import PartitionResult
 from hapax.runtime import telemetry
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.recovery import Recovery, open_log
+from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.soundness import Damage, Damaged
 from hapax.runtime.ports import Clock, Disk
 from hapax.runtime.settings import Settings
 
@@ -134,6 +136,8 @@ class Shared:
     node_id: int = 0
     reconsider: Callable[[Replica], None] = lambda replica: None
     """The in-sync set of a partition that is led here may have to change."""
+    damaged: Callable[[Replica, Damage], None] = lambda replica, damage: None
+    """Hears of bytes on the disk that are not what was written."""
 
 
 class Replica:
@@ -168,6 +172,8 @@ class Replica:
         self.copies: Copies | None = None
         self.inherited: PartitionSnapshot | None = None
         """The leader's producers as of an offset that the copy has not checkpointed yet (rule 5)."""
+        self.halted = False
+        """Nothing is asked of its leader: the copy is damaged and will be made anew."""
         self.too_few_in_sync = False
         """acks=all is refused."""
         self.set_settings(settings)
@@ -200,7 +206,15 @@ class Replica:
         self.log = segment_log
         self.note_recovered()
         segment_log.on_roll = self.keeping.segment_rolled
+        segment_log.leader_epochs = lambda: self.machine.leader_epochs.entries()
+        segment_log.on_misled = self._was_misled
+        segment_log.on_damage = lambda damage: self.shared.damaged(self, damage)
+        for damage in segment_log.damages:
+            self.shared.damaged(self, damage)
         self.machine.advance_high_watermark(min(high_watermark, segment_log.end_offset))
+
+    def _was_misled(self, segment: Segment) -> None:
+        log.error("a damaged index was made anew from its log", partition=self.name, file=segment.index.path)
 
     def note_recovered(self) -> None:
         """What a replay found aborted goes to the log's index."""
@@ -618,7 +632,8 @@ class Replica:
     def read(
         self, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool, warmed: bool = False
     ) -> ReadRange:
-        """What a consumer may see from `offset` on. Raises Refusal(OFFSET_OUT_OF_RANGE), Cold."""
+        """What a consumer may see from `offset` on. Raises Refusal(OFFSET_OUT_OF_RANGE, and for what is damaged
+        KAFKA_STORAGE_ERROR where other replicas exist, else CORRUPT_MESSAGE), Cold."""
         machine = self.machine
         if not machine.log_start_offset <= offset <= machine.log_end_offset:
             raise Refusal(
@@ -628,7 +643,12 @@ class Replica:
         end = machine.last_stable_offset if committed else machine.high_watermark
         if offset >= end:
             return ReadRange(None, 0, offset, ())
-        fetched = self.log.read(offset, max_bytes, end, at_least_one=at_least_one, warmed=warmed)
+        try:
+            fetched = self.log.read(offset, max_bytes, end, at_least_one=at_least_one, warmed=warmed)
+        except Damaged as damage:
+            # Clients ask again after the one and give up after the other: nobody else will ever have it.
+            code = ErrorCode.CORRUPT_MESSAGE if self.replication is None else ErrorCode.KAFKA_STORAGE_ERROR
+            raise Refusal(code, str(damage)) from damage
         found = fetched.range
         if found is None:
             return ReadRange(None, 0, offset, ())

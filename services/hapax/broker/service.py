@@ -12,9 +12,11 @@ from hapax.broker.copying import Lost
 from hapax.broker.fetch import FetchService
 from hapax.broker.fetcher import Fetchers, Surroundings
 from hapax.broker.followers import Followers
+from hapax.broker.healing import Healing
 from hapax.broker.partitions import PartitionSet, write_intact_since
 from hapax.broker.replica import Replica, Shared
 from hapax.broker.rpc import BrokerRpc
+from hapax.broker.scrubber import Scrubber, unchecked
 from hapax.broker.snapshots import SnapshotSource
 from hapax.broker.storage import StorageGuard
 from hapax.broker.throttle import Throttle
@@ -87,6 +89,7 @@ class BrokerService:
             Shared(
                 ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced,
                 self.node_id, lambda replica: self.partitions.in_sync.reconsider(replica),
+                lambda replica, damage: self.healing.found(replica, damage),
             ),
             view, ports.metadata, settings, self._newest_connection,
             Fetchers(Surroundings(
@@ -97,6 +100,8 @@ class BrokerService:
                 self._snapshots.fetch, self._lost, self.committer.failed,
             )),
         )
+        self.healing = Healing(self.partitions, ports.metadata)
+        self.scrubber = Scrubber(self.partitions, settings, ports.clock)
         self.producer_ids = ProducerIds(
             ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
         )
@@ -153,6 +158,17 @@ class BrokerService:
         metrics.observe(
             "broker_replica_lag_offsets", "Offsets below leaders' high watermarks that are not copied yet.",
             lambda: [((), self.partitions.fetchers.lag())])
+        count("broker_damaged_segments", "Segments that hold what was not written there.",
+              lambda r: len(r.log.damages))
+        count("broker_unchecked_segments", "Segments of former processes that were not checked for damage yet.",
+              lambda r: sum(map(unchecked, r.log.segments)))
+        healing, scrubber = self.healing, self.scrubber
+        metrics.observe("broker_damage_found_total", "Times that a segment was found damaged.",
+                        lambda: [((), healing.found_total)], kind="counter")
+        metrics.observe("broker_damaged_replicas_replaced_total", "Damaged replicas that were copied anew.",
+                        lambda: [((), healing.replaced_total)], kind="counter")
+        metrics.observe("broker_scrubbed_bytes_total", "Bytes read to find damage early.",
+                        lambda: [((), scrubber.bytes_total)], kind="counter")
         in_sync = self.partitions.in_sync
         metrics.observe(
             "broker_isr_changes_total", "Times that this broker let a replica into an in-sync set, or took one out.",
@@ -262,9 +278,11 @@ class BrokerService:
             ports.network, ports.clock, self.view, ports.random, self.node_id, self.registration.epoch,
             self.registration.record.session,
         )
+        self.healing.registration, self.healing.events = self.registration, self.events
         self.partitions.follow(self.registration)
         self.producer_ids.start()
         self.upkeep.start()
+        self.scrubber.start()
         log.info("serving", address=str(advertised), rpc=record.rpc_address)
 
     async def drain(self) -> None:
@@ -272,6 +290,8 @@ class BrokerService:
         if self.registration is not None and not self._failed:
             await hand_over(
                 self.registration, self.view, partitions_finished(self.view), self.settings.drain_timeout_ms / 2000)
+        await self.scrubber.close()
+        await self.healing.close()
         await self.upkeep.close()
         if self.events is not None:
             await self.events.close()
@@ -292,6 +312,8 @@ class BrokerService:
         self._drained = True
 
     async def close(self) -> None:
+        await self.scrubber.close()
+        await self.healing.close()
         await self.upkeep.close()
         if self.events is not None:
             await self.events.close()

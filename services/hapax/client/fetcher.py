@@ -425,5 +425,11 @@ class Fetcher:
             return
         self._cluster.refresh_soon()
         self._later(partition)
-        if not is_retriable(code):
+        if code == ErrorCode.CORRUPT_MESSAGE:  # the only copy there is: asking again does not help
+            self._failures[partition] = FatalError(
+                f"CORRUPT_MESSAGE: {partition.topic}-{partition.partition} is damaged at offset {reading.next_fetch}; "
+                "no other replica has it. `seek` behind it to go on",
+                code=code,
+            )
+        elif not is_retriable(code):
             self._failures[partition] = from_code(code, f"{partition.topic}-{partition.partition}")

@@ -113,6 +113,12 @@ class Replication:
         follower.end = end
         return True
 
+    def forgot(self, node: NodeId) -> None:
+        """It copies no more, and nothing that it said counts: it may be about to lose what it has."""
+        follower = self._followers.get(node)
+        if follower is not None:
+            follower.end = UNKNOWN_END
+
     def stored(
         self, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int, now_ms: int
     ) -> None:

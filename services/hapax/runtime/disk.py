@@ -117,6 +117,20 @@ class RealFile:
                 return
             position += read
 
+    async def examine(
+        self, position: int, size: int, look: Callable[[memoryview], object], *, passing: bool = False
+    ) -> None:
+        await self._disk.off_loop(self._examine, position, size, look, passing)
+
+    def _examine(self, position: int, size: int, look: Callable[[memoryview], object], passing: bool) -> None:
+        cold = passing and not self.is_cached(position, size)
+        look(memoryview(os.pread(self._fd, size, position)))
+        if cold:
+            os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
+
+    def modified(self) -> int:
+        return os.fstat(self._fd).st_mtime_ns
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)

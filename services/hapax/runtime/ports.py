@@ -217,6 +217,17 @@ class File(Protocol):
         """Brings a cold range into the page cache off the loop, so that a following `read` does not block (rule 18)."""
         ...
 
+    async def examine(
+        self, position: int, size: int, look: Callable[[memoryview], object], *, passing: bool = False
+    ) -> None:
+        """Reads a range off the loop and calls `look` with it there: that must be quick, and touch nothing that the
+        loop uses meanwhile. `passing`: what was cold before need not stay in the page cache."""
+        ...
+
+    def modified(self) -> int:
+        """Changes whenever somebody writes to the file, whoever it is. Never blocks."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -166,6 +166,11 @@ class Settings:
     log_flush_slow_ms: Millis = 5_000
     """A sync that takes longer: the broker gives its leaderships up until its disk is quick again."""
 
+    log_scrub_bytes_per_second: Annotated[int, Between(0)] = 16 << 20
+    """Bytes a second that are read from closed segments to find damage before somebody needs them; 0: none are."""
+    log_scrub_interval_ms: Millis = 7 * 24 * 3600 * 1000
+    """How often each closed segment is read for that."""
+
     # --- replicas ---
     replica_lag_time_max_ms: Annotated[int, Between(100)] = 30_000
     """A replica that has not had all of its leader's log for so long is not in sync any more."""

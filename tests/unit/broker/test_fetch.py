@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -279,13 +280,16 @@ async def test_a_cold_range_is_read_ahead_off_the_loop(harness: Harness, monkeyp
     cold = True
     ahead: list[int] = []
 
-    async def read_ahead(position: int, size: int) -> None:
+    examine = file.examine
+
+    async def examined(position: int, size: int, look: Callable[[memoryview], object], *, passing: bool) -> None:
         nonlocal cold
         cold = False
         ahead.append(position)
+        await examine(position, size, look, passing=passing)
 
     monkeypatch.setattr(file, "is_cached", lambda *_: not cold, raising=False)
-    monkeypatch.setattr(file, "read_ahead", read_ahead, raising=False)
+    monkeypatch.setattr(file, "examine", examined, raising=False)
     poll = await Reader(harness).waits(partition_bytes=1000)
     assert bases(await poll)[0] == 0
     assert ahead == [0]

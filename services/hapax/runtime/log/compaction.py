@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from hapax.codec.batch import HEADER_SIZE, assemble_batch, iterate_batches, read_header
+from hapax.codec.batch import HEADER_SIZE, assemble_batch, crc_matches, iterate_batches, read_header
 from hapax.codec.control import decode_control
 from hapax.core.batch import COMPRESSION_MASK, CONTROL, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Marker, ShardFence
@@ -30,6 +30,7 @@ from hapax.runtime.log.durable import sync_file, sync_folder
 from hapax.runtime.log.layout import LOG, SEGMENT_SUFFIXES, TXN_INDEX, offset_name
 from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.soundness import Damaged
 from hapax.runtime.log.txn_index import append_aborted
 from hapax.runtime.ports import Disk
 
@@ -90,11 +91,15 @@ def dirty_segments(log: SegmentLog, compacted_to: int, limit: int) -> list[Segme
 
 
 async def compact(log: SegmentLog, compacted_to: int, rules: Rules) -> Compacted | None:
-    """One run; None where there is nothing to do. Raises OSError (a full disk: nothing has changed), SyncFailed."""
+    """One run; None where there is nothing to do. Raises OSError (a full disk: nothing has changed), SyncFailed,
+    Damaged (nothing has changed either)."""
     dirty = dirty_segments(log, compacted_to, rules.limit)
-    if not dirty:
+    if not dirty or log.damages:
         return None
-    return await _Run(log, rules, dirty).run()
+    try:
+        return await _Run(log, rules, dirty).run()
+    except Refusal as refusal:
+        raise Damaged(log.folder, dirty[0].base_offset) from refusal
 
 
 class _Run:
@@ -180,7 +185,7 @@ class _Run:
             await self._rewrite(group, cleaned)
             await self._make_durable(group, cleaned)
             await self._announce(group, cleaned)
-        except (OSError, asyncio.CancelledError):
+        except (OSError, Damaged, Refusal, asyncio.CancelledError):
             cleaned.drop(remove=True)
             raise
         await self._swap(group, cleaned)
@@ -351,10 +356,15 @@ async def _batches(segment: Segment) -> AsyncIterator[tuple[memoryview, BatchHea
         data = memoryview(segment.file.read(position, want))
         done = 0
         for at, header in iterate_batches(data):
+            if not crc_matches(data, header, at):
+                raise Damaged(segment.file.path, header.base_offset)
             done = at + header.size
             yield data[at:done], header
         position += done
-        want = _SLICE_BYTES if done else read_header(data).size  # a batch larger than a slice
+        larger = 0 if done else read_header(data).size  # a batch larger than a slice
+        if not done and not want < larger <= segment.size - position:
+            raise Damaged(segment.file.path, segment.base_offset)
+        want = max(_SLICE_BYTES, larger)
         await asyncio.sleep(0)
 
 

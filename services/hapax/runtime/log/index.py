@@ -10,7 +10,12 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import islice
+from operator import lt
 from typing import Final
+
+from crc32c import crc32c
 
 from hapax.runtime.log.durable import sync_file
 from hapax.runtime.ports import Disk
@@ -28,7 +33,7 @@ _HIGH: Final = 1 if sys.byteorder == "little" else 0
 class OffsetIndex:
     """Last offset of a batch -> position of that batch, for a batch every `index.interval.bytes`."""
 
-    __slots__ = ("_disk", "_flushed", "_loaded", "base_offset", "path", "positions", "relative_offsets")
+    __slots__ = ("_disk", "_flushed", "_loaded", "base_offset", "path", "positions", "relative_offsets", "suspect")
 
     def __init__(self, disk: Disk, path: str, base_offset: int, *, loaded: bool) -> None:
         self._disk = disk
@@ -36,6 +41,8 @@ class OffsetIndex:
         self.base_offset = base_offset
         self.relative_offsets = array("I")
         self.positions = array("I")
+        self.suspect = False
+        """Its entries are not in order: it is to be made anew before anybody relies on it."""
         self._loaded = loaded
         self._flushed = 0
 
@@ -65,6 +72,7 @@ class OffsetIndex:
             both.byteswap()
         self.relative_offsets, self.positions = both[::2], both[1::2]
         self._loaded = True
+        self.suspect = not (_rises(self.relative_offsets) and _rises(self.positions))
         self._flushed = len(self.positions)
 
     def unload(self) -> None:
@@ -73,6 +81,27 @@ class OffsetIndex:
             self.relative_offsets, self.positions = array("I"), array("I")
             self._loaded = False
             self._flushed = 0
+
+    def marks(self, start: int, end: int) -> dict[int, int]:
+        """Position -> last offset of the indexed batches that begin in [start, end)."""
+        first, last = bisect_left(self.positions, start), bisect_left(self.positions, end)
+        if end >= 2**32:
+            last = len(self.positions)
+        offsets = self.relative_offsets[first:last]
+        return {at: self.base_offset + offset for at, offset in zip(self.positions[first:last], offsets, strict=True)}
+
+    def digest(self) -> int:
+        """Tells one content from another."""
+        return crc32c(self.positions.tobytes(), crc32c(self.relative_offsets.tobytes()))
+
+    def take(self, entries: Sequence[tuple[int, int]], end: int) -> None:
+        """Replaces the entries of batches below the position `end` by these: (last offset, position)."""
+        kept = [(o, p) for p, o in self.marks(end, 2**32).items()] if not self.suspect else []
+        everything = [*entries, *kept]
+        self.relative_offsets = array("I", [offset - self.base_offset for offset, _ in everything])
+        self.positions = array("I", [position for _, position in everything])
+        self.suspect = False
+        self._loaded, self._flushed = True, 0
 
     def position_before(self, offset: int) -> int:
         """Where to begin a scan for the batch that holds `offset`: the last indexed batch that ends below it, or 0."""
@@ -159,6 +188,21 @@ class TimeIndex:
             self._loaded = False
             self._flushed = 0
 
+    def marks(self) -> dict[int, int]:
+        """Offset -> greatest timestamp up to it."""
+        return {
+            self.base_offset + at: timestamp
+            for timestamp, at in zip(self.timestamps, self.relative_offsets, strict=True) if timestamp >= 0
+        }
+
+    def take(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Replaces everything: (greatest timestamp so far, its offset)."""
+        self.timestamps, self.relative_offsets = array("q"), array("I")
+        self._loaded, self._flushed = True, 0
+        for timestamp, offset in entries:
+            if timestamp >= 0:
+                self.add(timestamp, offset)
+
     def last(self) -> tuple[int, int] | None:
         """(greatest timestamp, its offset), without loading the file."""
         if self._loaded:
@@ -199,6 +243,10 @@ class TimeIndex:
             except OSError:
                 self._flushed = min(self._flushed, at)
                 raise
+
+
+def _rises(numbers: array[int]) -> bool:
+    return all(map(lt, numbers, islice(numbers, 1, None)))
 
 
 def _read_entries(disk: Disk, path: str, entry: int, *, last_only: bool = False) -> bytes:

@@ -31,6 +31,7 @@ from hapax.runtime.log.layout import (
 )
 from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.soundness import Damaged
 from hapax.runtime.log.txn_index import cut_aborted, read_aborted
 from hapax.runtime.ports import Disk
 
@@ -89,8 +90,6 @@ async def open_log(
         segment = Segment(disk, folder, base, config.index_interval_bytes, create=False)
         log.add_segment(segment)
         segment.load_max_timestamp()
-        if segment.size > config.index_interval_bytes and offset_name(base, INDEX) not in present:
-            await _rebuild_index(segment)
     if not bases:
         log.create([])
     recovery = Recovery()
@@ -106,6 +105,12 @@ async def open_log(
         log.active.first_timestamp = log.active.time_index.timestamps[0]
     log.opened()
     recovery.end_offset = log.end_offset
+    for segment in log.segments:
+        if segment.size > config.index_interval_bytes and offset_name(segment.base_offset, INDEX) not in present:
+            segment.load_indexes()
+            if not len(segment.index):
+                segment.index.suspect = True
+                await log.survey(segment)
     return log, recovery
 
 
@@ -173,8 +178,7 @@ def _place_of(log: SegmentLog, offset: int) -> tuple[int, int] | None:
 
 
 async def replay_again(log: SegmentLog, offset: int, replay: Callable[[BatchHeader, memoryview, int], None]) -> None:
-    """Replays the log from `offset`, a boundary of batches, to its end, after it was cut. What is there was checked
-    when it came. Raises OSError."""
+    """Replays the log from `offset`, a boundary of batches, to its end, after it was cut. Raises OSError, Damaged."""
     found = _place_of(log, offset)
     at, position = (len(log.segments), 0) if found is None else found
     for segment in log.segments[at:]:
@@ -184,10 +188,15 @@ async def replay_again(log: SegmentLog, offset: int, replay: Callable[[BatchHead
             chunk = memoryview(segment.file.read(position, want))
             done = 0
             for start, header in iterate_batches(chunk):
+                if not crc_matches(chunk, header, start):
+                    raise Damaged(segment.file.path, header.base_offset)
                 replay(header, chunk, start)
                 done = start + header.size
             position += done
-            want = _CHUNK if done else read_header(chunk).size
+            larger = 0 if done else read_header(chunk).size
+            if not done and not want < larger <= segment.size - position:
+                raise Damaged(segment.file.path, segment.base_offset)
+            want = max(_CHUNK, larger)
         position = 0
 
 
@@ -235,21 +244,6 @@ async def _epochs_of_batches(log: SegmentLog) -> list[tuple[int, int]]:
     return epochs
 
 
-async def _rebuild_index(segment: Segment) -> None:
-    """For a closed segment whose index is missing, as after a copy of the logs alone."""
-    for index in (segment.index, segment.time_index):
-        segment.disk.remove(index.path)
-    segment.load_indexes()
-    position = 0
-    while (place := segment.place_at(position)) is not None and place.end <= segment.size:
-        segment.note(position, place.size, place.last_offset, place.max_timestamp)
-        position = place.end
-        if len(segment.index) % 256 == 0:
-            await asyncio.sleep(0)
-    segment.close_for_writing()
-    await segment.flush_indexes()
-
-
 class _Scan:
     """The walk over everything after the snapshot."""
 
@@ -271,6 +265,7 @@ class _Scan:
                 break
             segment.load_indexes()
             segment.forget_indexed_from(position, self.expected)
+            segment.sound.cut(position)  # checked and written again
             cut_aborted(log.disk, segment.path(TXN_INDEX), self.expected)
             scanned.append(segment)
             whole = await self._scan_segment(segment, position)

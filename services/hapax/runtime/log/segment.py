@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from hapax.codec.batch import HEADER_SIZE, LENGTH_END
 from hapax.runtime.log.index import OffsetIndex, TimeIndex
 from hapax.runtime.log.layout import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
+from hapax.runtime.log.soundness import Damage, Sound
 from hapax.runtime.ports import Disk, File
 
 _WINDOW: Final = 4096
@@ -40,9 +41,9 @@ class Segment:
     when it is dropped and nobody holds it."""
 
     __slots__ = (
-        "_dropped", "_ending", "_holders", "_roll_age", "_since_index", "base_offset", "disk", "file",
-        "first_timestamp", "folder",
-        "index", "interval", "max_timestamp", "max_timestamp_offset", "roll_after", "time_index",
+        "_digest", "_dropped", "_ending", "_holders", "_modified", "_roll_age", "_since_index", "base_offset",
+        "damage", "disk", "file", "first_timestamp", "folder", "index", "interval", "max_timestamp",
+        "max_timestamp_offset", "roll_after", "sound", "surveyed_ms", "time_index",
     )
 
     def __init__(
@@ -63,6 +64,12 @@ class Segment:
         """Maximum timestamp of the first batch, from which the segment's age counts; -1: not known (yet)."""
         self.roll_after = _NEVER
         """A batch with a greater timestamp goes to a new segment."""
+        self.sound = Sound(0 if create else self.file.size())
+        self.damage: Damage | None = None
+        self.surveyed_ms = -1
+        """When it was last checked as a whole; -1: not yet."""
+        self._modified = -1 if create else self.file.modified()
+        self._digest: int | None = None
         self._roll_age = _NEVER
         self._since_index = 0
         self._holders = 0
@@ -107,6 +114,37 @@ class Segment:
         if not self.index.loaded:
             self.index.load()
             self.time_index.load()
+            if self._digest is not None and self._digest != self.index.digest():
+                self.sound.doubt()  # what the checks found was found with another index
+            self._digest = None
+
+    def unload_indexes(self) -> None:
+        """Frees their memory, as far as they are in their files."""
+        if self.index.loaded and self.index.flushed:
+            self._digest = self.index.digest()
+        self.index.unload()
+        self.time_index.unload()
+
+    def take_indexes(
+        self, entries: Sequence[tuple[int, int]], time_entries: Sequence[tuple[int, int]], end: int
+    ) -> None:
+        """Indexes made anew from the batches below the position `end`."""
+        self.index.take(entries, end)
+        if end >= self.size:
+            self.time_index.take(time_entries)
+            self._set_max_timestamp()
+
+    def closed(self) -> None:
+        """Nothing is written to it any more."""
+        self._modified = self.file.modified()
+
+    def was_touched(self) -> bool:
+        """Somebody else has written to the closed file since this was asked last."""
+        modified = self.file.modified()
+        if modified == self._modified:
+            return False
+        self._modified = modified
+        return True
 
     async def warm_indexes(self) -> None:
         """As `load_indexes`, without waiting for the device on the loop."""
@@ -136,6 +174,7 @@ class Segment:
     def truncate(self, position: int, offset: int) -> None:
         """Cuts everything from `position` on, where the batch of `offset` began."""
         self.file.truncate(position)
+        self.sound.cut(position)
         self.forget_indexed_from(position, offset)
 
     def forget_indexed_from(self, position: int, offset: int) -> None:

@@ -7,6 +7,7 @@ which recovery starts. A name, an index entry or a snapshot is never ahead of th
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -23,6 +24,8 @@ from hapax.runtime.log.layout import (
     offset_name,
 )
 from hapax.runtime.log.segment import LogRange, Place, Segment
+from hapax.runtime.log.soundness import Damage, Damaged, Pace
+from hapax.runtime.log.survey import check, survey
 from hapax.runtime.log.txn_index import append_aborted, cut_aborted
 from hapax.runtime.ports import Disk
 
@@ -41,7 +44,7 @@ _PROBE: Final = 64 << 10
 
 
 class Cold(Exception):
-    """The range to read is not in memory: `await log.warm(cold)`, then read again (rule 18)."""
+    """The range to read is not in memory, or not known to be sound: `await log.warm(cold)`, then read again."""
 
     def __init__(self, segment: Segment, position: int, size: int) -> None:
         super().__init__()
@@ -88,6 +91,14 @@ class SegmentLog:
         """Called with the new segment's base offset, before anything is appended to it."""
         self.committed_offset = 0
         """The newest snapshot at or below it is kept: nothing below is ever cut, so a cut log can start from there."""
+        self.on_damage: Callable[[Damage], None] | None = None
+        """Hears of bytes that are not what was written."""
+        self.on_misled: Callable[[Segment], None] | None = None
+        """Hears of an index that said what is not so, and was made anew."""
+        self.leader_epochs: Callable[[], Sequence[tuple[int, int]]] = tuple
+        """(leader epoch, its first offset): no CRC covers what a batch says of its epoch."""
+        self.cuts = 0
+        """Rises whenever bytes are taken away."""
         self.pinned = False
         """Closed segments must stay for now: compaction is reading them."""
         self._active: Segment
@@ -101,7 +112,7 @@ class SegmentLog:
         self._recent_offsets: list[int] = []
         self._recent_positions: list[int] = []
         self._written_from = 0
-        self._cuts = 0
+        self._surveys: dict[Segment, asyncio.Task[None]] = {}
 
     # --- make and open --------------------------------------------------------------------------------------------
 
@@ -198,6 +209,7 @@ class SegmentLog:
         segment = Segment(self.disk, self.folder, self.end_offset, self.config.index_interval_bytes, create=True)
         segment.file.truncate(0)
         self._active.close_for_writing()
+        self._active.closed()
         if self._active not in self._unindexed:
             self._unindexed.append(self._active)
         self.add_segment(segment)
@@ -240,7 +252,7 @@ class SegmentLog:
             segment.hold()
             if segment not in self._unindexed:
                 self._unindexed.append(segment)
-        return Unsynced(segments, [segment.size for segment in segments], self.end_offset, self._cuts)
+        return Unsynced(segments, [segment.size for segment in segments], self.end_offset, self.cuts)
 
     def release(self, unsynced: Unsynced) -> None:
         for segment in unsynced.segments:
@@ -249,7 +261,7 @@ class SegmentLog:
     def finish_sync(self, unsynced: Unsynced) -> None:
         synced = dict(zip(map(id, unsynced.segments), unsynced.sizes, strict=True))
         self._unsynced = [s for s in self._unsynced if synced.get(id(s)) != s.size]
-        if unsynced.end_offset > self.synced_offset and unsynced.cuts == self._cuts:
+        if unsynced.end_offset > self.synced_offset and unsynced.cuts == self.cuts:
             self.synced_offset = unsynced.end_offset
 
     @property
@@ -316,19 +328,30 @@ class SegmentLog:
 
         `start_offset <= offset <= end_offset <= self.end_offset`, and `end_offset` is a boundary of batches. With
         `at_least_one`, a first batch that is larger than `max_bytes` is returned all the same: a reader always
-        makes progress. Raises Cold unless `warmed`.
+        makes progress. Raises Cold for what is not in memory (unless `warmed`) or was never checked by this process,
+        and Damaged.
         """
         at = bisect_right(self._bases, offset) - 1
         while True:
             if offset >= end_offset:
                 return Fetched(None, offset)
             segment = self.segments[at]
-            if not warmed and not self._is_warm(segment, offset):
-                self._check_cached(segment, offset, max_bytes)
-            segment.load_indexes()
+            if self._is_warm(segment, offset):
+                return self._cut(at, offset, self._position(at, offset), max_bytes, end_offset, at_least_one)
+            if segment.damage is not None:
+                return self._read_beside(segment.damage, at, offset, max_bytes, end_offset, warmed=warmed)
+            begin = self._require(segment, offset, max_bytes, warmed=warmed)
             start = self._position(at, offset)
             if start < segment.size:
-                return self._cut(at, offset, start, max_bytes, end_offset, at_least_one)
+                fetched = self._cut(at, offset, start, max_bytes, end_offset, at_least_one)
+                stop = start if fetched.range is None else start + fetched.range.size
+                if not segment.sound.covers(begin, stop):
+                    if fetched.range is not None:
+                        fetched.range.release()
+                    raise Cold(segment, begin, max(1, stop - begin))
+                return fetched
+            if segment.size and not segment.sound.covers(begin, segment.size):
+                raise Cold(segment, begin, segment.size - begin)
             at += 1  # Compaction left nothing at the end of this segment.
             if at == len(self.segments):
                 return Fetched(None, end_offset)
@@ -388,16 +411,53 @@ class SegmentLog:
         position = segment.index.position_before(offset)
         return position >= self._written_from and segment.size - position <= _WARM_BYTES
 
-    def _check_cached(self, segment: Segment, offset: int, max_bytes: int) -> None:
+    def _require(self, segment: Segment, offset: int, max_bytes: int, *, warmed: bool) -> int:
+        """Where the search for `offset` begins; from there on everything is sound and (unless `warmed`) in memory, as
+        far as most reads go. Raises Cold."""
         if not segment.index.loaded:
-            raise Cold(segment, -1, 0)
+            if not warmed:
+                raise Cold(segment, -1, 0)
+            segment.load_indexes()
+        if segment is not self._active and segment.was_touched():
+            segment.sound.doubt()
         position = segment.index.position_before(offset)
         size = min(max_bytes + _PROBE, segment.size - position)
-        if size > 0 and not segment.file.is_cached(position, size):
+        if size <= 0:
+            if segment.size == 0:
+                return 0
+            segment.index.suspect = True  # it leads beyond the end
+        if segment.index.suspect:
+            raise Cold(segment, 0, segment.size)
+        if not segment.sound.covers(position, position + size):
             raise Cold(segment, position, size)
+        if not warmed and not segment.file.is_cached(position, size):
+            raise Cold(segment, position, size)
+        return position
+
+    def _read_beside(
+        self, damage: Damage, at: int, offset: int, max_bytes: int, end_offset: int, *, warmed: bool
+    ) -> Fetched:
+        """What a damaged segment still has of it. Raises Damaged, Cold."""
+        segment = self.segments[at]
+        run = damage.run_of(offset)
+        if run is None:
+            raise Damaged(damage.path, offset)
+        begin = segment.index.position_before(offset)
+        first = segment.find(offset, begin if run.start <= begin < run.end else run.start)
+        if first is None or first.position >= run.end or first.base_offset >= end_offset:
+            return Fetched(None, offset)
+        stop, place = first.end, segment.place_at(first.end)
+        while place is not None and place.end <= min(run.end, first.position + max_bytes):
+            if place.base_offset >= end_offset:
+                break
+            stop, place = place.end, segment.place_at(place.end)
+        if not warmed and not segment.file.is_cached(first.position, stop - first.position):
+            raise Cold(segment, first.position, stop - first.position)
+        next_offset = run.next_offset if stop >= run.end or place is None else place.base_offset
+        return Fetched(LogRange(segment, first.position, stop - first.position), min(next_offset, end_offset))
 
     async def warm(self, cold: Cold) -> None:
-        """Brings what a read was missing into memory, off the loop."""
+        """Brings what a read was missing into memory, off the loop, and checks it. Raises OSError."""
         segment = cold.segment
         segment.hold()
         try:
@@ -405,16 +465,43 @@ class SegmentLog:
                 await segment.warm_indexes()
                 self._unload_others(segment)
             else:
-                await segment.file.read_ahead(cold.position, cold.size)
+                await check(self, segment, cold.position, cold.size)
         finally:
             segment.release()
+
+    async def survey(self, segment: Segment, pace: Pace | None = None) -> None:
+        """Checks a segment and its indexes as a whole. Raises OSError, SyncFailed."""
+        task = self._surveys.get(segment)
+        if task is None:
+            segment.hold()
+            task = self._surveys[segment] = asyncio.get_running_loop().create_task(
+                survey(self, segment, pace), name="survey")
+
+            def ended(task: asyncio.Task[None]) -> None:
+                del self._surveys[segment]
+                segment.release()
+
+            task.add_done_callback(ended)
+        await asyncio.shield(task)
+
+    def found_damage(self, damage: Damage) -> None:
+        if self.on_damage is not None:
+            self.on_damage(damage)
+
+    def found_misled(self, segment: Segment) -> None:
+        if self.on_misled is not None:
+            self.on_misled(segment)
+
+    @property
+    def damages(self) -> list[Damage]:
+        return [segment.damage for segment in self.segments if segment.damage is not None]
 
     def _unload_others(self, segment: Segment) -> None:
         """Keeps the indexes of the active segment and of two closed ones in memory."""
         closed = [s for s in self.segments[:-1] if s.index.loaded and s is not segment and s not in self._unindexed]
         for other in closed[:-1]:
-            other.index.unload()
-            other.time_index.unload()
+            if other.damage is None and other not in self._surveys:
+                other.unload_indexes()
 
     def base_after(self, segment: Segment) -> int:
         """Where the next segment begins; for the active one, where the log ends."""
@@ -512,7 +599,7 @@ class SegmentLog:
         start. What the indexes of aborted transactions say from there on is removed. Nothing may be at work in the
         log beside a sync. Raises OSError.
         """
-        self._cuts += 1
+        self.cuts += 1
         for snapshot in [at for at in self.snapshot_offsets if at > offset]:
             self.disk.remove(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}")
             self.snapshot_offsets.remove(snapshot)
@@ -538,7 +625,7 @@ class SegmentLog:
 
     def restart_at(self, offset: int) -> None:
         """Removes everything and begins anew at `offset`, above what there was. Durable with the next sync."""
-        self._cuts += 1
+        self.cuts += 1
         for snapshot in self.snapshot_offsets:
             self.disk.remove(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}")
         self.snapshot_offsets.clear()
@@ -560,6 +647,8 @@ class SegmentLog:
         """Recovery scanned these segments and wrote them again: now they become durable, before they count."""
         self._unsynced = list(scanned)
         self._unindexed = list(scanned)
+        for segment in scanned:
+            segment.closed()
         self._want_folder_synced(self.folder)
         await self.sync()
         self.synced_offset = self.end_offset
@@ -568,6 +657,7 @@ class SegmentLog:
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
         """Puts a compacted segment in the place of the closed ones that it was made of (same base offset as the
         first). Their files have been renamed over or are removed here."""
+        new.closed()
         at = self.segments.index(old[0])
         self.segments[at : at + len(old)] = [new]
         self._bases[at : at + len(old)] = [new.base_offset]

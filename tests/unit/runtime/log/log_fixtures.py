@@ -11,7 +11,7 @@ from hapax.core.partition import AbortedTransaction
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.recovery import Recovery, open_log
-from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.segment_log import Cold, Fetched, SegmentLog
 
 FOLDER = "t-0"
 
@@ -48,6 +48,15 @@ def append(log: SegmentLog, records: int = 1, size: int = 100, timestamp: int = 
     made = batch(base, records, size, timestamp)
     log.append(made, base, base + records - 1, timestamp)
     return base
+
+
+async def read(log: SegmentLog, offset: int, max_bytes: int, end: int | None = None) -> Fetched:
+    """As a reader does it: what is cold or unchecked is warmed."""
+    while True:
+        try:
+            return log.read(offset, max_bytes, log.end_offset if end is None else end)
+        except Cold as cold:
+            await log.warm(cold)
 
 
 async def reopen(

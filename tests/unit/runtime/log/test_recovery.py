@@ -10,13 +10,13 @@ from hapax.runtime.disk import RealDisk, RealFile
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import LEADER_EPOCH_CHECKPOINT
 from hapax.runtime.log.segment_log import SegmentLog
-from unit.runtime.log.log_fixtures import FOLDER, append, batch, reopen
+from unit.runtime.log.log_fixtures import FOLDER, append, batch, read, reopen
 
 
-def whole_log(log: SegmentLog) -> list[int]:
+async def whole_log(log: SegmentLog) -> list[int]:
     offset, seen = log.start_offset, []
     while offset < log.end_offset:
-        fetched = log.read(offset, 1 << 20, log.end_offset, warmed=True)
+        fetched = await read(log, offset, 1 << 20)
         assert fetched.range is not None
         seen += [h.base_offset for _, h in iterate_batches(fetched.range.read())]
         offset = fetched.next_offset
@@ -38,7 +38,7 @@ async def test_a_clean_stop_reads_no_log(log: SegmentLog, disk: RealDisk, monkey
     assert (state.restored_at, state.replayed) == (200, [])
     assert again.active.max_timestamp == 1199
     append(again)
-    assert whole_log(again) == list(range(201))
+    assert await whole_log(again) == list(range(201))
 
 
 async def test_after_a_crash_only_the_part_behind_the_snapshot_is_scanned(log: SegmentLog, disk: RealDisk) -> None:
@@ -52,7 +52,7 @@ async def test_after_a_crash_only_the_part_behind_the_snapshot_is_scanned(log: S
     assert (state.restored_at, state.replayed) == (200, list(range(200, 270)))
     assert (recovery.scanned_bytes, recovery.scanned_batches, recovery.truncated_bytes) == (7000, 70, 0)
     assert (again.end_offset, again.synced_offset) == (270, 270)
-    assert whole_log(again) == list(range(270))
+    assert await whole_log(again) == list(range(270))
 
 
 async def test_indexes_after_a_scan_are_those_of_live_operation(log: SegmentLog, disk: RealDisk) -> None:
@@ -78,7 +78,7 @@ async def test_a_torn_tail_is_cut(log: SegmentLog, disk: RealDisk) -> None:
     assert (recovery.truncated_bytes, recovery.truncated_why) == (77, "a torn batch")
     assert (again.end_offset, again.active.size) == (10, 1000)
     append(again)
-    assert whole_log(again) == list(range(11))
+    assert await whole_log(again) == list(range(11))
 
 
 async def test_a_damaged_batch_and_what_follows_it_are_cut(disk: RealDisk) -> None:
@@ -96,7 +96,7 @@ async def test_a_damaged_batch_and_what_follows_it_are_cut(disk: RealDisk) -> No
     assert [s.base_offset for s in again.segments] == [0, 10]
     for _ in range(9):
         append(again)
-    assert whole_log(again) == list(range(22))
+    assert await whole_log(again) == list(range(22))
 
 
 async def test_a_batch_of_offsets_that_were_there_before_is_cut(log: SegmentLog, disk: RealDisk) -> None:
@@ -234,7 +234,7 @@ async def test_a_missing_index_is_made_again(disk: RealDisk) -> None:
     disk.remove(f"{FOLDER}/{0:020d}.index")
     again, _, _ = await reopen(disk, clean=True, config=config)
     assert list(again.segments[0].index.positions) == positions
-    assert whole_log(again) == list(range(1500))
+    assert await whole_log(again) == list(range(1500))
 
 
 async def test_aborted_transactions_come_from_the_files_below_the_scan(log: SegmentLog, disk: RealDisk) -> None:

@@ -1,0 +1,134 @@
+"""Damaged replicas: said loudly, never served, and replaced by a whole copy where there is one.
+
+What is to be done is decided by `hapax.core.damage`. Before a replica leaves the in-sync set its leader has to forget
+what it said it has: a fetch that is still on its way must not bring it back in, for soon it has nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from hapax.broker.partitions import PartitionSet
+from hapax.broker.replica import Replica
+from hapax.core.damage import Remedy, remedy, without
+from hapax.core.types import TopicIdPartition
+from hapax.kafka.events import EventLog
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import Partition
+from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.log.soundness import Damage
+from hapax.runtime.ports import Compare, MetadataStore, MetadataUnavailable, Put, Task
+from hapax.runtime.registration import Registration
+
+log = telemetry.logger("damage")
+
+_SOON_S: Final = 0.05
+_AGAIN_S: Final = 1.0
+
+
+class Healing:
+    """`found` is `replica.Shared.damaged`; the rest happens by itself."""
+
+    def __init__(self, partitions: PartitionSet, store: MetadataStore) -> None:
+        self.found_total = 0
+        self.replaced_total = 0
+        self.registration: Registration | None = None
+        self.events: EventLog | None = None
+        self._partitions = partitions
+        self._store = store
+        self._damaged: dict[TopicIdPartition, tuple[Replica, Task]] = {}
+        self._departed: set[Replica] = set()
+        self._kept: set[Replica] = set()
+
+    def found(self, replica: Replica, damage: Damage) -> None:
+        self.found_total += 1
+        readable = sum(run.end - run.start for run in damage.runs)
+        log.error(
+            "a segment is damaged: its bytes are not those that were written", partition=replica.name,
+            file=damage.path, position=damage.position, offset=damage.offset, reason=damage.reason,
+            readable_bytes=readable, leads=replica.serving,
+        )
+        if self.events is not None:
+            self.events.record(
+                "damage_found", topic=replica.topic, partition=replica.index, file=damage.path,
+                position=damage.position, offset=damage.offset, reason=damage.reason,
+            )
+        known = self._damaged.get(replica.id)
+        if known is None or known[0] is not replica:
+            task = asyncio.get_running_loop().create_task(self._heal(replica), name="healing")
+            self._damaged[replica.id] = replica, task
+            task.add_done_callback(_say_failure)
+
+    async def close(self) -> None:
+        tasks = [task for _, task in self._damaged.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _is_there(self, replica: Replica) -> bool:
+        return self._partitions.replicas.get(replica.id) is replica and bool(replica.log.damages)
+
+    async def _heal(self, replica: Replica) -> None:
+        delay = 0.0
+        while replica.log.damages and self._partitions.replicas.get(replica.id) in (replica, None):
+            await asyncio.sleep(delay)
+            delay = _AGAIN_S
+            if self._is_there(replica):  # else it is just being opened
+                try:
+                    delay = await self._step(replica)
+                except MetadataUnavailable as error:
+                    log.warning("the store cannot be told of a damaged replica", partition=replica.name, error=error)
+        self._departed.discard(replica)
+        self._kept.discard(replica)
+        if self._damaged[replica.id][0] is replica:
+            del self._damaged[replica.id]
+
+    async def _step(self, replica: Replica) -> float:
+        """Seconds until the next one."""
+        partitions, view = self._partitions, self._partitions.view
+        assigned = view.partition(*replica.id)
+        if assigned is None or self.registration is None:
+            return _AGAIN_S
+        me, record = self.registration.record.node_id, assigned.record
+        what = remedy(me, record, view.live_brokers(), departed=replica in self._departed)
+        if what is Remedy.LEAVE:
+            if partitions.fetchers.halt(replica):
+                await self._leave(replica, assigned, self.registration)
+            return _SOON_S
+        if what is Remedy.DISCARD:
+            log.warning(
+                "a damaged replica is replaced by a new copy of its leader's", partition=replica.name,
+                leader=record.leader,
+            )
+            self.replaced_total += 1
+            partitions.discard(replica)
+            return _AGAIN_S
+        if me in record.isr:
+            self._departed.discard(replica)
+            if replica.halted:
+                partitions.fetchers.resume(replica)
+            if replica not in self._kept:
+                self._kept.add(replica)
+                log.error(
+                    "no other copy is in sync: the damaged one is kept, and refuses what it cannot read",
+                    partition=replica.name,
+                )
+            return _AGAIN_S
+        return _SOON_S
+
+    async def _leave(self, replica: Replica, assigned: Partition, registration: Registration) -> None:
+        """Out of the in-sync set, or out of reach of a write that would bring it in."""
+        key = self._partitions.view.keys.partition(*replica.id)
+        me = registration.record.node_id
+        outcome = await write_changes(self._store, registration.fence(), [Change(
+            (Compare(key, "mod_revision", assigned.mod_revision),), (Put(key, without(me, assigned.record).encode()),),
+        )])
+        if outcome.done:
+            self._departed.add(replica)
+            log.warning("a damaged replica has left the in-sync set", partition=replica.name, led=replica.serving)
+
+
+def _say_failure(task: Task) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a damaged replica is not looked after any more", exc_info=error)
