@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -128,8 +129,9 @@ class _Run:
         self.log.pinned = True
         try:
             for segment in self.dirty:
-                async for batch, header in _batches(segment):
-                    self._note_latest(batch, header)
+                async with aclosing(_batches(segment)) as batches:
+                    async for batch, header in batches:
+                        self._note_latest(batch, header)
             for group in self._groups():
                 result.bytes_before += sum(segment.size for segment in group)
                 result.bytes_after += await self._replace(group)
@@ -196,12 +198,13 @@ class _Run:
         self.forgotten.clear()
         self.crc = 0
         for segment in group:
-            async for batch, header in _batches(segment):
-                kept = self._kept(batch, header)
-                if kept is not None:
-                    position = cleaned.file.append([kept])
-                    self.crc = crc32c(kept, self.crc)
-                    cleaned.note(position, len(kept), header.last_offset, header.max_timestamp)
+            async with aclosing(_batches(segment)) as batches:
+                async for batch, header in batches:
+                    kept = self._kept(batch, header)
+                    if kept is not None:
+                        position = cleaned.file.append([kept])
+                        self.crc = crc32c(kept, self.crc)
+                        cleaned.note(position, len(kept), header.last_offset, header.max_timestamp)
         cleaned.close_for_writing()
 
     def _kept(self, batch: memoryview, header: BatchHeader) -> bytes | memoryview | None:
@@ -348,7 +351,7 @@ _Record = tuple[int, int, int, bytes | None, bool]
 price of a named one, on a path that sees every record of a coordinator's log."""
 
 
-async def _batches(segment: Segment) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
+async def _batches(segment: Segment) -> AsyncGenerator[tuple[memoryview, BatchHeader], None]:
     """The batches of a segment; the loop turns after each slice."""
     position, want = 0, _SLICE_BYTES
     while position < segment.size:
