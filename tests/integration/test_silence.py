@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -12,6 +13,8 @@ import pytest
 from confluent_kafka import Producer
 
 from hapax.cli.local.cluster import LocalCluster
+from hapax.client import Consumer
+from hapax.client import Producer as NativeProducer
 from integration.test_replication import REPLICATED, TIMEOUT, all_in_sync, make_topic, partition_of, read
 from integration.waiting import wait_until
 
@@ -84,3 +87,62 @@ def test_a_frozen_coordinators_transactions_go_on_elsewhere(three: LocalCluster)
         transaction(three, name)
     everything = [name.encode() for name in names]
     assert read(three, "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), everything * 3)
+
+
+@pytest.mark.parametrize("name", ["broker-0", "coordinator-0"])
+async def test_native_clients_go_on_without_waiting_for_their_request_timeout(three: LocalCluster, name: str) -> None:
+    await asyncio.to_thread(make_topic, three, "t", PARTITIONS)
+    servers = {"bootstrap.servers": _servers(three, ""), "request.timeout.ms": 40_000}
+    slowest: dict[str, float] = {}
+    written: list[bytes] = []
+    read_: list[bytes] = []
+    over = asyncio.Event()
+
+    async def produce(transactional_id: str) -> None:
+        mine = {"transactional.id": transactional_id} if transactional_id else {}
+        async with NativeProducer({**servers, **mine, "delivery.timeout.ms": 60_000}) as producer:
+            number = 0
+            while not over.is_set():
+                began = time.monotonic()
+                values = [f"{transactional_id}-{number + partition}".encode() for partition in range(PARTITIONS)]
+                if transactional_id:
+                    producer.begin()
+                sent = [await producer.send("t", value, partition=p) for p, value in enumerate(values)]
+                await asyncio.gather(*sent)
+                if transactional_id:
+                    await producer.commit()
+                written.extend(values)
+                number += PARTITIONS
+                slowest[transactional_id] = max(slowest.get(transactional_id, 0.0), time.monotonic() - began)
+                await asyncio.sleep(0.01)
+
+    async def consume() -> None:
+        async with Consumer({**servers, "isolation.level": "read_committed"}) as consumer:
+            consumer.assign([("t", p) for p in range(PARTITIONS)])
+            await consumer.seek_to_beginning()
+            last = time.monotonic()
+            while not all(writer.done() for writer in writers) or len(read_) < len(written):
+                if records := await consumer.poll(100):
+                    slowest["reader"] = max(slowest.get("reader", 0.0), time.monotonic() - last)
+                    last = time.monotonic()
+                read_.extend(record.value or b"" for record in records)
+
+    writers = [asyncio.ensure_future(produce(transactional_id)) for transactional_id in ("", "a", "b")]
+    tasks = [*writers, asyncio.ensure_future(consume())]
+    try:
+        async with asyncio.timeout(60):
+            while len(slowest) < 4:
+                await asyncio.sleep(0.05)
+            with await asyncio.to_thread(frozen, three, name):
+                await asyncio.sleep(WITHIN_S)  # longer than any of them is kept waiting
+                before = len(written)
+                while len(written) == before:
+                    await asyncio.sleep(0.05)
+            over.set()
+            await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(seconds < 2 * WITHIN_S for seconds in slowest.values()), slowest
+    assert sorted(read_) == sorted(written)

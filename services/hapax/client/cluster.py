@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from hapax.client.attention import Attention
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code, is_retriable
 from hapax.client.settings import Options
@@ -30,6 +31,8 @@ ALLOCATOR_TAG = 10001
 """On the answer itself: the `host:port` of a producer-id allocator (leases)."""
 CONTROLLER_TAG = 10002
 """The same of the acting controller."""
+_QUESTION_MS: Final = 1500
+"""What any node knows without asking others is not waited for any longer: another one is asked."""
 
 
 class Leader(NamedTuple):
@@ -85,7 +88,7 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._wanted = asyncio.Event()
         self._rounds: list[asyncio.Future[None]] = []
-        self._refresher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._metadata_peer: Peer | None = None
         self._asking = asyncio.Lock()
         self._rpc: dict[str, RpcChannel] = {}
@@ -95,12 +98,13 @@ class Cluster:
     async def start(self) -> None:
         """Finds the cluster. Raises RetriableError where no bootstrap server answers in time."""
         await self.within(self.options["request.timeout.ms"], "finding the cluster", self._ask)
-        self._refresher = asyncio.ensure_future(self._refresh_for_ever())
+        self._tasks = [
+            asyncio.ensure_future(self._refresh_for_ever()), asyncio.ensure_future(Attention(self).run())]
 
     async def close(self) -> None:
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for task in self._peers.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()
@@ -186,7 +190,7 @@ class Cluster:
     async def _ask(self, everything: bool = False) -> dict[str, Topic]:
         names = None if everything else list(self._interesting)
         async with self._asking:
-            response = await self._from_any_node(lambda: self._metadata_request(names))
+            response = await self._from_any_node(lambda: self._metadata_request(names), _QUESTION_MS)
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
         self.cluster_id = response.cluster_id
@@ -217,12 +221,16 @@ class Cluster:
             partitions[p.partition_index] = leader
         return Topic(answer.name, answer.topic_id, partitions)
 
-    async def _from_any_node(self, request: Callable[[], Any]) -> Any:
-        """The answer of whichever node gives one first, asked in turn. Raises RetriableError."""
+    async def _from_any_node(self, request: Callable[[], Any], at_most_ms: int | None = None) -> Any:
+        """The answer of whichever node gives one first, asked in turn, each for request.timeout.ms or `at_most_ms`.
+        Raises RetriableError."""
         reasons = []
+        timeout_ms: int = self.options["request.timeout.ms"]
+        if at_most_ms is not None:
+            timeout_ms = min(timeout_ms, at_most_ms)
         if self._metadata_peer is not None and not self._metadata_peer.closed:
             try:
-                return await self._metadata_peer.call(request())
+                return await self._metadata_peer.call(request(), timeout_ms=timeout_ms)
             except PeerError as error:
                 reasons.append(str(error))
         known = list(self.nodes.values())
@@ -234,7 +242,7 @@ class Cluster:
                 if self._metadata_peer is not None:
                     self._metadata_peer.close()
                 self._metadata_peer = peer
-                return await peer.call(request())
+                return await peer.call(request(), timeout_ms=timeout_ms)
             except PeerError as error:
                 reasons.append(str(error))
         raise RetriableError("no node answers: " + "; ".join(reasons[-3:]), code=ErrorCode.NETWORK_EXCEPTION)
@@ -260,6 +268,9 @@ class Cluster:
             return None
         peer = task.result()
         return None if peer.closed else peer
+
+    def open_peers(self) -> list[tuple[tuple[int, Purpose], Peer]]:
+        return [(key, peer) for key in list(self._peers) if (peer := self.open_peer(*key)) is not None]
 
     async def peer(self, node_id: int, purpose: Purpose = "data") -> Peer:
         """A connection to a node, opened if need be; callers at the same time share it. Raises PeerError."""
@@ -287,6 +298,10 @@ class Cluster:
     def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
         self._coordinators.pop((kind, key), None)
 
+    def coordinated_by(self, node_id: int) -> list[tuple[CoordinatorKind, str]]:
+        """As far as this client knows."""
+        return [key for key, owner in self._coordinators.items() if owner == node_id]
+
     async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
         """The node that serves a group or transactional id. Raises HapaxError."""
         known = self._coordinators.get((kind, key))
@@ -295,7 +310,8 @@ class Cluster:
         key_type = 1 if kind == "transaction" else 0
         async with self._asking:
             response = await self._from_any_node(
-                lambda: messages.FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+                lambda: messages.FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key]),
+                _QUESTION_MS,
             )
         answer = response.coordinators[0] if response.coordinators else response
         if answer.error_code:

@@ -84,6 +84,8 @@ class _Pending(NamedTuple):
     decode: Callable[[memoryview], Any]
     answer: asyncio.Future[Any]
     timer: asyncio.TimerHandle
+    since_s: float
+    """On the loop's clock."""
 
 
 class Peer:
@@ -222,8 +224,9 @@ class Peer:
         if flexible and request.API_KEY != ApiVersionsRequest.API_KEY:
             decode = _skipping_tags(decode)
         timeout = self._timeout if timeout_ms is None else timeout_ms / 1000
-        timer = self._loop.call_later(timeout, self._expire, request.name)
-        self._pending.append(_Pending(correlation_id, request.name, decode, answer, timer))
+        now = self._loop.time()
+        timer = self._loop.call_at(now + timeout, self._expire, request.name)
+        self._pending.append(_Pending(correlation_id, request.name, decode, answer, timer, now))
         self._connection.send([header, *body])
         return answer
 
@@ -245,6 +248,10 @@ class Peer:
     @property
     def in_flight(self) -> int:
         return len(self._pending)
+
+    def waiting_s(self) -> float:
+        """How long the oldest request that is in flight has been so; 0: none is."""
+        return self._loop.time() - self._pending[0].since_s if self._pending else 0.0
 
     def unsent_bytes(self) -> int:
         return self._connection.unsent_bytes()

@@ -1,0 +1,62 @@
+"""Notices a node that does not answer while others have taken over from it.
+
+Without this, what was in flight to a node that stands still would wait for request.timeout.ms. Its connection is
+closed instead, so that idempotent batches, fetches and calls to a coordinator go on elsewhere. Nothing is concluded
+from slowness alone: a leader may well take its time, and only the cluster's word that it leads no more ends the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from hapax.client.errors import HapaxError
+
+if TYPE_CHECKING:
+    from hapax.client.cluster import Cluster, Purpose
+
+_LOOK_EVERY_S: Final = 1.0
+_PATIENCE_S: Final = 2.0
+_ANSWER_MS: Final = 3000
+
+
+class Attention:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            for (node_id, purpose), peer in self._cluster.open_peers():
+                patience_s = self._patience_s(purpose)
+                if peer.waiting_s() <= patience_s or not await self._replaced(node_id, purpose):
+                    continue
+                if peer.waiting_s() > patience_s:  # it has not answered meanwhile
+                    peer.close(f"node {node_id} does not answer, and others have taken over")
+
+    def _patience_s(self, purpose: Purpose) -> float:
+        long_poll_ms: int = self._cluster.options["fetch.max.wait.ms"] if purpose == "fetch" else 0
+        return _PATIENCE_S + long_poll_ms / 1000
+
+    async def _replaced(self, node_id: int, purpose: Purpose) -> bool:
+        cluster = self._cluster
+        if purpose == "coordinator":
+            return await self._coordinates_nothing(node_id)
+        await cluster.refreshed(_ANSWER_MS)
+        return all(
+            leader.node_id not in (node_id, -1)
+            for topic in cluster.topics.values() for leader in topic.partitions.values()
+        )
+
+    async def _coordinates_nothing(self, node_id: int) -> bool:
+        cluster = self._cluster
+        for kind, key in cluster.coordinated_by(node_id):
+            cluster.forget_coordinator(kind, key)
+            try:
+                if await cluster.coordinator(kind, key) == node_id:
+                    return False
+            except HapaxError:
+                return False
+        return True
+
