@@ -13,7 +13,7 @@ ONLY ?= *
 SCENE ?= lively
 SIM ?=
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants kube-binaries kube-up kube-down clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ test-one: setup ## one test or folder: make test-one T=tests/unit/core
 
 lint: setup ## ruff, mypy, import-linter, generated code and pages are current
 	@$(BIN)/ruff check
-	@$(BIN)/mypy services/hapax spark/hapax_spark scripts
+	@$(BIN)/mypy services/hapax spark/hapax_spark operator/hapax_operator scripts
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/generate_proto.py --check
 	@$(BIN)/python scripts/generate_docs.py --check
@@ -70,6 +70,15 @@ mutants: setup ## put some ninety bugs into a copy of the code, one by one: each
 
 chaos: setup ## faults on real processes, judged by the checker: make chaos MINUTES=10 ONLY='kill@*'
 	@PYTHONPATH=tests $(BIN)/python -m hapax_chaos --minutes $(MINUTES) --only '$(ONLY)'
+
+kube-binaries: ## a Kubernetes and helm from their Go modules, once, into the user's cache (needs Go; six to ten minutes)
+	@scripts/kubernetes/build.sh
+
+kube-up: setup ## a Kubernetes API with Hapax's resource definitions on loopback; prints its KUBECONFIG
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up
+
+kube-down: setup ## end it and forget what it held
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube down
 
 clean: ## remove what was built; the caches of packages and etcd stay
 	@rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -38,7 +38,7 @@ install_with_uv() { # uv is only a faster pip: anything that fails here is left 
 }
 
 bytecode() { # where PYTHONDONTWRITEBYTECODE is set, every process would compile all of it anew
-    .venv/bin/python -m compileall -q services spark
+    .venv/bin/python -m compileall -q services spark operator
 }
 
 etcd() {

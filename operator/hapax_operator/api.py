@@ -1,0 +1,163 @@
+"""The few calls to the Kubernetes API that the operator makes itself. Watching is kopf's.
+
+Every write of a resource names the uid that it is meant for, so that a resource of the same name that was made anew is
+never changed for its predecessor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import kopf
+from kopf import ConnectionInfo
+
+from hapax_operator.conditions import timestamp
+from hapax_operator.plan_topic import Note
+from hapax_operator.resources import FINALIZER, GROUP, KINDS, VERSION, Meta, Ref
+
+_TIMEOUT_S: Final = 10.0
+_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_MERGE: Final = "application/merge-patch+json"
+_JSON_PATCH: Final = "application/json-patch+json"
+
+
+class KubeUnavailable(Exception):
+    """Nobody answered, or the API server has other worries: the same call may succeed later."""
+
+
+class KubeRefused(Exception):
+    """The API server's own sentence. `code` is HTTP's."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+def login() -> ConnectionInfo:
+    """From the pod's service account, or from KUBECONFIG. Raises kopf.LoginError."""
+    settings = kopf.OperatorSettings()
+    found = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
+    if found is None:
+        raise kopf.LoginError("neither a service account nor KUBECONFIG says where the API server is")
+    return found
+
+
+class KubeApi:
+    """`start()` on the loop that uses it; `close()`."""
+
+    def __init__(self, connection: ConnectionInfo) -> None:
+        self._connection = connection
+        self._session: aiohttp.ClientSession | None = None
+        self.requests = 0
+        """How many were made."""
+
+    async def start(self) -> None:
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+            connector=aiohttp.TCPConnector(ssl=await asyncio.to_thread(self._connection.as_ssl_context)),
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    # --- resources
+
+    async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+        """The resource's body; None: there is none (any more)."""
+        try:
+            found: Mapping[str, Any] = await self._call("GET", _path(ref))
+        except KubeRefused as refused:
+            if refused.code == 404:
+                return None
+            raise
+        return found
+
+    async def put_status(self, meta: Meta, status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Merges these fields into the status (a value None removes one). Returns the resource's body as it is then;
+        None: the resource is gone."""
+        body = {"metadata": {"uid": meta.uid}, "status": dict(status)}
+        return await self._changed("PATCH", _path(meta.ref) + "/status", body, _MERGE)
+
+    async def set_finalizer(self, meta: Meta, wanted: bool) -> bool:
+        """Puts the operator's finalizer on or takes it off; others' stay. False: the resource is gone, or has changed
+        meanwhile and is to be looked at anew."""
+        body = await self.get(meta.ref)
+        if body is None or body["metadata"]["uid"] != meta.uid:
+            return False
+        finalizers = list(body["metadata"].get("finalizers") or ())
+        if (FINALIZER in finalizers) == wanted:
+            return True
+        after = [*finalizers, FINALIZER] if wanted else [each for each in finalizers if each != FINALIZER]
+        patch = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": body["metadata"]["resourceVersion"]},
+            {"op": "add", "path": "/metadata/finalizers", "value": after},
+        ]
+        return await self._changed("PATCH", _path(meta.ref), patch, _JSON_PATCH) is not None
+
+    async def record(self, meta: Meta, note: Note) -> None:
+        """An Event about the resource."""
+        now = datetime.now(UTC)
+        moment = timestamp(now).replace("Z", f".{now.microsecond:06}Z")
+        await self._call("POST", f"/apis/events.k8s.io/v1/namespaces/{meta.ref.namespace}/events", {
+            "metadata": {"generateName": meta.ref.name[:200].rstrip(".-") + "-", "namespace": meta.ref.namespace},
+            "regarding": {
+                "apiVersion": f"{GROUP}/{VERSION}", "kind": KINDS[meta.ref.plural], "name": meta.ref.name,
+                "namespace": meta.ref.namespace, "uid": meta.uid,
+            },
+            "type": note.type, "reason": note.reason, "note": note.message[:1024], "action": "Reconcile",
+            "eventTime": moment, "reportingController": "hapax.dev/operator", "reportingInstance": "hapax-operator",
+        })
+
+    async def _changed(self, method: str, path: str, body: Any, kind: str) -> Mapping[str, Any] | None:
+        """None: gone, made anew, or changed since it was read."""
+        try:
+            changed: Mapping[str, Any] = await self._call(method, path, body, kind)
+        except KubeRefused as refused:
+            if refused.code in (404, 409) or (refused.code == 422 and kind == _JSON_PATCH):
+                return None
+            raise
+        return changed
+
+    # --- calls
+
+    async def _call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        assert self._session is not None
+        headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
+        self.requests += 1
+        try:
+            async with self._session.request(
+                method, f"{self._connection.server}{path}", headers=headers,
+                data=None if body is None else json.dumps(body).encode(),
+            ) as response:
+                text = await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise KubeUnavailable(f"the API server does not answer: {error!r}") from error
+        if response.status >= 500 or response.status == 429:
+            raise KubeUnavailable(f"the API server answered {response.status}: {text[:200]}")
+        if response.status >= 400:
+            raise KubeRefused(response.status, _reason(text))
+        return json.loads(text)
+
+    def _authorization(self) -> dict[str, str]:
+        """A service account's token is replaced on disk before it ends."""
+        if self._connection.ca_path is not None and _TOKEN.exists():
+            return {"Authorization": f"Bearer {_TOKEN.read_text().strip()}"}
+        return self._connection.as_http_headers()
+
+
+def _path(ref: Ref) -> str:
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{ref.namespace}/{ref.plural}/{ref.name}"
+
+
+def _reason(text: str) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:500]

@@ -1,0 +1,82 @@
+"""Carries a plan's actions out, by the calls that the nodes themselves pass on to the acting controller."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hapax.client import Admin, Producer
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.failover import FIT
+from hapax.core.moves import Held, ImpossiblePlan, change_factor
+from hapax.core.placement import Site
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka.administration import Administration
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView
+from hapax_operator.plan_producer import Fence
+from hapax_operator.plan_topic import Action, Configure, Create, Delete, Grow, Note, Replicate
+
+_TIMEOUT_MS: Final = 20_000
+
+
+async def apply_to_topic(administration: Administration, view: ClusterView, topic: str, action: Action) -> Note:
+    """Returns what a person would want to know. Raises Refusal: the cluster's own sentence."""
+    match action:
+        case Create(partitions, factor, config):
+            spec = pb.TopicSpec(name=topic, partitions=partitions, replication_factor=factor, config=dict(config))
+            _check((await administration.create_topics([spec], _TIMEOUT_MS))[0])
+            return Note("Normal", "TopicCreated", f"topic {topic} was made with {partitions} partitions")
+        case Grow(partitions):
+            _check((await administration.create_partitions({topic: partitions}, _TIMEOUT_MS))[0])
+            return Note("Normal", "PartitionsAdded", f"topic {topic} has {partitions} partitions now")
+        case Configure(changes):
+            change = pb.TopicConfigChange(
+                topic=topic, set={name: value for name, value in changes.items() if value is not None},
+                reset=[name for name, value in changes.items() if value is None])
+            _check((await administration.alter_topic_configs([change], _TIMEOUT_MS))[0])
+            told = ", ".join(f"{name}={value}" if value is not None else f"{name} reset"
+                             for name, value in changes.items())
+            return Note("Normal", "Configured", f"topic {topic}: {told}")
+        case Replicate(factor):
+            await _replicate(administration, view, topic, factor)
+            return Note("Normal", "ReplicasChanging", f"topic {topic} gets {factor} replicas")
+        case Delete(topic_id):
+            (result,) = await administration.delete_topics([], [bytes.fromhex(topic_id)], _TIMEOUT_MS)
+            if result.error != ErrorCode.UNKNOWN_TOPIC_ID:  # somebody else was faster
+                _check(result)
+            return Note("Normal", "TopicDeleted", f"topic {topic} and its records are deleted")
+
+
+async def _replicate(administration: Administration, view: ClusterView, topic: str, factor: int) -> None:
+    partitions = {}
+    for each in view.topics():
+        for index, partition in view.partitions_of(each.topic_id).items():
+            record = partition.record
+            staying = tuple(node for node in record.replicas if node not in record.removing)
+            partitions[TopicPartition(each.name, PartitionIndex(index))] = Held(staying, tuple(record.isr))
+    sites = [Site(node.node_id, node.record.rack) for node in view.nodes("broker") if view.rank(node) == FIT]
+    try:
+        targets = change_factor(partitions, topic, factor, sites)
+    except ImpossiblePlan as error:
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from None
+    moves = [
+        pb.Reassignment(topic=name.topic, partition=name.partition, target=pb.Replicas(nodes=target))
+        for name, target in targets.items()
+    ]
+    for result in await administration.alter_reassignments(moves, _TIMEOUT_MS):
+        if result.error:
+            raise Refusal(ErrorCode(result.error), result.reason)
+
+
+def _check(result: pb.TopicResult) -> None:
+    if result.error:
+        raise Refusal(ErrorCode(result.error), result.reason)
+
+
+async def apply_fence(admin: Admin, bootstrap: str, fence: Fence) -> int:
+    """Initialises the id's producer, which fences its holder and aborts what that has open; the new epoch. Raises
+    HapaxError."""
+    async with Producer({"bootstrap.servers": bootstrap, "transactional.id": fence.transactional_id,
+                         "client.id": "hapax-operator"}):
+        (after,) = await admin.describe_transactions([fence.transactional_id])
+    return after.producer_epoch

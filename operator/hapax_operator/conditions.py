@@ -1,0 +1,43 @@
+"""Conditions of a resource's status, as Kubernetes defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+
+class Condition(NamedTuple):
+    """`status`: "True", "False" or "Unknown"; `reason`: one word in camel case; `message`: a sentence."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def merged(
+    former: Sequence[Mapping[str, Any]], wanted: Iterable[Condition], generation: int, now: datetime
+) -> list[dict[str, Any]]:
+    """The conditions to store. The time of the last transition stays where the status stays; types that are no longer
+    wanted go."""
+    by_type = {each.get("type"): each for each in former}
+    result = []
+    for condition in wanted:
+        known = by_type.get(condition.type, {})
+        since = known.get("lastTransitionTime")
+        if known.get("status") != condition.status or not isinstance(since, str):
+            since = timestamp(now)
+        result.append({
+            "type": condition.type, "status": condition.status, "observedGeneration": generation,
+            "lastTransitionTime": since, "reason": condition.reason, "message": condition.message})
+    return result
+
+
+def timestamp(at: datetime) -> str:
+    """RFC 3339 in UTC, to the second, as the API server writes it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def from_millis(milliseconds: int) -> str:
+    return timestamp(datetime.fromtimestamp(milliseconds / 1000, UTC))

@@ -1,0 +1,124 @@
+"""What to show of transactional ids, and when to fence. Pure.
+
+Describing never acts: the only two reasons to fence are a request (`spec.fence` is higher than what was carried out)
+and a transaction that hangs while the resource says Abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from hapax_operator.conditions import Condition, from_millis
+from hapax_operator.plan_topic import Note
+from hapax_operator.resources import ABORT, ProducerResource
+
+_SHOWN_PRODUCERS: Final = 20
+_SHOWN_PARTITIONS: Final = 100
+_UNKNOWN: Final = "Unknown"
+
+
+class ProducerSeen(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    state: str
+    """By Kafka's name."""
+    timeout_ms: int = -1
+    opened_ms: int = -1
+    """Wall clock; -1: no transaction is open."""
+    partitions: tuple[str, ...] = ()
+
+
+class Fence(NamedTuple):
+    """Of one id. `request`: what `status.fenced` becomes; None where nobody asked but it hangs."""
+
+    transactional_id: str
+    epoch: int
+    request: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    fences: tuple[Fence, ...]
+    conditions: tuple[Condition, ...]
+    status: Mapping[str, Any]
+    notes: tuple[Note, ...] = ()
+
+
+def plan(resource: ProducerResource, seen: Sequence[ProducerSeen], now_ms: int) -> Verdict:
+    """`seen`: the id, or all of the prefix; empty where no producer has used one yet."""
+    hanging = sorted(
+        (each for each in seen if _hangs(resource, each, now_ms)), key=lambda each: each.opened_ms)
+    fences: list[Fence] = []
+    requested = resource.fence > (resource.status.get("fenced") or 0)
+    if resource.acts and requested and seen:
+        fences.append(Fence(seen[0].transactional_id, seen[0].epoch, resource.fence, "requested by spec.fence"))
+    elif resource.acts and resource.on_hanging == ABORT:
+        fences += [
+            Fence(each.transactional_id, each.epoch, None, f"open for longer than {resource.hanging_after_s} s")
+            for each in hanging
+        ]
+    status = _status(resource, seen)
+    if requested and not seen and resource.acts:
+        status["fenced"] = resource.fence  # there is nobody to fence
+    conditions = [_readiness(resource, seen), _hanging(resource, hanging)]
+    if resource.meta.paused:
+        conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
+    return Verdict(tuple(fences), tuple(conditions), status, _notes(resource, hanging))
+
+
+def _hangs(resource: ProducerResource, each: ProducerSeen, now_ms: int) -> bool:
+    return each.opened_ms >= 0 and each.state == "Ongoing" and now_ms - each.opened_ms > resource.hanging_after_s * 1000
+
+
+def _readiness(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> Condition:
+    if seen:
+        return Condition("Ready", "True", "Described", "the coordinator answered")
+    what = f"id {resource.transactional_id}" if resource.transactional_id else f"id that begins with {resource.prefix}"
+    return Condition("Ready", "True", "NotUsed", f"no producer has used the {what} yet")
+
+
+def _hanging(resource: ProducerResource, hanging: Sequence[ProducerSeen]) -> Condition:
+    if not hanging:
+        return Condition("Hanging", "False", "None", "no transaction is open for too long")
+    first = hanging[0]
+    others = f", and {len(hanging) - 1} others" if len(hanging) > 1 else ""
+    return Condition(
+        "Hanging", "True", "OpenTooLong",
+        f"the transaction of {first.transactional_id} is open since {from_millis(first.opened_ms)}{others}")
+
+
+def _notes(resource: ProducerResource, hanging: Sequence[ProducerSeen]) -> tuple[Note, ...]:
+    known = any(
+        each.get("type") == "Hanging" and each.get("status") == "True"
+        for each in resource.status.get("conditions") or ())
+    if not hanging or known:
+        return ()
+    return (Note("Warning", "TransactionHangs", _hanging(resource, hanging).message),)
+
+
+def _status(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> dict[str, Any]:
+    status: dict[str, Any] = {name: resource.status.get(name) for name in ("fenced", "lastFence")}
+    shown = sorted(seen, key=lambda each: (each.opened_ms < 0, each.opened_ms, each.transactional_id))
+    if resource.prefix:
+        status["producerCount"] = len(shown)
+        status["producers"] = [
+            {"transactionalId": each.transactional_id, "producerId": each.producer_id, "state": each.state}
+            for each in shown[:_SHOWN_PRODUCERS]
+        ]
+    if not shown:
+        return status | {"transactionalId": resource.transactional_id or None, "state": _UNKNOWN}
+    first = shown[0]
+    status |= {
+        "transactionalId": first.transactional_id, "producerId": first.producer_id, "producerEpoch": first.epoch,
+        "state": first.state, "openTransaction": None,
+    }
+    if first.opened_ms >= 0:
+        status["openTransaction"] = {
+            "openSince": from_millis(first.opened_ms), "timeoutSeconds": first.timeout_ms // 1000,
+            "partitions": list(first.partitions[:_SHOWN_PARTITIONS]), "partitionCount": len(first.partitions),
+        }
+    return status

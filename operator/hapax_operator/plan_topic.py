@@ -1,0 +1,235 @@
+"""What to do about one topic, given all resources that describe it and the topic as it is. Pure.
+
+- The oldest managed resource has the topic (ties: by uid); the others are told so and change nothing.
+- A topic never loses partitions. It is deleted only if this resource made or adopted it, and no other describes it.
+- What the resource does not name in its configuration is left alone, unless the resource itself had set it before.
+- A finalizer is there only while there is something to protect: the policy is Delete, and the operator acts. So a
+  paused resource, one that is not managed, or one with the policy Retain never holds up its namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from hapax_operator.conditions import Condition
+from hapax_operator.resources import DELETE, FINALIZER, TopicResource
+
+_SHOWN_PARTITIONS: Final = 100
+_DESCRIPTION: Final = ("topicId", "partitions", "replicationFactor", "inSync", "partitionStates")
+"""Of the status: what a resource that has no topic does not show."""
+
+
+# --- the topic as it is ---------------------------------------------------------------------------------------------
+
+
+class PartitionSeen(NamedTuple):
+    leader: int
+    """-1: none that accepts writes."""
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    moving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSeen:
+    name: str
+    topic_id: str
+    partitions: Sequence[PartitionSeen]
+    config: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+    @property
+    def replication_factor(self) -> int:
+        return min((len(each.replicas) for each in self.partitions), default=0)
+
+
+# --- what to do -----------------------------------------------------------------------------------------------------
+
+
+class Create(NamedTuple):
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+
+
+class Grow(NamedTuple):
+    partitions: int
+
+
+class Configure(NamedTuple):
+    changes: Mapping[str, str | None]
+    """None: back to the cluster's default."""
+
+
+class Replicate(NamedTuple):
+    replication_factor: int
+
+
+class Delete(NamedTuple):
+    topic_id: str
+    """Only the topic of this id: one that has been made anew under the name is somebody else's."""
+
+
+Action = Create | Grow | Configure | Replicate | Delete
+
+
+class Note(NamedTuple):
+    """An Event. `type`: Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """For one resource. The actions are done in order; then the plan is made anew, until there are none."""
+
+    actions: tuple[Action, ...] = ()
+    finalizer: bool | None = None
+    """True: put it on, before anything else; False: take it off; None: leave it."""
+    conditions: tuple[Condition, ...] = ()
+    status: Mapping[str, Any] | None = None
+    """Fields of the status besides conditions and generation (a value None: without it); None as a whole: the resource
+    is going, nothing is written."""
+    notes: tuple[Note, ...] = ()
+
+
+def owner(claimants: Iterable[TopicResource]) -> TopicResource | None:
+    """Whose word counts."""
+    return min((each for each in claimants if each.managed), key=lambda each: each.meta.age, default=None)
+
+
+def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: TopicSeen | None) -> Verdict:
+    """`claimants`: all resources that name the topic, this one among them."""
+    everyone = list(claimants)
+    others = [each for each in everyone if each.meta.uid != resource.meta.uid]
+    first = owner(everyone)
+    owns = first is not None and first.meta.uid == resource.meta.uid
+    if resource.meta.deleting:
+        heirs = any(each.managed and not each.meta.deleting for each in others)
+        return _release(resource, seen, owns and not heirs)
+    finalizer = _finalizer(resource, owns)
+    if not resource.managed:
+        told = Condition("Ready", "Unknown", "Unmanaged", "spec.managed is false: the topic is left as it is")
+        return Verdict((), finalizer, (told,), _status(resource, seen))
+    if not owns:
+        assert first is not None
+        return _conflict(resource, first, finalizer)
+    if seen is not None and seen.internal:
+        why = f"topic {resource.topic} is one of the cluster's own"
+        return Verdict((), finalizer, (Condition("Ready", "False", "InternalTopic", why),), {})
+    if resource.meta.paused:
+        why = "the annotation hapax.dev/pause is set: nothing is changed"
+        state = _readiness(resource, seen)
+        return Verdict((), finalizer, (state, Condition("Paused", "True", "Annotated", why)), _status(resource, seen))
+    if seen is None:
+        return _create(resource, finalizer)
+    return Verdict(
+        _differences(resource, seen), finalizer, (_readiness(resource, seen),), _status(resource, seen),
+        _adopted(resource, seen))
+
+
+def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | None) -> Verdict:
+    why = f"topic {resource.topic} is described by the older resource {first.meta.ref}"
+    conditions = (
+        Condition("Ready", "False", "ResourceConflict", why),
+        Condition("ResourceConflict", "True", "OlderResource", why),
+    )
+    status = dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}
+    return Verdict((), finalizer, conditions, status, _once(resource, Note("Warning", "ResourceConflict", why)))
+
+
+def _create(resource: TopicResource, finalizer: bool | None) -> Verdict:
+    notes: tuple[Note, ...] = ()
+    if resource.status.get("topicId"):
+        notes = (Note("Warning", "TopicGone", f"topic {resource.topic} was deleted by somebody else: it is made anew"),)
+    made = Create(resource.partitions, resource.replication_factor, dict(resource.config))
+    state = Condition("Ready", "False", "Creating", f"topic {resource.topic} does not exist yet")
+    return Verdict((made,), finalizer, (state,), {"topicName": resource.topic}, notes)
+
+
+def _release(resource: TopicResource, seen: TopicSeen | None, owns: bool) -> Verdict:
+    """The resource is being deleted. `owns`: no other describes the topic."""
+    if FINALIZER not in resource.meta.finalizers:
+        return Verdict()
+    known = resource.status.get("topicId")
+    ours = owns and resource.acts and resource.deletion_policy == DELETE
+    if ours and seen is not None and not seen.internal and seen.topic_id == known:
+        return Verdict((Delete(seen.topic_id),))
+    return Verdict(finalizer=False)
+
+
+def _finalizer(resource: TopicResource, owns: bool) -> bool | None:
+    wanted = owns and resource.acts and resource.deletion_policy == DELETE
+    return None if wanted == (FINALIZER in resource.meta.finalizers) else wanted
+
+
+def _differences(resource: TopicResource, seen: TopicSeen) -> tuple[Action, ...]:
+    actions: list[Action] = []
+    if resource.partitions > len(seen.partitions):
+        actions.append(Grow(resource.partitions))
+    given_back = set(resource.status.get("configured") or ()) - set(resource.config)
+    changes: dict[str, str | None] = {name: None for name in sorted(given_back) if name in seen.config}
+    changes |= {name: value for name, value in sorted(resource.config.items()) if seen.config.get(name) != value}
+    if changes:
+        actions.append(Configure(changes))
+    wanted = resource.replication_factor
+    if wanted > 0 and any(len(each.replicas) != wanted and not each.moving for each in seen.partitions):
+        actions.append(Replicate(wanted))
+    return tuple(actions)
+
+
+def _readiness(resource: TopicResource, seen: TopicSeen | None) -> Condition:
+    if seen is None:
+        return Condition("Ready", "False", "Missing", f"topic {resource.topic} does not exist")
+    if len(seen.partitions) > resource.partitions:
+        why = f"the topic has {len(seen.partitions)} partitions, more than spec.partitions {resource.partitions}"
+        return Condition("Ready", "False", "MorePartitions", f"{why}; it cannot lose any: raise spec.partitions")
+    if _differences(resource, seen):
+        return Condition("Ready", "False", "Differs", "the topic is not as described yet")
+    leaderless = [index for index, each in enumerate(seen.partitions) if each.leader < 0]
+    if leaderless:
+        shown = ", ".join(map(str, leaderless[:5])) + (", ..." if len(leaderless) > 5 else "")
+        return Condition("Ready", "False", "NoLeader", f"{len(leaderless)} partitions have no leader: {shown}")
+    if any(each.moving for each in seen.partitions):
+        return Condition("Ready", "True", "Moving", "the topic serves, and replicas of it are being moved")
+    behind = sum(len(each.in_sync) < len(each.replicas) for each in seen.partitions)
+    if behind:
+        return Condition("Ready", "True", "Serving", f"the topic serves; {behind} partitions lack a replica in sync")
+    return Condition("Ready", "True", "AsDescribed", "the topic is as described, and every replica is in sync")
+
+
+def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
+    if seen is None:
+        return dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}
+    in_sync = sum(len(each.in_sync) >= len(each.replicas) for each in seen.partitions)
+    status: dict[str, Any] = {
+        "topicName": seen.name, "topicId": seen.topic_id, "partitions": len(seen.partitions),
+        "replicationFactor": seen.replication_factor, "inSync": f"{in_sync}/{len(seen.partitions)}",
+        "partitionStates": [
+            {"partition": index, "leader": each.leader, "replicas": list(each.replicas), "inSync": sorted(each.in_sync)}
+            for index, each in enumerate(seen.partitions[:_SHOWN_PARTITIONS])
+        ],
+    }
+    if resource.acts:
+        status["configured"] = sorted(resource.config)
+    elif "configured" in resource.status:
+        status["configured"] = list(resource.status["configured"])
+    return status
+
+
+def _adopted(resource: TopicResource, seen: TopicSeen) -> tuple[Note, ...]:
+    known = resource.status.get("topicId")
+    if known and known != seen.topic_id:
+        return (Note("Warning", "TopicReplaced", f"topic {seen.name} was made anew by somebody else: it is adopted"),)
+    return ()
+
+
+def _once(resource: TopicResource, note: Note) -> tuple[Note, ...]:
+    """Where the condition of that name is not there yet."""
+    conditions = resource.status.get("conditions") or ()
+    known = any(each.get("type") == note.reason and each.get("message") == note.message for each in conditions)
+    return () if known else (note,)

@@ -1,0 +1,286 @@
+"""Keeps what the resources describe and what is the same: observe, plan, apply, and once more until nothing is to do.
+
+Level-triggered. Whatever wakes it (a resource, the cluster's image, a timer, its own failure), it looks at everything
+anew; it remembers nothing but the resources themselves. Before it changes anything it reads the resources again: a
+watch that was cut does not tell of those that went meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hapax.client import Admin
+from hapax.client.errors import HapaxError
+from hapax.core.errors import Refusal
+from hapax.kafka.administration import Administration
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import Changes, ClusterView
+from hapax.runtime.ports import Clock, Task
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+from hapax_operator.apply import apply_fence, apply_to_topic
+from hapax_operator.conditions import Condition
+from hapax_operator.observe import producers_seen, topic_seen
+from hapax_operator.plan_producer import plan as plan_producer
+from hapax_operator.plan_topic import Delete, Note, Verdict
+from hapax_operator.plan_topic import plan as plan_topic
+from hapax_operator.resources import (
+    BadResource,
+    ProducerResource,
+    Ref,
+    Resource,
+    TopicResource,
+    read,
+)
+from hapax_operator.status import StatusWriter
+from hapax_operator.work import WorkQueue
+
+log = telemetry.logger("operator")
+
+_WORKERS: Final = 8
+_ROUNDS: Final = 5
+"""Create, grow, configure, replicate, look."""
+_SETTLE_S: Final = 0.2
+"""A change of the image is looked at so much later: those that belong together come together."""
+_PRODUCER_EVERY_S: Final = 10.0
+_PRODUCERS_PER_S: Final = 4.0
+"""Of all together: their statuses change with every transaction, and the API server has other users."""
+
+Key = Ref | str
+"""A TransactionalProducer, or the name of a topic: all resources that name one are looked at together."""
+
+
+class Reconciler:
+    """`start()` while this process leads; `seen` and `gone` on its loop; `close()`."""
+
+    def __init__(
+        self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock,
+        metrics: telemetry.Metrics,
+    ) -> None:
+        self.resources: dict[Ref, Resource] = {}
+        self._view = view
+        self._administration = administration
+        self._api = api
+        self._clock = clock
+        self._statuses = StatusWriter(api, clock, self._written)
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._tasks: list[Task] = []
+        self._unsubscribe: Callable[[], None] | None = None
+        self._admin: Admin | None = None
+        self._admin_lock = asyncio.Lock()
+        self._count = metrics.counter("operator_reconciles_total", "Looks at a topic or a producer.")
+        self._failed = metrics.counter("operator_reconcile_failures_total", "Looks that failed and are repeated.")
+
+    def start(self) -> None:
+        self._unsubscribe = self._view.on_change(self._changed)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work(), name=f"reconciler-{index}") for index in range(_WORKERS)]
+
+    async def close(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        self._queue.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._admin is not None:
+            await self._admin.close()
+
+    # --- what wakes it
+
+    def seen(self, plural: str, body: Mapping[str, Any]) -> None:
+        """A resource as a watch or a list shows it."""
+        try:
+            resource = read(plural, body)
+        except BadResource as error:
+            log.warning("a resource cannot be read", body=str(body.get("metadata", {}).get("name")), error=error)
+            return
+        former = self.resources.get(resource.meta.ref)
+        self.resources[resource.meta.ref] = resource
+        if isinstance(former, TopicResource) and isinstance(resource, TopicResource) and former.topic != resource.topic:
+            self._queue.add(former.topic)
+        self._queue.add(_key(resource))
+
+    def gone(self, ref: Ref) -> None:
+        former = self.resources.pop(ref, None)
+        if former is not None:
+            self._statuses.forget(former.meta.uid)
+            self._queue.add(_key(former))
+
+    def _changed(self, changes: Changes) -> None:
+        names = dict.fromkeys(changes.topics)
+        for partition in changes.partitions:
+            topic = self._view.topic_by_id(partition.topic_id)
+            if topic is not None:
+                names[topic.name] = None
+        for name in names:
+            self._queue.add_after(name, _SETTLE_S)
+        if changes.nodes:  # a dead leader shows in no partition's record before there is another
+            for resource in self.resources.values():
+                if isinstance(resource, TopicResource):
+                    self._queue.add_after(resource.topic, _SETTLE_S)
+
+    # --- work
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            self._count.add()
+            try:
+                await (self._producer(key) if isinstance(key, Ref) else self._topic(key))
+                self._queue.succeeded(key)
+            except (KubeUnavailable, Refusal, HapaxError) as error:
+                log.warning("will be tried again", what=str(key), error=error)
+                self._failed.add()
+                self._queue.again(key)
+            except KubeRefused as error:
+                log.error("the API server refuses", what=str(key), error=error)
+                self._failed.add()
+                self._queue.again(key)
+            except Exception as error:
+                log.error("a look failed", what=str(key), exc_info=error)
+                self._failed.add()
+                self._queue.again(key)
+            finally:
+                self._queue.done(key)
+
+    def _claimants(self, topic: str) -> list[TopicResource]:
+        found = [
+            each for each in self.resources.values() if isinstance(each, TopicResource) and each.topic == topic]
+        return sorted(found, key=lambda each: each.meta.age)
+
+    async def _topic(self, topic: str) -> None:
+        for resource in self._claimants(topic):
+            await self._topic_resource(topic, resource.meta.ref)
+
+    async def _topic_resource(self, topic: str, ref: Ref) -> None:
+        """Until the plan for this one resource has nothing to do. Raises Refusal, once the status says so."""
+        confirmed = False
+        for _ in range(_ROUNDS):
+            claimants = self._claimants(topic)
+            resource = next((each for each in claimants if each.meta.ref == ref), None)
+            if resource is None:
+                return
+            verdict = plan_topic(resource, claimants, topic_seen(self._view, topic))
+            if not confirmed and (verdict.actions or verdict.finalizer is not None or len(claimants) > 1):
+                await self._confirm(claimants)
+                confirmed = True
+                continue
+            if verdict.finalizer is not None:
+                if not await self._api.set_finalizer(resource.meta, verdict.finalizer):
+                    return  # it has changed, and the watch will say so
+                await self._refresh(ref)
+                if not verdict.actions and verdict.status is None:
+                    return
+            if not verdict.actions:
+                await self._write(resource, verdict)
+                return
+            if not await self._apply(topic, resource, verdict):
+                return
+
+    async def _apply(self, topic: str, resource: TopicResource, verdict: Verdict) -> bool:
+        """Raises Refusal, once the status says so. False: the resource waits for something else to happen."""
+        for note in verdict.notes:
+            await self._note(resource, note)
+        for action in verdict.actions:
+            try:
+                done = await apply_to_topic(self._administration, self._view, topic, action)
+            except Refusal as refusal:
+                if verdict.status is not None:
+                    await self._write(resource, verdict, Condition(
+                        "Ready", "False", _camel(refusal.code.name), refusal.reason or refusal.code.name))
+                raise
+            log.info(done.message, resource=str(resource.meta.ref))
+            await self._note(resource, done)
+            if isinstance(action, Delete):
+                await self._view.wait_for(lambda view: topic_seen(view, topic) is None, 5.0)
+        return True
+
+    async def _write(self, resource: Resource, verdict: Verdict, ready: Condition | None = None) -> None:
+        """`ready` replaces what the plan says of readiness."""
+        if verdict.status is None:
+            return
+        if ready is None:
+            for note in verdict.notes:
+                await self._note(resource, note)
+        conditions = [ready if ready is not None and each.type == "Ready" else each for each in verdict.conditions]
+        late = await self._statuses.write(resource, verdict.status, conditions)
+        if late:
+            self._queue.add_after(_key(resource), late)
+        elif late is None:
+            self.gone(resource.meta.ref)
+
+    async def _confirm(self, claimants: list[TopicResource]) -> None:
+        for each in claimants:
+            await self._refresh(each.meta.ref)
+
+    async def _refresh(self, ref: Ref) -> None:
+        body = await self._api.get(ref)
+        if body is None:
+            self.resources.pop(ref, None)
+        else:
+            self.resources[ref] = read(ref.plural, body)
+
+    def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
+        if ref in self.resources:
+            self.resources[ref] = read(ref.plural, body)
+
+    async def _note(self, resource: Resource, note: Note) -> None:
+        """Events are for people; that one is lost is not worth a second reconcile."""
+        try:
+            await self._api.record(resource.meta, note)
+        except (KubeUnavailable, KubeRefused) as error:
+            log.warning("an event was not recorded", reason=note.reason, error=error)
+
+    # --- producers
+
+    async def _producer(self, ref: Ref) -> None:
+        resource = self.resources.get(ref)
+        if not isinstance(resource, ProducerResource) or resource.meta.deleting:
+            return
+        admin = await self._connected()
+        verdict = plan_producer(resource, await producers_seen(admin, resource), self._clock.now_ms())
+        for note in verdict.notes:
+            await self._note(resource, note)
+        status = dict(verdict.status)
+        for fence in verdict.fences:
+            epoch = await apply_fence(admin, self._bootstrap(), fence)
+            told = f"the producer of {fence.transactional_id} is fenced: {fence.reason}"
+            log.info(told, epoch=epoch, fenced=fence.epoch)
+            await self._note(resource, Note("Normal", "ProducerFenced", told))
+            status["lastFence"] = {
+                "time": self._statuses.now(), "reason": fence.reason, "fencedEpoch": fence.epoch, "epoch": epoch}
+            if fence.request is not None:
+                status["fenced"] = fence.request
+        late = await self._statuses.write(resource, status, verdict.conditions, urgent=bool(verdict.fences))
+        if late is None:
+            self.gone(ref)
+            return
+        producers = sum(isinstance(each, ProducerResource) for each in self.resources.values())
+        self._queue.add_after(ref, 0.5 if verdict.fences else max(
+            late, _PRODUCER_EVERY_S, producers / _PRODUCERS_PER_S))
+
+    def _bootstrap(self) -> str:
+        nodes = [node for node in self._view.nodes() if node.port > 0]
+        return ",".join(f"{node.host}:{node.port}" for node in nodes[:5])
+
+    async def _connected(self) -> Admin:
+        """Raises HapaxError where there is no cluster to ask."""
+        async with self._admin_lock:
+            if self._admin is None:
+                await self._view.wait_for(lambda view: any(node.port > 0 for node in view.nodes()))
+                self._admin = await Admin(
+                    {"bootstrap.servers": self._bootstrap(), "client.id": "hapax-operator"}).start()
+            return self._admin
+
+
+def _key(resource: Resource) -> Key:
+    return resource.topic if isinstance(resource, TopicResource) else resource.meta.ref
+
+
+def _camel(name: str) -> str:
+    """`INVALID_CONFIG` -> `InvalidConfig`: reasons of conditions are written so."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+

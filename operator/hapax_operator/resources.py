@@ -1,0 +1,165 @@
+"""The custom resources as the operator reads them: typed, and read from bodies that the API server has validated.
+
+A body that some other version of the definition let through is read with the defaults for what it lacks, and refused
+(`BadResource`) where that is not possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+GROUP: Final = "hapax.dev"
+VERSION: Final = "v1alpha1"
+TOPICS: Final = "topics"
+PRODUCERS: Final = "transactionalproducers"
+KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer"}
+
+FINALIZER: Final = "hapax.dev/delete-topic"
+PAUSE: Final = "hapax.dev/pause"
+"""An annotation: while it is "true" the operator looks and does nothing."""
+
+RETAIN: Final = "Retain"
+DELETE: Final = "Delete"
+ABORT: Final = "Abort"
+ALERT: Final = "Alert"
+
+
+class BadResource(ValueError):
+    """A body that cannot be read; one sentence."""
+
+
+class Ref(NamedTuple):
+    """Which resource: `plural` is `TOPICS` or `PRODUCERS`."""
+
+    plural: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    ref: Ref
+    uid: str
+    generation: int
+    created: str
+    """RFC 3339 in UTC: such texts compare as their times do."""
+    deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    paused: bool = False
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """Sorts the oldest first; the uid decides between two of one second."""
+        return self.created, self.uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResource:
+    meta: Meta
+    topic: str
+    partitions: int = 1
+    replication_factor: int = -1
+    """-1: the cluster's default."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    managed: bool = True
+    deletion_policy: str = RETAIN
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def acts(self) -> bool:
+        return self.managed and not self.meta.paused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerResource:
+    meta: Meta
+    transactional_id: str = ""
+    prefix: str = ""
+    """One of the two is empty."""
+    hanging_after_s: int = 300
+    on_hanging: str = ALERT
+    fence: int = 0
+    managed: bool = True
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def acts(self) -> bool:
+        return self.managed and not self.meta.paused
+
+
+Resource = TopicResource | ProducerResource
+
+
+def read(plural: str, body: Mapping[str, Any]) -> Resource:
+    """Raises BadResource."""
+    return read_topic(body) if plural == TOPICS else read_producer(body)
+
+
+def read_topic(body: Mapping[str, Any]) -> TopicResource:
+    """Raises BadResource."""
+    meta, spec = _meta(TOPICS, body), _spec(body)
+    config = spec.get("config") or {}
+    if not isinstance(config, Mapping) or not all(isinstance(value, str) for value in config.values()):
+        raise BadResource("spec.config must hold texts")
+    return TopicResource(
+        meta=meta, topic=_text(spec, "topicName") or meta.ref.name, partitions=_number(spec, "partitions", 1),
+        replication_factor=_number(spec, "replicationFactor", -1), config=dict(config),
+        managed=spec.get("managed") is not False, deletion_policy=_text(spec, "deletionPolicy") or RETAIN,
+        status=body.get("status") or {},
+    )
+
+
+def read_producer(body: Mapping[str, Any]) -> ProducerResource:
+    """Raises BadResource."""
+    meta, spec = _meta(PRODUCERS, body), _spec(body)
+    name, prefix = _text(spec, "transactionalId"), _text(spec, "transactionalIdPrefix")
+    if bool(name) == bool(prefix):
+        raise BadResource("spec must have either transactionalId or transactionalIdPrefix")
+    return ProducerResource(
+        meta=meta, transactional_id=name, prefix=prefix, hanging_after_s=_number(spec, "hangingAfterSeconds", 300),
+        on_hanging=_text(spec, "onHanging") or ALERT, fence=_number(spec, "fence", 0),
+        managed=spec.get("managed") is not False, status=body.get("status") or {},
+    )
+
+
+def _meta(plural: str, body: Mapping[str, Any]) -> Meta:
+    metadata = body.get("metadata") or {}
+    try:
+        return Meta(
+            ref=Ref(plural, metadata["namespace"], metadata["name"]), uid=metadata["uid"],
+            generation=metadata.get("generation", 0), created=metadata.get("creationTimestamp", ""),
+            deleting=metadata.get("deletionTimestamp") is not None, finalizers=tuple(metadata.get("finalizers") or ()),
+            paused=(metadata.get("annotations") or {}).get(PAUSE) == "true",
+        )
+    except KeyError as error:
+        raise BadResource(f"metadata.{error.args[0]} is missing") from None
+
+
+def _spec(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec = body.get("spec")
+    if not isinstance(spec, Mapping):
+        raise BadResource("there is no spec")
+    return spec
+
+
+def _text(spec: Mapping[str, Any], name: str) -> str:
+    value = spec.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadResource(f"spec.{name} must be a text")
+    return value
+
+
+def _number(spec: Mapping[str, Any], name: str, default: int) -> int:
+    value = spec.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadResource(f"spec.{name} must be a whole number")
+    return value

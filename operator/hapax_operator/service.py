@@ -1,0 +1,126 @@
+"""The operator's process: a candidate for the cluster's controller, and beside it the reconciler of the resources.
+
+The two share the image of the cluster and nothing else. The controller acts by its own leadership in the metadata
+store, whether or not there is an API server; of several operators one reconciles (`leadership`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import kopf
+
+from hapax.controller.service import ControllerService
+from hapax.controller.service import start as start_controller
+from hapax.kafka.administration import Administration
+from hapax.runtime import telemetry
+from hapax.runtime.ports import Ports, Task
+from hapax.runtime.settings import Settings
+from hapax_operator.api import KubeApi, login
+from hapax_operator.leadership import lead
+from hapax_operator.reconciler import Reconciler
+from hapax_operator.resources import Ref
+from hapax_operator.watching import Watching
+
+log = telemetry.logger("operator")
+
+_LOGIN_AGAIN_S: Final = 5.0
+
+
+class OperatorService:
+    """Composed by `start`."""
+
+    def __init__(
+        self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._controller = controller
+        self._ports = ports
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._on_lost = on_lost
+        self._leading = metrics.gauge("operator_leading", "1 while this process reconciles the resources.")
+        self._api: KubeApi | None = None
+        self._reconciler: Reconciler | None = None
+        self._watching: Watching | None = None
+        self._reign: Task | None = None
+
+    def ready(self) -> str:
+        """As the controller's: failover is what others rely on, and it needs no API server."""
+        return self._controller.ready()
+
+    def start(self) -> None:
+        self._reign = asyncio.get_running_loop().create_task(self._lead(), name="operator")
+        self._reign.add_done_callback(self._ended)
+
+    async def drain(self) -> None:
+        await self._controller.drain()
+
+    async def close(self) -> None:
+        if self._reign is not None:
+            self._reign.cancel()
+            await asyncio.gather(self._reign, return_exceptions=True)
+        if self._watching is not None:
+            await asyncio.to_thread(self._watching.close)
+        if self._reconciler is not None:
+            await self._reconciler.close()
+        if self._api is not None:
+            await self._api.close()
+        await self._controller.close()
+
+    async def _lead(self) -> None:
+        view, registration = self._controller.view, self._controller.registration
+        assert registration is not None
+        await lead(self._ports.metadata, view.keys.prefix, registration)
+        self._api = api = await self._logged_in()
+        self._reconciler = reconciler = Reconciler(
+            view, Administration(view, self._ports.network), api, self._ports.clock, self._metrics)
+        reconciler.start()
+        loop = asyncio.get_running_loop()
+
+        def seen(plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_tell, reconciler, plural, kind, body)
+
+        self._watching = Watching(self._namespaces, seen)
+        self._watching.start()
+        self._leading.set(1)
+        log.info("this operator reconciles", namespaces=",".join(self._namespaces) or "all")
+
+    async def _logged_in(self) -> KubeApi:
+        while True:
+            try:
+                api = KubeApi(login())
+                await api.start()
+                return api
+            except (kopf.LoginError, OSError, ValueError, KeyError) as error:
+                log.warning("cannot find the API server, trying again", error=error)
+                await asyncio.sleep(_LOGIN_AGAIN_S)
+
+    def _ended(self, task: Task) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the operator's task failed", exc_info=error)
+            self._on_lost(f"the operator's task failed: {error!r}")
+
+
+def _tell(reconciler: Reconciler, plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
+    if kind == "DELETED":
+        metadata = body["metadata"]
+        reconciler.gone(Ref(plural, metadata["namespace"], metadata["name"]))
+    else:
+        reconciler.seen(plural, body)
+
+
+async def start(
+    ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
+    metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (),
+) -> OperatorService:
+    """Returns once the controller is a candidate. Raises as `hapax.controller.service.start`."""
+    metrics = metrics or telemetry.Metrics()
+    controller = await start_controller(
+        ports, settings, on_lost=on_lost, http_address=http_address, metrics=metrics)
+    service = OperatorService(controller, ports, namespaces, metrics, on_lost)
+    service.start()
+    return service

@@ -1,0 +1,66 @@
+"""Writing statuses: only what differs, and what nobody is waiting for at most once in ten seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from hapax.runtime.ports import Clock
+from hapax_operator.api import KubeApi
+from hapax_operator.conditions import Condition, merged, timestamp
+from hapax_operator.resources import Ref, Resource
+
+_CALM_S: Final = 10.0
+_PROMPT: Final = frozenset({"observedGeneration", "topicId", "partitions"})
+"""Answers that somebody waits for."""
+
+
+class StatusWriter:
+    def __init__(self, api: KubeApi, clock: Clock, written: Callable[[Ref, Mapping[str, Any]], None]) -> None:
+        """`written` is told how a resource looks since its status was written; a watch tells so only later."""
+        self._api = api
+        self._written = written
+        self._clock = clock
+        self._written_ms: dict[str, int] = {}
+        """By uid: wall clock."""
+
+    def forget(self, uid: str) -> None:
+        self._written_ms.pop(uid, None)
+
+    def now(self) -> str:
+        return timestamp(self._moment())
+
+    async def write(
+        self, resource: Resource, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False
+    ) -> float | None:
+        """0: the status is as given; more: it will be written in so many seconds, ask again then; None: the resource
+        is gone. A change of a condition, or an answer to a new generation, is written at once. Raises KubeUnavailable,
+        KubeRefused."""
+        uid, generation = resource.meta.uid, resource.meta.generation
+        known = resource.status
+        former = known.get("conditions") or []
+        wanted = {
+            **fields, "observedGeneration": generation,
+            "conditions": merged(former, conditions, generation, self._moment()),
+        }
+        changes = {name: value for name, value in wanted.items() if known.get(name) != value}
+        if not changes:
+            return 0.0
+        prompt = urgent or not _PROMPT.isdisjoint(changes) or _outline(former) != _outline(wanted["conditions"])
+        since = (self._clock.now_ms() - self._written_ms.get(uid, -1_000_000)) / 1000
+        if not prompt and 0 <= since < _CALM_S:
+            return _CALM_S - since
+        body = await self._api.put_status(resource.meta, changes)
+        if body is None:
+            return None
+        self._written_ms[uid] = self._clock.now_ms()
+        self._written(resource.meta.ref, body)
+        return 0.0
+
+    def _moment(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+
+
+def _outline(conditions: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(each.get("type"), each.get("status"), each.get("reason")) for each in conditions]

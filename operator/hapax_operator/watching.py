@@ -1,0 +1,82 @@
+"""kopf's part: it lists and watches the resources, in a thread and a loop of its own.
+
+Of its own, since kopf ends every task that it finds on its loop when it ends; and since decoding a thousand resources
+must not hold up the controller's loop. Whatever ends it, it is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import kopf
+
+from hapax.runtime import telemetry
+from hapax_operator.api import login
+from hapax_operator.resources import GROUP, KINDS, VERSION
+
+log = telemetry.logger("watch")
+
+Seen = Callable[[str, str | None, Mapping[str, Any]], None]
+"""Plural, kind of event (None: it was listed), body; called in the watching thread."""
+
+_AGAIN_S: Final = 2.0
+_STOP_S: Final = 5.0
+
+
+class Watching:
+    """`start()`; `close()` returns when the thread has ended. `namespaces`: none means all."""
+
+    def __init__(self, namespaces: Sequence[str], seen: Seen) -> None:
+        self._namespaces = namespaces
+        self._seen = seen
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+        self.watches = threading.Event()
+        """Set once the first watch has begun."""
+
+    def start(self) -> None:
+        logging.getLogger("kopf").setLevel(logging.WARNING)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                asyncio.run(self._watch())
+            except Exception as error:
+                log.warning("watching ended, beginning again", error=repr(error))
+            self._stop.wait(_AGAIN_S)
+
+    async def _watch(self) -> None:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        def authenticate(**_: Any) -> kopf.ConnectionInfo:
+            return login()
+
+        for plural in KINDS:
+            self._register(registry, plural)
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        # An API server that is away is met with patience, and found again within moments.
+        settings.networking.error_backoffs = [0.2, 0.5, 1, 2, 3]
+        settings.networking.connect_timeout = 5
+        settings.watching.reconnect_backoff = 0.5
+        settings.watching.server_timeout = 300
+        settings.watching.client_timeout = 330
+        self.watches.set()
+        await kopf.operator(
+            registry=registry, settings=settings, standalone=True, clusterwide=not self._namespaces,
+            namespaces=list(self._namespaces), stop_flag=self._stop)
+
+    def _register(self, registry: kopf.OperatorRegistry, plural: str) -> None:
+        @kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"seen-{plural}")
+        async def seen(event: Mapping[str, Any], **_: Any) -> None:
+            self._seen(plural, event["type"], event["object"])

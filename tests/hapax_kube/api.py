@@ -1,0 +1,222 @@
+"""A Kubernetes API on loopback: etcd, kube-apiserver and the part of the controller manager that ends namespaces and
+collects what has lost its owner. No nodes: what is created is stored, watched, validated, and never run.
+
+Ready in some four seconds. Everything is below one folder; the processes end with the one that started them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from integration.etcd_process import dies_with_parent, free_ports
+
+_READY_S: Final = 90.0
+_LOOK_EVERY_S: Final = 0.1
+_CONTROLLERS: Final = "namespace-controller,garbage-collector-controller"
+
+
+class ApiError(Exception):
+    """What the API server answered instead: `code` and its sentence."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class KubeApi:
+    """`start()`, then `kubeconfig`, or calls of its own: `api.get("/api/v1/namespaces")`."""
+
+    def __init__(self, binaries: Path, folder: Path, *, owned: bool = True) -> None:
+        """`owned`: its processes end with this one, however that ends."""
+        self._owned = owned
+        self.binaries = binaries
+        self.folder = folder
+        self.kubeconfig = folder / "admin.kubeconfig"
+        self.port, self._etcd_client, self._etcd_peer = free_ports(3)
+        self.server = f"https://127.0.0.1:{self.port}"
+        self._tokens = {"admin": secrets.token_hex(16), "controller-manager": secrets.token_hex(16)}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    # --- processes
+
+    def start(self) -> KubeApi:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_keys()
+        self._write_kubeconfig(self.kubeconfig, "admin")
+        self._write_kubeconfig(self.folder / "controller-manager.kubeconfig", "controller-manager")
+        self._run("etcd", self._etcd())
+        self.start_server()
+        self._run("kube-controller-manager", [
+            "--kubeconfig", str(self.folder / "controller-manager.kubeconfig"), "--leader-elect=false",
+            "--bind-address=127.0.0.1", "--secure-port=0", f"--controllers={_CONTROLLERS}", "--profiling=false",
+            # The garbage collector has to know a kind before it can collect what it owned.
+            "--concurrent-gc-syncs=4",
+        ])
+        return self
+
+    def with_definitions(self, folder: Path) -> KubeApi:
+        """Applies the resource definitions of a folder; returns when they are served."""
+        done = self.kubectl("apply", "-f", str(folder))
+        assert done.returncode == 0, done.stderr
+        done = self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(folder))
+        assert done.returncode == 0, done.stderr
+        return self
+
+    def kubectl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.binaries / "kubectl", f"--kubeconfig={self.kubeconfig}", *words], capture_output=True, text=True,
+            check=False, timeout=60)
+
+    def start_server(self) -> None:
+        """Starts the API server alone, and returns when it is ready."""
+        self._run("kube-apiserver", self._apiserver())
+        self._wait_ready()
+
+    def kill_server(self) -> None:
+        """SIGKILL: watches break, calls are refused. Its etcd stays."""
+        self._end("kube-apiserver")
+
+    def pause_server(self) -> None:
+        """It keeps its connections and answers nothing."""
+        self._processes["kube-apiserver"].send_signal(signal.SIGSTOP)
+
+    def resume_server(self) -> None:
+        self._processes["kube-apiserver"].send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        for name in list(self._processes):
+            self._end(name)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, process in self._processes.items()}
+
+    def _run(self, name: str, arguments: list[str]) -> None:
+        command = [str(self.binaries / name), *arguments]
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                dies_with_parent(command) if self._owned else command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=not self._owned)
+
+    def _end(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def _etcd(self) -> list[str]:
+        client, peer = f"http://127.0.0.1:{self._etcd_client}", f"http://127.0.0.1:{self._etcd_peer}"
+        return [
+            "--name=e", f"--data-dir={self.folder / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn",
+            f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=e={peer}",
+        ]  # fmt: skip
+
+    def _apiserver(self) -> list[str]:
+        folder = self.folder
+        return [
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_client}",
+            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self.port}",
+            "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16",
+            f"--tls-cert-file={folder / 'server.crt'}", f"--tls-private-key-file={folder / 'server.key'}",
+            f"--token-auth-file={folder / 'tokens.csv'}", "--authorization-mode=RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={folder / 'accounts.key'}",
+            f"--service-account-signing-key-file={folder / 'accounts.key'}",
+            # No controller here makes accounts, so pods must not ask for one.
+            "--disable-admission-plugins=ServiceAccount", "--profiling=false",
+        ]  # fmt: skip
+
+    # --- keys
+
+    def _write_keys(self) -> None:
+        folder = self.folder
+        _openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650",
+            "-subj", "/CN=kube-apiserver", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes",
+            "-keyout", str(folder / "server.key"), "-out", str(folder / "server.crt"))  # fmt: skip
+        _openssl("genrsa", "-out", str(folder / "accounts.key"), "2048")
+        users = {"admin": 'admin,"system:masters"', "controller-manager": 'controller-manager,"system:masters"'}
+        (folder / "tokens.csv").write_text("".join(
+            f"{token},{name},{users[name]}\n" for name, token in self._tokens.items()))
+        self._tls = ssl.create_default_context(cafile=str(folder / "server.crt"))
+
+    def _write_kubeconfig(self, path: Path, user: str) -> None:
+        path.write_text(json.dumps({  # JSON is YAML
+            "apiVersion": "v1", "kind": "Config", "current-context": "tests",
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": user}}],
+            "clusters": [{"name": "tests", "cluster": {
+                "server": self.server, "certificate-authority": str(self.folder / "server.crt")}}],
+            "users": [{"name": user, "user": {"token": self._tokens[user]}}],
+        }))
+
+    # --- calls
+
+    def _wait_ready(self) -> None:
+        limit = time.monotonic() + _READY_S
+        while True:
+            try:
+                self.call("GET", "/readyz")
+                return
+            except (OSError, ApiError) as error:
+                process = self._processes["kube-apiserver"]
+                if process.poll() is not None or time.monotonic() > limit:
+                    raise AssertionError(
+                        f"the API server does not serve: {error}\n{self.log('kube-apiserver')[-3000:]}") from None
+            time.sleep(_LOOK_EVERY_S)
+
+    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """The decoded answer. Raises ApiError, OSError (nobody answers)."""
+        request = urllib.request.Request(
+            self.server + path, None if body is None else json.dumps(body).encode(), method=method,
+            headers={"Authorization": f"Bearer {self._tokens['admin']}", "Content-Type": kind})
+        try:
+            with urllib.request.urlopen(request, context=self._tls, timeout=20) as response:
+                answer = response.read()
+        except urllib.error.HTTPError as error:
+            text = error.read().decode(errors="replace")
+            try:
+                text = json.loads(text)["message"]
+            except (ValueError, KeyError, TypeError):
+                text = text.strip()
+            raise ApiError(error.code, text) from None
+        return json.loads(answer) if answer.startswith(b"{") else answer.decode()
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path)
+
+    def create(self, path: str, body: Any) -> Any:
+        return self.call("POST", path, body)
+
+    def patch(self, path: str, body: Any) -> Any:
+        return self.call("PATCH", path, body, "application/merge-patch+json")
+
+    def delete(self, path: str) -> Any:
+        return self.call("DELETE", path)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.get(path)
+        except ApiError as error:
+            if error.code == 404:
+                return False
+            raise
+        return True
+
+
+def _openssl(*words: str) -> None:
+    done = subprocess.run(["openssl", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,124 @@
+"""The operator as a process of its own, and a namespace with short ways to its resources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax_kube.api import ApiError, KubeApi
+from integration.etcd_process import dies_with_parent
+
+GROUP = "/apis/hapax.dev/v1alpha1"
+
+
+class Namespace:
+    """`topic(...)` and `producer(...)` create; the rest takes a plural and a name."""
+
+    def __init__(self, api: KubeApi, name: str) -> None:
+        self.api = api
+        self.name = name
+
+    def path(self, plural: str, name: str = "") -> str:
+        return f"{GROUP}/namespaces/{self.name}/{plural}" + (f"/{name}" if name else "")
+
+    def topic(self, name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
+        return self._create("topics", "Topic", name, spec, annotations)
+
+    def producer(self, name: str, **spec: Any) -> Any:
+        return self._create("transactionalproducers", "TransactionalProducer", name, spec, None)
+
+    def _create(self, plural: str, kind: str, name: str, spec: Any, annotations: dict[str, str] | None) -> Any:
+        metadata = {"name": name, "annotations": annotations or {}}
+        return self.api.create(self.path(plural), {
+            "apiVersion": "hapax.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
+
+    def get(self, plural: str, name: str) -> Any:
+        return self.api.get(self.path(plural, name))
+
+    def patch(self, plural: str, name: str, **spec: Any) -> Any:
+        return self.api.patch(self.path(plural, name), {"spec": spec})
+
+    def annotate(self, plural: str, name: str, **annotations: str | None) -> Any:
+        return self.api.patch(self.path(plural, name), {"metadata": {"annotations": {
+            f"hapax.dev/{key}": value for key, value in annotations.items()}}})
+
+    def delete(self, plural: str, name: str) -> Any:
+        return self.api.delete(self.path(plural, name))
+
+    def exists(self, plural: str, name: str) -> bool:
+        return self.api.exists(self.path(plural, name))
+
+    def condition(self, plural: str, name: str, kind: str = "Ready") -> tuple[str, str]:
+        """Status and reason; empty while the condition is not there, or is about an older generation."""
+        body = self.get(plural, name)
+        for each in body.get("status", {}).get("conditions", ()):
+            if each["type"] == kind and each["observedGeneration"] == body["metadata"]["generation"]:
+                return each["status"], each["reason"]
+        return "", ""
+
+    def ready(self, name: str, plural: str = "topics") -> bool:
+        return self.condition(plural, name)[0] == "True"
+
+    def events(self) -> set[str]:
+        """The reasons of all events so far."""
+        found = self.api.get(f"/apis/events.k8s.io/v1/namespaces/{self.name}/events")
+        return {each["reason"] for each in found["items"]}
+
+    def refusal(self, *arguments: Any, **spec: Any) -> str:
+        """What the API server says to a Topic that it must not take; empty: it took it."""
+        try:
+            self.topic(*arguments, **spec)
+        except ApiError as error:
+            return error.message
+        return ""
+
+
+class OperatorProcess:
+    def __init__(self, cluster: LocalCluster, kubeconfig: Path, namespace: str, node_id: int, folder: Path) -> None:
+        self.folder = folder
+        state = cluster.status()
+        etcd = state.process("etcd")
+        self.command = [
+            sys.executable, "-m", "hapax_operator.main", "--namespace", namespace,
+            "--set", f"node.id={node_id}", "--set", f"etcd.endpoints=127.0.0.1:{etcd.port}",
+            "--set", f"cluster.id={state.cluster_id}", "--set", f"log.dir={folder / 'data'}",
+            "--set", "http.listen=127.0.0.1:0",
+        ]  # fmt: skip
+        self.environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "operator.log", "ab") as log:
+            self.process = subprocess.Popen(
+                dies_with_parent(self.command), stdout=log, stderr=log, env=self.environment)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+    def log(self) -> str:
+        return (self.folder / "operator.log").read_text(errors="replace")
+
+    def resident_mb(self) -> float:
+        assert self.process is not None
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        raise AssertionError(json.dumps(self.command))

@@ -1,0 +1,95 @@
+"""One Kubernetes API for all tests of this folder, a namespace and an operator process for each that asks.
+
+Its binaries are built by `make kube-binaries`, which `.ci/run` does beforehand where there is a Go toolchain; without
+them these tests skip and say so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import end_cluster, start_cluster
+from hapax.cli.local.cluster import LocalCluster
+from hapax_kube.api import KubeApi
+from hapax_kube.binaries import ROOT, NoKubernetes, find
+from hapax_kube.operator import Namespace, OperatorProcess
+
+
+@pytest.fixture(scope="session")
+def kube_binaries() -> Path:
+    try:
+        found = find()
+    except NoKubernetes as error:
+        pytest.skip(str(error))
+    if found is None:
+        pytest.skip("no Kubernetes is built: `make kube-binaries` builds it where there is a Go toolchain")
+    return found
+
+
+@pytest.fixture(scope="session")
+def kube_api(kube_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApi]:
+    """The API server with the operator's resource definitions. Leave it as you found it."""
+    api = KubeApi(kube_binaries, tmp_path_factory.mktemp("kube"))
+    try:
+        yield api.start().with_definitions(ROOT / "charts" / "hapax" / "files" / "crds")
+    finally:
+        api.close()
+
+
+@pytest.fixture
+def namespace(kube_api: KubeApi) -> Iterator[Namespace]:
+    """An empty namespace; deleted at the end, and what is in it goes with it."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    kube_api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    yield Namespace(kube_api, name)
+    kube_api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="module")
+def hapax(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster for the operator, with a controller of its own."""
+    cluster = start_cluster(tmp_path_factory.mktemp("hapax"), brokers=2)
+    yield cluster
+    end_cluster(cluster)
+
+
+_node_ids = itertools.count(310)
+
+StartOperator = Callable[..., OperatorProcess]
+
+
+@pytest.fixture
+def start_operator(hapax: LocalCluster, kube_api: KubeApi, tmp_path: Path) -> Iterator[StartOperator]:
+    """`start_operator(namespace)`; it is killed at the end. Each has a node id of its own, as pods have."""
+    started: list[OperatorProcess] = []
+
+    def start(namespace: Namespace) -> OperatorProcess:
+        node_id = next(_node_ids)
+        operator = OperatorProcess(hapax, kube_api.kubeconfig, namespace.name, node_id, tmp_path / f"{node_id}")
+        started.append(operator)
+        operator.start()
+        return operator
+
+    yield start
+    for operator in started:
+        operator.close()
+
+
+@pytest.fixture
+def operator(start_operator: StartOperator, namespace: Namespace) -> OperatorProcess:
+    return start_operator(namespace)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failed test shows what its operators wrote."""
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if report.failed and "tmp_path" in getattr(item, "funcargs", {}):
+        for log in sorted(item.funcargs["tmp_path"].glob("*/operator.log")):  # type: ignore[attr-defined]
+            report.sections.append((str(log.parent.name), log.read_text(errors="replace")[-4000:]))
+    return report  # type: ignore[return-value]

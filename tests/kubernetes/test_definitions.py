@@ -1,0 +1,112 @@
+"""What the API server takes and refuses by the resource definitions alone; each refusal is a sentence that helps."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from hapax.core.topics import TOPIC_CONFIGS
+from hapax_kube.api import ApiError, KubeApi
+from hapax_kube.binaries import ROOT
+from hapax_kube.operator import Namespace
+
+
+def test_defaults_are_filled_in(namespace: Namespace) -> None:
+    body = namespace.topic("plain")
+    assert body["spec"] == {"partitions": 1, "managed": True, "deletionPolicy": "Retain"}
+    body = namespace.producer("loader", transactionalId="loader")
+    assert body["spec"] == {
+        "transactionalId": "loader", "hangingAfterSeconds": 300, "onHanging": "Alert", "fence": 0, "managed": True}
+
+
+@pytest.mark.parametrize(("spec", "sentence"), [
+    ({"partitions": 0}, "should be greater than or equal to 1"),
+    ({"partitions": 10_001}, "should be less than or equal to 10000"),
+    ({"partitions": "three"}, "must be of type integer"),
+    ({"topicName": "a/b"}, "ASCII letters, digits"),
+    ({"topicName": ".."}, "must not be named '.' or '..'"),
+    ({"topicName": "__consumer_offsets"}, "names that begin with '__' are the cluster's own"),
+    ({"topicName": "x" * 250}, "may not be more than 249"),
+    ({"config": {"retention": "1"}}, "no topic configuration; those are cleanup.policy, "),
+    ({"config": {"retention.ms": "7d"}}, "whole numbers, or -1"),
+    ({"config": {"segment.bytes": "1MB"}}, "without a unit"),
+    ({"config": {"cleanup.policy": "shred"}}, "cleanup.policy is delete, compact or both"),
+    ({"config": {"retention.ms": 7}}, "must be of type string"),
+    ({"config": {"min.insync.replicas": "3"}, "replicationFactor": 2}, "no write with acks=all could ever succeed"),
+    ({"deletionPolicy": "Shred"}, "supported values"),
+])
+def test_a_bad_topic_is_refused_with_a_sentence(namespace: Namespace, spec: dict[str, object], sentence: str) -> None:
+    assert sentence in namespace.refusal("bad", **spec)
+
+
+def test_a_name_that_is_too_long_for_a_topic_is_refused_unless_another_is_given(namespace: Namespace) -> None:
+    long = "a" * 250
+    assert "give a shorter one in spec.topicName" in namespace.refusal(long)
+    namespace.topic(long, topicName="short")
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"partitions": 2}, "partitions can only grow"),
+    ({"topicName": "other"}, "topicName cannot be changed"),
+    ({"topicName": None}, "topicName cannot be changed"),
+])
+def test_what_cannot_change_is_refused(namespace: Namespace, change: dict[str, object], sentence: str) -> None:
+    namespace.topic("a", topicName="a", partitions=3)
+    with pytest.raises(ApiError, match=re.escape(sentence)):
+        namespace.patch("topics", "a", **change)
+    namespace.patch("topics", "a", partitions=4)
+
+
+@pytest.mark.parametrize(("spec", "sentence"), [
+    ({}, "give either transactionalId or transactionalIdPrefix"),
+    ({"transactionalId": "a", "transactionalIdPrefix": "b"}, "give either"),
+    ({"transactionalIdPrefix": "b", "fence": 1}, "not for a prefix"),
+    ({"transactionalId": "a", "hangingAfterSeconds": 1}, "greater than or equal to 5"),
+    ({"transactionalId": "a", "onHanging": "Panic"}, "supported values"),
+])
+def test_a_bad_producer_is_refused_with_a_sentence(
+    namespace: Namespace, spec: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ApiError, match=re.escape(sentence)):
+        namespace.producer("bad", **spec)
+
+
+def test_requests_to_fence_only_rise_and_an_identity_stays(namespace: Namespace) -> None:
+    namespace.producer("a", transactionalId="a", fence=2)
+    with pytest.raises(ApiError, match="can only rise"):
+        namespace.patch("transactionalproducers", "a", fence=1)
+    with pytest.raises(ApiError, match="transactionalId cannot be changed"):
+        namespace.patch("transactionalproducers", "a", transactionalId="b")
+
+
+def test_kubectl_scales_a_topic_and_shows_its_columns(namespace: Namespace, kube_api: KubeApi) -> None:
+    namespace.topic("a", partitions=2)
+    scaled = kube_api.kubectl("-n", namespace.name, "scale", "topic.hapax.dev/a", "--replicas=5")
+    assert scaled.returncode == 0, scaled.stderr
+    assert namespace.get("topics", "a")["spec"]["partitions"] == 5
+    shown = kube_api.kubectl("-n", namespace.name, "get", "hapax").stdout
+    assert "TOPIC" in shown and "IN SYNC" in shown
+
+
+@pytest.mark.parametrize("name", ["topics", "transactionalproducers"])
+def test_every_field_is_described(name: str) -> None:
+    """`kubectl explain` is where people look first."""
+    definition = yaml.safe_load((ROOT / "charts" / "hapax" / "files" / "crds" / f"{name}.yaml").read_text())
+    (version,) = definition["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    assert schema["description"]
+    for part in ("spec", "status"):
+        described = schema["properties"][part]
+        bare = [field for field, about in described["properties"].items() if not about.get("description")]
+        assert described["description"] and bare == []
+
+
+def test_the_definition_knows_every_topic_configuration() -> None:
+    """The rule and its sentence hold the same list as the cluster."""
+    text = (ROOT / "charts" / "hapax" / "files" / "crds" / "topics.yaml").read_text()
+    (rule,) = re.findall(r"name in \[([^\]]*)\]", text)
+    assert sorted(re.findall(r"'([^']+)'", rule)) == sorted(TOPIC_CONFIGS)
+    (sentence,) = re.findall(r"those are ([^\"]*)\"", text)
+    assert sorted(sentence.split(", ")) == sorted(TOPIC_CONFIGS)

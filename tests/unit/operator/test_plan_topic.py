@@ -1,0 +1,213 @@
+"""Plans for topics: from resources and a topic to actions, conditions and events, without a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapax_operator.plan_topic import (
+    Configure,
+    Create,
+    Delete,
+    Grow,
+    PartitionSeen,
+    Replicate,
+    TopicSeen,
+    Verdict,
+    owner,
+    plan,
+)
+from hapax_operator.resources import DELETE, FINALIZER, RETAIN, TOPICS, Meta, Ref, TopicResource
+
+
+def resource(name: str = "orders", *, created: str = "2026-01-01T00:00:00Z", **fields: Any) -> TopicResource:
+    meta = {name: fields.pop(name) for name in ("deleting", "finalizers", "paused", "generation") if name in fields}
+    namespace = fields.pop("namespace", "team")
+    return TopicResource(
+        meta=Meta(
+            ref=Ref(TOPICS, namespace, name), uid=f"uid-{namespace}-{name}", created=created,
+            **{"generation": 1, **meta}),
+        topic=fields.pop("topic", "orders"), **fields)
+
+
+def topic(
+    partitions: int = 1, replicas: tuple[int, ...] = (0,), each: PartitionSeen | None = None, **fields: Any
+) -> TopicSeen:
+    shown = each or PartitionSeen(replicas[0], replicas, replicas)
+    return TopicSeen(name="orders", topic_id="id-1", partitions=[shown] * partitions, **fields)
+
+
+def ready(verdict: Verdict) -> tuple[str, str]:
+    (found,) = (each for each in verdict.conditions if each.type == "Ready")
+    return found.status, found.reason
+
+
+def alone(described: TopicResource, seen: TopicSeen | None) -> Verdict:
+    return plan(described, [described], seen)
+
+
+def test_a_topic_that_is_missing_is_made() -> None:
+    verdict = alone(resource(partitions=3, config={"retention.ms": "1"}), None)
+    assert verdict.actions == (Create(3, -1, {"retention.ms": "1"}),)
+    assert (verdict.finalizer, ready(verdict), verdict.notes) == (None, ("False", "Creating"), ())
+
+
+def test_a_topic_that_is_as_described_needs_nothing() -> None:
+    verdict = alone(resource(partitions=2), topic(2))
+    assert (verdict.actions, verdict.finalizer, ready(verdict)) == ((), None, ("True", "AsDescribed"))
+    assert verdict.status is not None
+    assert (verdict.status["topicId"], verdict.status["inSync"]) == ("id-1", "2/2")
+
+
+def test_differences_are_mended_in_order() -> None:
+    described = resource(partitions=4, replication_factor=2, config={"retention.ms": "5", "segment.bytes": "4096"})
+    verdict = alone(described, topic(2, config={"retention.ms": "4", "segment.bytes": "4096"}))
+    assert verdict.actions == (Grow(4), Configure({"retention.ms": "5"}), Replicate(2))
+    assert ready(verdict) == ("False", "Differs")
+
+
+def test_configuration_of_others_stays_and_own_is_given_back() -> None:
+    described = resource(config={"segment.ms": "7"}, status={"configured": ["retention.ms", "segment.ms"]})
+    seen = topic(config={"retention.ms": "1", "segment.ms": "7", "max.message.bytes": "9"})
+    assert alone(described, seen).actions == (Configure({"retention.ms": None}),)
+    gone = topic(config={"segment.ms": "7", "max.message.bytes": "9"})
+    assert alone(described, gone).actions == ()
+
+
+def test_partitions_never_shrink() -> None:
+    verdict = alone(resource(partitions=1), topic(3))
+    assert (verdict.actions, ready(verdict)) == ((), ("False", "MorePartitions"))
+
+
+def test_replicas_on_their_way_are_not_asked_for_again() -> None:
+    moving = topic(each=PartitionSeen(0, (0,), (0,), moving=True))
+    verdict = alone(resource(replication_factor=2), moving)
+    assert (verdict.actions, ready(verdict)) == ((), ("True", "Moving"))
+
+
+@pytest.mark.parametrize(("partition", "expected"), [
+    (PartitionSeen(-1, (0,), (0,)), ("False", "NoLeader")),
+    (PartitionSeen(0, (0, 1), (0,)), ("True", "Serving")),
+])
+def test_readiness_says_what_is_missing(partition: PartitionSeen, expected: tuple[str, str]) -> None:
+    assert ready(alone(resource(), topic(each=partition))) == expected
+
+
+def test_the_oldest_resource_wins_and_the_other_is_told() -> None:
+    old, young = resource("a"), resource("b", created="2026-01-02T00:00:00Z", partitions=9)
+    lost = plan(young, [young, old], topic(1))
+    assert (lost.actions, ready(lost)) == ((), ("False", "ResourceConflict"))
+    assert [note.reason for note in lost.notes] == ["ResourceConflict"]
+    assert "team/a" in lost.notes[0].message
+    assert lost.status is not None and lost.status["topicId"] is None
+    told = replace(young, status={"conditions": [
+        {"type": "ResourceConflict", "message": "topic orders is described by the older resource team/a"}]})
+    assert plan(told, [told, old], topic(1)).notes == ()
+    assert plan(old, [young, old], topic(1)).actions == ()
+    assert plan(young, [young, replace(old, managed=False)], topic(1)).actions == (Grow(9),)
+
+
+def test_unmanaged_and_paused_resources_do_nothing() -> None:
+    let_go = alone(resource(managed=False, partitions=9, deletion_policy=DELETE), topic(1))
+    assert (let_go.actions, let_go.finalizer, ready(let_go)) == ((), None, ("Unknown", "Unmanaged"))
+    paused = alone(resource(paused=True, partitions=9), topic(1))
+    assert (paused.actions, ready(paused)) == ((), ("False", "Differs"))
+    assert ("Paused", "True") in [(each.type, each.status) for each in paused.conditions]
+
+
+def test_a_topic_of_the_cluster_s_own_is_left_alone() -> None:
+    verdict = alone(resource(partitions=60), topic(50, internal=True))
+    assert (verdict.actions, ready(verdict)) == ((), ("False", "InternalTopic"))
+
+
+def test_a_topic_that_somebody_deleted_is_made_anew_with_a_warning() -> None:
+    verdict = alone(resource(status={"topicId": "id-0"}), None)
+    assert verdict.actions == (Create(1, -1, {}),)
+    assert [(note.type, note.reason) for note in verdict.notes] == [("Warning", "TopicGone")]
+    assert [note.reason for note in alone(resource(status={"topicId": "id-0"}), topic()).notes] == ["TopicReplaced"]
+
+
+# --- deletion -------------------------------------------------------------------------------------------------------
+
+
+def test_the_finalizer_is_there_only_while_it_protects_something() -> None:
+    held = resource(deletion_policy=DELETE)
+    assert alone(held, topic()).finalizer is True
+    assert alone(resource(deletion_policy=DELETE, finalizers=(FINALIZER,)), topic()).finalizer is None
+    for lets_go in ({"deletion_policy": RETAIN}, {"managed": False}, {"paused": True}):
+        loose = resource(**{"deletion_policy": DELETE, "finalizers": (FINALIZER,), **lets_go})
+        assert alone(loose, topic()).finalizer is False
+
+
+def going(**fields: Any) -> TopicResource:
+    return resource(**{
+        "deleting": True, "finalizers": (FINALIZER,), "deletion_policy": DELETE, "status": {"topicId": "id-1"},
+        **fields})
+
+
+def test_delete_deletes_the_topic_that_it_knew_and_then_lets_go() -> None:
+    assert alone(going(), topic()).actions == (Delete("id-1"),)
+    done = alone(going(), None)
+    assert (done.actions, done.finalizer, done.status) == ((), False, None)
+
+
+@pytest.mark.parametrize("fields", [
+    {"deletion_policy": RETAIN}, {"managed": False}, {"paused": True}, {"status": {"topicId": "another"}},
+    {"status": {}},
+])
+def test_whatever_is_in_doubt_keeps_the_records(fields: dict[str, Any]) -> None:
+    verdict = alone(going(**fields), topic())
+    assert (verdict.actions, verdict.finalizer) == ((), False)
+
+
+def test_a_topic_that_another_resource_describes_is_not_deleted() -> None:
+    old, young = going(), resource("b", created="2026-01-02T00:00:00Z")
+    assert plan(old, [old, young], topic()).actions == ()
+    assert plan(old, [old, young], topic()).finalizer is False
+    heir = replace(young, meta=replace(young.meta, deleting=True))
+    assert plan(old, [old, heir], topic()).actions == (Delete("id-1"),)
+
+
+def test_a_topic_is_not_deleted_by_a_resource_that_lost_the_conflict() -> None:
+    old, young = resource("a"), going(created="2026-01-02T00:00:00Z")
+    assert plan(young, [old, young], topic()).actions == ()
+
+
+# --- whatever comes -------------------------------------------------------------------------------------------------
+
+_resources = st.builds(
+    resource, name=st.sampled_from("abc"), created=st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
+    partitions=st.integers(1, 3), replication_factor=st.sampled_from([-1, 1, 2]), managed=st.booleans(),
+    paused=st.booleans(), deleting=st.booleans(), deletion_policy=st.sampled_from([RETAIN, DELETE]),
+    finalizers=st.sampled_from([(), (FINALIZER,), ("other",)]), config=st.sampled_from([{}, {"segment.ms": "7"}]),
+    status=st.sampled_from([{}, {"topicId": "id-1"}, {"topicId": "id-0", "configured": ["retention.ms"]}]),
+)
+_topics = st.one_of(st.none(), st.builds(
+    topic, partitions=st.integers(1, 3), replicas=st.sampled_from([(0,), (0, 1)]), internal=st.booleans(),
+    config=st.sampled_from([{}, {"retention.ms": "1"}])))
+
+
+@given(st.lists(_resources, min_size=1, max_size=3, unique_by=lambda each: each.meta.uid), _topics)
+def test_at_most_one_resource_acts_and_only_where_it_may(
+    claimants: list[TopicResource], seen: TopicSeen | None
+) -> None:
+    acting = [each for each in claimants if plan(each, claimants, seen).actions]
+    first = owner(claimants)
+    assert [each.meta.uid for each in acting] in ([], [first.meta.uid if first else None])
+    for each in claimants:
+        verdict = plan(each, claimants, seen)
+        if verdict.actions:
+            assert each.acts and not (seen is not None and seen.internal)
+        for action in verdict.actions:
+            if isinstance(action, Delete):
+                assert each.meta.deleting and each.deletion_policy == DELETE
+                assert seen is not None and action.topic_id == seen.topic_id == each.status.get("topicId")
+                assert FINALIZER in each.meta.finalizers
+            if isinstance(action, Grow):
+                assert seen is not None and action.partitions > len(seen.partitions)
+        if each.meta.deleting and FINALIZER in each.meta.finalizers and not verdict.actions:
+            assert verdict.finalizer is False  # nothing waits for ever
