@@ -25,6 +25,8 @@ class Faults:
         self.rng = random.Random(seed)
         self.every_s = every_s
         self.injected: Counter[str] = Counter()
+        self.flipped = 0
+        """Bits that really did."""
         self._running: set[asyncio.Task[None]] = set()
         self.kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
             # name: (weight, what happens)
@@ -54,6 +56,10 @@ class Faults:
             "disk full": (1, self._disk_full),
             "slow disk": (2, self._slow_disk),
         }
+        if cluster.replication >= 3:
+            self.kinds["bit rot"] = 2, self._bit_rot
+        self.rotting = self._node("broker")
+        """The one broker whose platter forgets: what it has lost the others still have."""
 
     async def run(self) -> None:
         names = list(self.kinds)
@@ -273,6 +279,22 @@ class Faults:
         disk.capacity = disk.used() + self.rng.randrange(2_000)
         await self._for(0.5, 6.0)
         disk.capacity = 1 << 40
+
+    async def _bit_rot(self) -> None:
+        """In a segment that was closed, so that nobody looks at it again by himself."""
+        disk = self.rotting.disk
+        folders: dict[str, list[str]] = {}
+        for name in sorted(disk.names):
+            folder, _, file = name.rpartition("/")
+            if file.endswith(".log") and not folder.endswith("-delete"):
+                folders.setdefault(folder, []).append(name)
+        closed = [name for names in folders.values() for name in names[:-1] if disk.names[name].data]
+        if not closed:
+            return
+        name = self.rng.choice(closed)
+        disk.flip_bit(name, self.rng.randrange(len(disk.names[name].data)))
+        self.flipped += 1
+        self._say(f"{self.rotting.name} {name}")
 
     async def _slow_disk(self) -> None:
         disk = self._node("broker").disk

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hapax.broker.scrubber import unchecked
+from hapax.runtime.log.segment import Segment
 from hapax_checker import Operation
 from hapax_sim.cluster import SimCluster
 from hapax_sim.faults import Faults
@@ -117,6 +119,28 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     return result
 
 
+async def _scrubbed(cluster: SimCluster) -> None:
+    """Every closed segment has been looked at once more, and what was damaged has been copied anew."""
+    brokers = [node for node in cluster.nodes.values() if node.role == "broker"]
+
+    def segments() -> list[Segment]:
+        return [
+            segment for node in brokers if node.service is not None
+            for replica in node.service.partitions.replicas.values() for segment in replica.log.segments[:-1]
+        ]
+
+    def whole() -> bool:
+        view = brokers[0].service.view if brokers[0].service is not None else None
+        return view is not None and cluster.ready() and all(
+            len(p.record.isr) == len(p.record.replicas) for p in view.partitions()
+        ) and not any(segment.damage is not None or unchecked(segment) for segment in segments())
+
+    for segment in segments():
+        segment.sound.doubt()
+        segment.surveyed_ms = -1
+    await cluster.wait_until(whole, "nothing is damaged any more, and everything is in sync")
+
+
 async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) -> None:
     seeds = random.Random(result.seed)
     cluster = SimCluster(
@@ -147,6 +171,8 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
         await cluster.wait_until(workload.finished, "every client comes to its end", 300, workload.unfinished)
         # What a killed client left open is aborted by its time-out.
         await cluster.wait_until(workload.decided, "the last stable offset reaches the end", 60)
+        if faults.flipped:
+            await _scrubbed(cluster)
         seen = await workload.read_everything()
         ends = await workload.ends()
         await cluster.wait_until(cluster.ready, "every node serves at the end")

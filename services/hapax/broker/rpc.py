@@ -167,7 +167,8 @@ def _described(named: common_pb2.TopicPartition, replica: Replica) -> broker_pb2
     else:
         states = [
             broker_pb2.ReplicaState(
-                node_id=node, end_offset=replication.end_of(node), in_sync=node in replication.isr)
+                node_id=node, end_offset=replication.end_of(node), in_sync=node in replication.isr,
+                lag_bytes=replica.log.bytes_above(max(0, replication.end_of(node))))
             for node in replication.replicas
         ]
     return broker_pb2.PartitionReplicas(

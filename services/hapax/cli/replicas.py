@@ -16,8 +16,10 @@ from hapax.cli.administration import (
     partition_name,
 )
 from hapax.cli.moves import Execute, Throttle, TimeoutS, Wait, carry_out, end_with, planned, read_cluster
+from hapax.cli.progress import measure
 from hapax.client import Admin, Refused, TopicPartition
 from hapax.core.moves import change_factor
+from hapax.core.types import PartitionIndex
 
 app = typer.Typer(help="Replicas: list, change their number, elect leaders.", no_args_is_help=True)
 
@@ -33,23 +35,27 @@ def list_replicas(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List partitions with their leader, replicas, and those in sync."""
+    """List partitions with their leader, replicas, those in sync, and how far the others are."""
     cluster = administer(bootstrap, read_cluster)
     cluster.check_topics(topics or [])
+    progress = administer(
+        bootstrap, lambda admin: measure(admin, [cluster.topics[name] for name in topics or cluster.topics]))
     rows = []
     for name in sorted(topics or cluster.topics):
         for each in cluster.topics[name].partitions:
             missing = [node for node in each.replicas if node not in each.isr]
             if not lagging or missing or each.leader < 0:
+                far = progress.get(TopicPartition(name, PartitionIndex(each.partition)), [])
                 rows.append({
                     "topic": name, "partition": each.partition, "leader": each.leader, "replicas": list(each.replicas),
-                    "isr": list(each.isr), "missing": missing,
+                    "isr": list(each.isr), "missing": missing, "progress": [one.as_record() for one in far],
+                    "behind": "; ".join(str(one) for one in far if not one.in_sync),
                 })
     if as_json:
-        output.print_json(rows)
+        output.print_json([{key: value for key, value in row.items() if key != "behind"} for row in rows])
         return
     shown = [{key: output.joined(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows]
-    output.print_records(False, "", shown, ("topic", "partition", "leader", "replicas", "isr", "missing"))
+    output.print_records(False, "", shown, ("topic", "partition", "leader", "replicas", "isr", "missing", "behind"))
 
 
 @app.command("set")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
     from hapax.client.producer import Committed, Producer, StartFrom
     from hapax.client.records import DeliveryReport, Record
-    from hapax.client.replication import BrokerInfo, ReassignmentInfo, Refused
+    from hapax.client.replication import BrokerInfo, ReassignmentInfo, Refused, ReplicaInfo
     from hapax.client.tokens import CommitToken
     from hapax.core.types import TopicPartition
 
@@ -68,6 +68,7 @@ __all__ = [
     "ReassignmentInfo",
     "Record",
     "Refused",
+    "ReplicaInfo",
     "RetriableError",
     "SettingsError",
     "StartFrom",
@@ -95,7 +96,7 @@ _MODULES = {
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),
     "hapax.client.producer": ("Committed", "Producer", "StartFrom"),
     "hapax.client.records": ("DeliveryReport", "Record"),
-    "hapax.client.replication": ("BrokerInfo", "ReassignmentInfo", "Refused"),
+    "hapax.client.replication": ("BrokerInfo", "ReassignmentInfo", "Refused", "ReplicaInfo"),
     "hapax.client.tokens": ("CommitToken",),
     "hapax.core.types": ("TopicPartition",),
 }

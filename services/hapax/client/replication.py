@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from hapax.client.connected import Connected
 from hapax.client.errors import RetriableError, from_code
@@ -39,6 +40,20 @@ class ReassignmentInfo(NamedTuple):
     removing: tuple[int, ...]
 
 
+class ReplicaInfo(NamedTuple):
+    """A replica as the leader of its partition sees it."""
+
+    partition: TopicPartition
+    node_id: int
+    in_sync: bool
+    end_offset: int
+    """It has synced everything below; -1: it has not said so yet."""
+    lag: int
+    """Offsets that it lacks, of those that the leader has."""
+    lag_bytes: int
+    """About as many bytes."""
+
+
 class Refused(NamedTuple):
     """What became of one partition of a request that the cluster did not grant."""
 
@@ -57,6 +72,37 @@ class ReplicationAdmin(Connected):
             BrokerInfo(each.broker_id, each.rack or "", (unknown_tag(each, _STANDING_TAG) or b"").decode())
             for each in response.brokers]
         return sorted(each for each in found if each.node_id < _FIRST_COORDINATOR)
+
+    async def describe_replicas(self, partitions: Mapping[TopicPartition, tuple[str, int]]) -> list[ReplicaInfo]:
+        """How far the replicas of partitions are: (topic id, leader) of each; those without a leader, or whose leader
+        does not answer, are left out (Hapax only)."""
+        from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
+        from hapax.rpc.gen.hapax.internal.v1 import common_pb2
+
+        addresses, _ = await self._cluster.rpc_addresses()
+        ids = {name: UUID(topic_id).bytes for name, (topic_id, _) in partitions.items()}
+        names = {(topic_id, name.partition): name for name, topic_id in ids.items()}
+        found: list[ReplicaInfo] = []
+        for leader in sorted({leader for _, leader in partitions.values() if leader in addresses}):
+            request = pb.DescribeReplicasRequest(partitions=[
+                common_pb2.TopicPartition(topic_id=ids[name], partition=name.partition)
+                for name, (_, node) in partitions.items() if node == leader])
+            try:
+                answer = await self._cluster.channel(addresses[leader]).call(
+                    "/hapax.internal.v1.PartitionBroker/DescribeReplicas", request.SerializeToString(),
+                    self._options["request.timeout.ms"] / 1000)
+            except RpcError:
+                continue
+            for each in pb.DescribeReplicasResponse.FromString(answer).partitions:
+                if each.leads:
+                    name = names[each.partition.topic_id, PartitionIndex(each.partition.partition)]
+                    found += [
+                        ReplicaInfo(
+                            name, state.node_id, state.in_sync, state.end_offset,
+                            max(0, each.log_end_offset - max(state.end_offset, each.log_start_offset)),
+                            state.lag_bytes)
+                        for state in each.replicas]
+        return sorted(found)
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keep_replication_factor: bool = False

@@ -312,6 +312,7 @@ class _Scan:
                 or header.last_offset_delta < 0
                 or not self.leader_epoch <= header.leader_epoch <= self.known_epoch
                 or not crc_matches(chunk, header, at)
+                or (header.base_offset > self.expected and not self._is_gap(segment, header, position + end))
             ):
                 break
             segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
@@ -321,6 +322,17 @@ class _Scan:
             at = end
         self.recovery.scanned_bytes += at
         return at
+
+    def _is_gap(self, segment: Segment, header: BatchHeader, end: int) -> bool:
+        """Whether offsets are missing before a batch since compaction left them out, and not since its own offset is
+        damaged, which no CRC covers: then it would reach beyond the batch behind it."""
+        after = segment.file.read(end, HEADER_SIZE)
+        if len(after) == HEADER_SIZE:
+            following = read_header(after)
+            batch = segment.file.read(end, following.size) if HEADER_SIZE <= following.size <= _MAX_BATCH else b""
+            if following.magic == CURRENT_MAGIC and len(batch) == following.size and crc_matches(batch, following):
+                return header.last_offset < following.base_offset
+        return self.log.config.compact
 
     @staticmethod
     def _whole_size(chunk: memoryview) -> int:
@@ -333,7 +345,7 @@ class _Scan:
         if self._whole_size(chunk) == 0 or position + self._whole_size(chunk) > size:
             return "a torn batch"
         header = read_header(chunk)
-        if header.base_offset < self.expected:
+        if header.base_offset != self.expected:
             return f"a batch of offset {header.base_offset} where {self.expected} was due"
         if header.leader_epoch < self.leader_epoch:
             return f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}: it had been cut"

@@ -167,6 +167,16 @@ class SegmentLog:
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
 
+    def bytes_above(self, offset: int) -> int:
+        """About how many bytes lie from `offset` on: exact at the boundaries of segments."""
+        if offset >= self.end_offset:
+            return 0
+        at = max(0, bisect_right(self._bases, offset) - 1)
+        segment = self.segments[at]
+        end = self.base_after(segment)
+        share = (end - max(offset, segment.base_offset)) / max(1, end - segment.base_offset)
+        return round(segment.size * share) + sum(each.size for each in self.segments[at + 1 :])
+
     # --- write ----------------------------------------------------------------------------------------------------
 
     def append(self, batch: Bytes, base_offset: int, last_offset: int, timestamp: int) -> None:

@@ -271,3 +271,34 @@ async def test_a_torn_leader_epoch_checkpoint_is_read_from_the_batches(
     file.close()
     _, _, state = await reopen(disk)
     assert (state.restored_at, state.leader_epochs) == (3, [(1, 0), (4, 2)])
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("bit", [0, 1, 7, 30, 49])
+async def test_a_flipped_bit_of_an_offset_is_no_gap(disk: RealDisk, bit: int, compact: bool) -> None:
+    config = LogConfig(compact=compact)
+    log = SegmentLog(disk, FOLDER, config)
+    log.create([])
+    for _ in range(12):
+        append(log)
+    await log.sync()
+    damaged = bytearray(batch(8))
+    patch_prefix(damaged, 8 | 1 << bit, 0)
+    log.active.file.write_at(800, bytes(damaged))
+    log.close()
+    again, recovery, state = await reopen(disk, config=config)
+    assert (again.end_offset, recovery.truncated_bytes) == (8, 400)
+    assert state.replayed == list(range(8))
+
+
+async def test_what_compaction_left_out_of_a_copy_is_no_damage(disk: RealDisk) -> None:
+    config = LogConfig(compact=True)
+    log = SegmentLog(disk, FOLDER, config)
+    log.create([])
+    for base in (3, 4, 9, 17):
+        log.append(batch(base), base, base, 1000)
+    await log.sync()
+    log.close()
+    again, recovery, state = await reopen(disk, config=config)
+    assert (again.end_offset, recovery.truncated_bytes) == (18, 0)
+    assert state.replayed == [3, 4, 9, 17]

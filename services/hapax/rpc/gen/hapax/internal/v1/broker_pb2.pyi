@@ -154,14 +154,16 @@ class DescribeReplicasRequest(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ...) -> None: ...
 
 class ReplicaState(_message.Message):
-    __slots__ = ("node_id", "end_offset", "in_sync")
+    __slots__ = ("node_id", "end_offset", "in_sync", "lag_bytes")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     end_offset: int
     in_sync: bool
-    def __init__(self, node_id: _Optional[int] = ..., end_offset: _Optional[int] = ..., in_sync: _Optional[bool] = ...) -> None: ...
+    lag_bytes: int
+    def __init__(self, node_id: _Optional[int] = ..., end_offset: _Optional[int] = ..., in_sync: _Optional[bool] = ..., lag_bytes: _Optional[int] = ...) -> None: ...
 
 class PartitionReplicas(_message.Message):
     __slots__ = ("partition", "error", "reason", "leader_epoch", "leads", "log_start_offset", "log_end_offset", "high_watermark", "size_bytes", "replicas")
