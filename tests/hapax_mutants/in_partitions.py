@@ -102,7 +102,7 @@ MUTANTS = (
         "an answer leaves before its record is durable", "rule 5, NATS 2.12.1", "broker/replica.py",
         "        if end_offset <= self.machine.high_watermark:\n            call.settle(number, result)\n        else:",
         "        if end_offset <= self.machine.log_end_offset:\n            call.settle(number, result)\n        else:",
-        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'"), unit("broker")),
+        (unit("broker/test_calls.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'")),
     ),
     Mutant(
         "a duplicate's answer does not wait", "rule 5", MACHINE,
@@ -126,13 +126,13 @@ MUTANTS = (
         "recovery trusts whatever it finds", "rule 13", "runtime/log/recovery.py",
         "                or not crc_matches(chunk, header, at)\n",
         "",
-        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut'"), unit("runtime/log")),
+        (unit("runtime/log/test_recovery.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut'")),
     ),
     Mutant(
         "recovery does not write again what it trusts", "rule 13", "runtime/log/recovery.py",
         "                file.write_at(position, bytes(chunk[:done]))\n",
         "",
-        (sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'"), unit("runtime/log")),
+        (unit("runtime/log/test_recovery.py"), sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'")),
     ),
     Mutant(
         "a marker ends whatever is open", "rule 9, KAFKA-17754", MACHINE,
@@ -188,7 +188,7 @@ MUTANTS = (
         "batches overtake a parked one", "rule 3", "broker/replica.py",
         "            if header.producer_id >= 0 and self.verification.holds(header.producer_id):",
         "            if header.producer_id >= 0 and self.verification.holds(-7):",
-        (sim(), unit("broker")),
+        (unit("broker/test_replica.py"), sim()),
     ),
     Mutant(
         "the condition comes before the duplicate check", "rule 21", MACHINE,
@@ -239,6 +239,6 @@ MUTANTS = (
         "clients may write internal topics", "rule 17", "broker/calls.py",
         "            elif replica.internal:\n                call.settle(number, _NO_INTERNAL_WRITES)\n",
         "            elif False:\n                call.settle(number, _NO_INTERNAL_WRITES)\n",
-        (unit("broker"),),
+        (unit("broker/test_calls.py"),),
     ),
 )

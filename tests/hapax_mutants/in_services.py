@@ -12,7 +12,7 @@ MUTANTS = (
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
         "                compares = [Compare(self._key, \"mod_revision\", revision)]\n                if revision:",
         "                compares: list[Compare] = []\n                if False:",
-        (unit("pid"), sim()),
+        (unit("pid/test_pid_service.py"), sim()),
     ),
     Mutant(
         "a store that went back is believed", "rule 12", "runtime/seen.py",
@@ -30,7 +30,7 @@ MUTANTS = (
         "a lease is granted before its fences are stored", "rule 8", "pid/leases.py",
         "        held = await self._fence(lease)\n        for holding",
         "        held = await self.progress_of(lease.producer_id, list(lease.partitions))\n        for holding",
-        (sim(), unit("pid")),
+        (unit("pid/test_pid_service.py"), sim()),
     ),
     Mutant(
         "any replica may lead", "only an in-sync replica may lead", "core/failover.py",
@@ -85,7 +85,7 @@ MUTANTS = (
         "an unacknowledged commit is taken for an abort", "client", "core/client_producer_verdicts.py",
         "    return COORDINATOR.get(code, Verdict.FATAL)",
         "    return COORDINATOR.get(code, Verdict.ABORT)",
-        (unit("core"), unit("client")),
+        (unit("core/test_client_producer.py"),),
     ),
     Mutant(
         "followers that lag count for nothing", "rule 5", "core/replication.py",
@@ -121,7 +121,7 @@ MUTANTS = (
         "followers append without replaying", "replicas hold the leader's producer state", "broker/copying.py",
         "                replica.replay(header, batch, 0)\n                machine = replica.machine\n",
         "                machine = replica.machine\n                machine.log_end_offset = header.next_offset\n",
-        (sim("1-6", REPLICATED), unit("broker")),
+        (unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
     ),
     Mutant(
         "a follower acknowledges what it has not synced", "rule 5", "broker/followers.py",
@@ -139,13 +139,13 @@ MUTANTS = (
         "a follower commits what it only heard of", "rule 5", "broker/copying.py",
         "        machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))\n",
         "        machine.advance_high_watermark(machine.log_end_offset)\n",
-        (sim("1-6", REPLICATED), unit("broker")),
+        (unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
     ),
     Mutant(
         "coordinators are not listed among the nodes", "rule 11", "kafka/metadata.py",
         '    return [node for node in view.nodes() if node.port > 0 and node.role in ("broker", "coordinator")]',
         '    return [node for node in view.nodes() if node.port > 0 and node.role == "broker"]',
-        (unit("kafka"), sim("1")),
+        (unit("kafka/test_node_apis.py"), sim("1")),
     ),
     Mutant(
         "clients take control batches for records", "rule 16", "client/fetcher.py",
@@ -157,13 +157,13 @@ MUTANTS = (
         "an error of a write with acks=0 is kept quiet", "rule 16", "kafka/produce.py",
         "        if self.request.acks == 0:\n",
         "        if self.request.acks == 0:\n            return None\n        if self.request.acks == 0:\n",
-        (unit("kafka"), unit("broker")),
+        (unit("broker/test_calls.py"), unit("kafka")),
     ),
     Mutant(
         "cold ranges are read on the loop", "rule 18", "runtime/log/segment_log.py",
         "        if size > 0 and not segment.file.is_cached(position, size):",
         "        if size < 0 and not segment.file.is_cached(position, size):",
-        (unit("runtime/log"), unit("broker")),
+        (unit("runtime/log/test_segment_log.py"), unit("broker")),
     ),
     Mutant(
         "a folder without its topic's name is begun anew", "found by this simulator", "broker/partitions.py",

@@ -103,14 +103,14 @@ MUTANTS = (
         "every owner of a shard bears the same epoch", "rule 1", "coordinator/shard.py",
         "    return ShardEpoch(assigned << INCARNATION_BITS | incarnation)",
         "    return ShardEpoch(0)",
-        (sim(), unit("coordinator")),
+        (unit("coordinator/test_transactions.py"), sim()),
     ),
     Mutant(
         "a shard that lost an append goes on as if nothing was", "decide, persist, replay",
         "coordinator/log_writer.py",
         '            self.give_up(f"append answered {ErrorCode(code).name} {reason}")\n            return\n',
         "            for unit in sent:\n                unit.refused(ErrorCode(code), reason)\n            self._sent = []\n",
-        (unit("coordinator"), sim()),
+        (unit("coordinator/test_log_writer.py"), sim()),
     ),
     Mutant(
         "offsets are shown before their transaction commits", "offsets in transactions", "core/group.py",
@@ -141,13 +141,13 @@ MUTANTS = (
         "offsets markers go past their group shard", "rule 2", "coordinator/markers.py",
         "        offsets = partition.topic == OFFSETS_TOPIC\n",
         "        offsets = False\n",
-        (sim(), unit("coordinator")),
+        (unit("coordinator/test_offsets.py"), sim()),
     ),
     Mutant(
         "live offsets differ from those of the log", "redpanda#31483", "coordinator/groups.py",
         "            transactional = header.is_transactional\n            self._replay(",
         "            transactional = False\n            self._replay(",
-        (sim(), unit("coordinator")),
+        (unit("coordinator/test_offsets.py"), sim()),
     ),
     Mutant(
         "a late offsets commit joins the decided transaction", "rule 3", "core/group.py",
@@ -223,7 +223,7 @@ MUTANTS = (
         "answers on which others decide are not confirmed", "rule 12", "coordinator/transactions.py",
         "                elif answer.confirm:\n                    await self.confirm(confirmed_within_s)\n",
         "",
-        (unit("coordinator"), sim()),
+        (unit("coordinator/test_tokens.py"), sim()),
     ),
     Mutant(
         "self-healing ends a living transaction", "rule 9", "core/transaction_markers.py",

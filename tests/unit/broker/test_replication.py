@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hapax.broker.copying import Copying
 from hapax.broker.waiters import Waiters
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
@@ -79,6 +80,8 @@ async def test_acks_all_waits_for_the_slowest_member_and_acks_1_does_not(make: M
     await world.until(lambda: world.replica(1).log.synced_offset == 3)
     assert not everywhere.done()
     assert world.replica(0).machine.high_watermark == 1, "nobody may read what could be lost"
+    Copying(world.replica(1), NodeId(0), 0).heard(1, 0)
+    assert world.replica(1).machine.high_watermark == 1, "what it has is not what is committed"
     slow.release()
     await world.until(everywhere.done)
     assert everywhere.result().error == 0
@@ -340,6 +343,20 @@ async def test_a_replica_cannot_claim_more_than_its_leader_has(make: Make) -> No
     own = world.brokers[1].registration
     await fetch_as(world, 1, own.epoch, own.record.session, 1, synced_end=100)
     assert not waiting.done()
+    world.syncs(1).release()
+    await world.until(waiting.done)
+
+
+async def test_what_a_replica_has_but_has_not_synced_does_not_count(make: Make) -> None:
+    world = await led(await make(0, 1), replicas=(0, 1))
+    await world.produced(0, batch())
+    world.syncs(1).hold_syncs()
+    waiting = world.produce(0, batch())
+    await world.until(lambda: world.replica(0).log.synced_offset == 2)
+    own = world.brokers[1].registration
+    await fetch_as(world, 1, own.epoch, own.record.session, 2, synced_end=1)
+    assert not waiting.done()
+    assert world.replica(0).machine.high_watermark == 1
     world.syncs(1).release()
     await world.until(waiting.done)
 

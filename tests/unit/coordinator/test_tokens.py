@@ -7,6 +7,7 @@ from typing import Any
 from hapax.core.errors import ErrorCode
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+from hapax_sim.cluster import STORE
 from unit.coordinator.coordinator_world import CoordinatorWorld, run
 
 ID = "query"
@@ -89,6 +90,35 @@ def test_a_commit_whose_records_are_missing_fails() -> None:
         assert await world.read_committed_now("t", 0) == []
         assert (await end(world, 0, winner(joined, (0, 0)), count=1)).outcome == pb.COMMITTED
         assert await world.read_committed("t", 0) == [b"a"]
+
+    run(scenario)
+
+
+def test_an_owner_that_has_not_heard_of_its_successor_vouches_for_nothing() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        joined = await join(world, 0, "task-0")
+        await write(world, joined, 0, b"a")
+        assert (await end(world, 0, winner(joined, (0, 0)), count=1)).outcome == pb.COMMITTED
+        former = world.owner_of(ID)
+        registration = world.coordinator(former).registration
+        assert registration is not None
+        channel = world.ports.network.rpc_channel(registration.record.rpc_address)
+        asked = pb.GetCommitTokenRequest(transactional_id=ID, scope="q").SerializeToString()
+
+        async def what_it_says() -> Any:
+            answer = await channel.call("/hapax.v1.Transactions/GetCommitToken", asked, 5.0)
+            return pb.GetCommitTokenResponse.FromString(answer)
+
+        assert (await what_it_says()).found
+        world.cluster.world.blocked.add((former, STORE))
+        key = world.view(former).keys.node(registration.record.node_id)
+        world.cluster.store.revoke_lease(world.cluster.store.lease_of(key))
+        world.gone = former
+        await world.moved_from(former, ID)
+        process = world.cluster.nodes[former].process
+        assert process is not None and process.alive, "it knows of nothing"
+        assert (await what_it_says()).error, "its memory is no answer: only the log knows"
 
     run(scenario)
 

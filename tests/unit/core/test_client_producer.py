@@ -426,6 +426,14 @@ def test_a_failure_while_committing_fails_the_commit() -> None:
     assert machine.poll(NOW) == [RequestEndTransaction(False)]
 
 
+def test_a_refused_commit_that_may_have_been_decided_is_never_taken_for_aborted() -> None:
+    machine = transaction()
+    a = batch()
+    enqueue(machine, a)
+    assert machine.coordinator_refused(ErrorCode.UNKNOWN_SERVER_ERROR) is Verdict.FATAL
+    assert machine.state is State.FATAL_ERROR
+
+
 def test_a_stale_epoch_at_produce_is_abortable_and_at_the_coordinator_final() -> None:
     machine = transaction()
     a = batch()
