@@ -161,8 +161,8 @@ MUTANTS = (
     ),
     Mutant(
         "cold ranges are read on the loop", "rule 18", "runtime/log/segment_log.py",
-        "        if size > 0 and not segment.file.is_cached(position, size):",
-        "        if size < 0 and not segment.file.is_cached(position, size):",
+        "        if not warmed and not segment.file.is_cached(position, size):",
+        "        if False and not segment.file.is_cached(position, size):",
         (unit("runtime/log/test_segment_log.py"), unit("broker")),
     ),
     Mutant(
