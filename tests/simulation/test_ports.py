@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
@@ -88,6 +88,25 @@ def test_a_crashed_process_runs_nothing_more_not_even_finally() -> None:
 
     run(loop, story())
     assert ran == []
+
+
+def test_a_generator_that_its_process_left_half_way_is_no_callback_of_nobody() -> None:
+    loop = SimLoop()
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(9):
+            yield number
+
+    async def leaves() -> None:
+        async for _ in numbers():
+            break
+        await asyncio.sleep(1)
+
+    async def outer() -> None:
+        await loop.spawn(SimProcess("a"), leaves(), "leaves")
+
+    run(loop, outer())
+    assert loop.time() == 1.0
 
 
 def test_a_frozen_process_catches_up_when_it_thaws() -> None:
@@ -326,3 +345,34 @@ def test_a_power_cut_keeps_what_was_synced_and_at_most_a_part_of_the_rest(seed: 
         assert all(found in (0, written) for found, written in zip(content, b"synced-lost", strict=False))
 
     run(loop, story())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_names_outlive_a_power_cut_once_their_folder_is_synced(seed: int) -> None:
+    loop = SimLoop()
+    store = PowerLossDisk(loop, random.Random(seed))
+    disk = store.mount(SimProcess("a"))
+
+    async def write() -> None:
+        for name in ("f/gone", "f/old", "f/kept"):
+            disk.open(name, create=True)
+        await disk.sync_folder("f")
+        disk.remove("f/gone")
+        disk.rename("f/old", "f/new")
+        disk.open("g/elsewhere", create=True)
+        await disk.sync_folder("f")
+
+    run(loop, write())
+    store.power_cut()
+    assert disk.list("f") == ["kept", "new"]
+    assert store.names == store.durable_names
+
+
+def test_a_name_that_was_never_synced_may_be_lost() -> None:
+    def survives(seed: int) -> bool:
+        store = PowerLossDisk(SimLoop(), random.Random(seed))
+        store.mount(SimProcess("a")).open("f/new", create=True)
+        store.power_cut()
+        return "f/new" in store.names
+
+    assert {survives(seed) for seed in range(16)} == {True, False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.client.fetcher import Chunk
+from hapax.client.fetcher import Chunk, Reading
 from hapax.codec.batch import patch_prefix
 from hapax.codec.control import encode_control
 from hapax.codec.records import encode_records
@@ -111,3 +111,17 @@ def test_a_damaged_batch_is_refused() -> None:
     log.data[-1] ^= 1
     with pytest.raises(Refusal, match="damaged"):
         read(log, [])
+
+
+def test_what_waits_of_a_partition_is_counted_until_it_is_read_or_thrown_away() -> None:
+    log = Log()
+    log.write("a", "b")
+    chunk = Chunk(bytes(log.data), [], True)
+    reading = Reading()
+    reading.keep(chunk)
+    reading.keep(chunk)
+    assert reading.waiting_bytes == 2 * len(log.data)
+    reading.drop_first()
+    assert reading.waiting_bytes == len(log.data)
+    reading.start_at(7)
+    assert reading.waiting_bytes == 0 and not reading.chunks
