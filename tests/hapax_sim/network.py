@@ -257,12 +257,28 @@ class _Listener:
             del self.world.listeners[self.port]
 
 
+class _Unknown:
+    """What a server for calls does with a frame that is no call it knows: it answers."""
+
+    def __init__(self, connection: FrameConnection) -> None:
+        self._connection = connection
+
+    def on_frame(self, frame: memoryview) -> None:
+        self._connection.send([b"UNIMPLEMENTED"])
+
+    def on_drained(self) -> None: ...
+    def on_closed(self, reason: str) -> None: ...
+
+
 class _RpcServer:
     def __init__(self, world: World, process: SimProcess, port: int, handlers: dict[str, RpcHandler]) -> None:
         self.world, self.process, self.port, self.handlers = world, process, port, handlers
         self.address = f"sim:{port}"
+        self._listener = _Listener(world, process, port, _Unknown, FrameLimits())
+        world.listeners[port] = self._listener
 
     async def close(self, grace: float = 0.0) -> None:
+        await self._listener.close()
         if self.world.rpc_servers.get(self.port) is self:
             del self.world.rpc_servers[self.port]
 

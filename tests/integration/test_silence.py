@@ -96,7 +96,12 @@ async def test_native_clients_go_on_without_waiting_for_their_request_timeout(th
     slowest: dict[str, float] = {}
     written: list[bytes] = []
     read_: list[bytes] = []
-    over = asyncio.Event()
+    over, progress = asyncio.Event(), asyncio.Event()
+
+    async def until(happened: Callable[[], bool]) -> None:
+        while not happened():
+            progress.clear()
+            await progress.wait()
 
     async def produce(transactional_id: str) -> None:
         mine = {"transactional.id": transactional_id} if transactional_id else {}
@@ -114,6 +119,7 @@ async def test_native_clients_go_on_without_waiting_for_their_request_timeout(th
                 written.extend(values)
                 number += PARTITIONS
                 slowest[transactional_id] = max(slowest.get(transactional_id, 0.0), time.monotonic() - began)
+                progress.set()
                 await asyncio.sleep(0.01)
 
     async def consume() -> None:
@@ -126,18 +132,17 @@ async def test_native_clients_go_on_without_waiting_for_their_request_timeout(th
                     slowest["reader"] = max(slowest.get("reader", 0.0), time.monotonic() - last)
                     last = time.monotonic()
                 read_.extend(record.value or b"" for record in records)
+                progress.set()
 
     writers = [asyncio.ensure_future(produce(transactional_id)) for transactional_id in ("", "a", "b")]
     tasks = [*writers, asyncio.ensure_future(consume())]
     try:
         async with asyncio.timeout(60):
-            while len(slowest) < 4:
-                await asyncio.sleep(0.05)
+            await until(lambda: len(slowest) == 4)
             with await asyncio.to_thread(frozen, three, name):
                 await asyncio.sleep(WITHIN_S)  # longer than any of them is kept waiting
                 before = len(written)
-                while len(written) == before:
-                    await asyncio.sleep(0.05)
+                await until(lambda: len(written) > before)
             over.set()
             await asyncio.gather(*tasks)
     finally:

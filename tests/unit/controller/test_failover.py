@@ -144,6 +144,30 @@ def test_a_controller_that_stood_still_itself_passes_nobody_over() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+def test_a_controller_that_is_no_more_is_followed_at_once(how: str) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        process, first = await world.controller(300, **FEW, broker_session_timeout_ms=60_000)
+        _, second = await world.controller(301, **FEW, broker_session_timeout_ms=60_000)
+        await world.broker(listens=True)
+        await world.coordinator(100)
+        await world.ready(view)
+        await asyncio.sleep(1)
+        assert first.acts and not second.acts
+        at = world.loop.time()
+        world.loop.freeze(process) if how == "frozen" else world.kill(process)
+        await view.wait_for(lambda v: v.controller is not None and v.controller.record.node_id == 301, 60)
+        assert world.loop.time() - at < (1.7 if how == "frozen" else 0.5)
+        await world.create(second, t=3)
+        if how == "frozen":
+            world.loop.thaw(process)
+            await asyncio.sleep(1)
+            assert second.acts and not first.acts and not world.ended
+
+    run(scenario)
+
+
 def test_who_is_the_only_one_left_leads_on_though_it_is_silent() -> None:
     async def scenario(world: ControlWorld) -> None:
         view, brokers = await replicated(world, 3, brokers=1, factor=1, broker_heartbeat_timeout_ms=400)
