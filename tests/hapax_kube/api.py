@@ -42,6 +42,7 @@ class KubeApi:
         self.binaries = binaries
         self.folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
+        self._manager_kubeconfig = folder / "controller-manager.kubeconfig"
         self.port, self._etcd_client, self._etcd_peer = free_ports(3)
         self.server = f"https://127.0.0.1:{self.port}"
         self._tokens = {"admin": secrets.token_hex(16), "controller-manager": secrets.token_hex(16)}
@@ -53,12 +54,12 @@ class KubeApi:
     def start(self) -> KubeApi:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_keys()
-        self._write_kubeconfig(self.kubeconfig, "admin")
-        self._write_kubeconfig(self.folder / "controller-manager.kubeconfig", "controller-manager")
+        for user, path in (("admin", self.kubeconfig), ("controller-manager", self._manager_kubeconfig)):
+            self._write_kubeconfig(path, user, self._tokens[user])
         self._run("etcd", self._etcd())
         self.start_server()
         self._run("kube-controller-manager", [
-            "--kubeconfig", str(self.folder / "controller-manager.kubeconfig"), "--leader-elect=false",
+            "--kubeconfig", str(self._manager_kubeconfig), "--leader-elect=false",
             "--bind-address=127.0.0.1", "--secure-port=0", f"--controllers={_CONTROLLERS}", "--profiling=false",
             # The garbage collector has to know a kind before it can collect what it owned.
             "--concurrent-gc-syncs=4",
@@ -154,13 +155,22 @@ class KubeApi:
             f"{token},{name},{users[name]}\n" for name, token in self._tokens.items()))
         self._tls = ssl.create_default_context(cafile=str(folder / "server.crt"))
 
-    def _write_kubeconfig(self, path: Path, user: str) -> None:
+    def kubeconfig_of(self, namespace: str, account: str) -> Path:
+        """A file with which a program comes as a service account."""
+        granted = self.create(
+            f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}})
+        path = self.folder / f"{namespace}-{account}.kubeconfig"
+        self._write_kubeconfig(path, account, granted["status"]["token"])
+        return path
+
+    def _write_kubeconfig(self, path: Path, user: str, token: str) -> None:
         path.write_text(json.dumps({  # JSON is YAML
             "apiVersion": "v1", "kind": "Config", "current-context": "tests",
             "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": user}}],
             "clusters": [{"name": "tests", "cluster": {
                 "server": self.server, "certificate-authority": str(self.folder / "server.crt")}}],
-            "users": [{"name": user, "user": {"token": self._tokens[user]}}],
+            "users": [{"name": user, "user": {"token": token}}],
         }))
 
     # --- calls

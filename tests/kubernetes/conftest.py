@@ -65,12 +65,14 @@ StartOperator = Callable[..., OperatorProcess]
 
 @pytest.fixture
 def start_operator(hapax: LocalCluster, kube_api: KubeApi, tmp_path: Path) -> Iterator[StartOperator]:
-    """`start_operator(namespace)`; it is killed at the end. Each has a node id of its own, as pods have."""
+    """`start_operator(namespace)`, as admin or by the kubeconfig; it is killed at the end. Each has a node id of
+    its own, as pods have."""
     started: list[OperatorProcess] = []
 
-    def start(namespace: Namespace) -> OperatorProcess:
+    def start(namespace: Namespace, kubeconfig: Path | None = None) -> OperatorProcess:
         node_id = next(_node_ids)
-        operator = OperatorProcess(hapax, kube_api.kubeconfig, namespace.name, node_id, tmp_path / f"{node_id}")
+        operator = OperatorProcess(
+            hapax, kubeconfig or kube_api.kubeconfig, namespace.name, node_id, tmp_path / f"{node_id}")
         started.append(operator)
         operator.start()
         return operator

@@ -1,0 +1,191 @@
+{{/* Names, labels, and what all pods of Hapax have in common. */}}
+
+{{- define "hapax.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "hapax.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 }}
+app.kubernetes.io/instance: {{ .Release.Name | trunc 63 }}
+{{- end -}}
+
+{{- define "hapax.labels" -}}
+{{ include "hapax.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "hapax.image" -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+
+{{/* host:port of each etcd, with commas between them. */}}
+{{- define "hapax.etcd" -}}
+{{- if .Values.etcd.enabled -}}
+{{- $name := include "hapax.fullname" . -}}
+{{- $hosts := list -}}
+{{- range $index := until (int .Values.etcd.replicas) -}}
+{{- $hosts = append $hosts (printf "%s-etcd-%d.%s-etcd.%s.svc.%s:2379" $name $index $name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- end -}}
+{{- join "," $hosts -}}
+{{- else -}}
+{{- required "etcd.externalEndpoints must name an etcd where etcd.enabled is false" (join "," .Values.etcd.externalEndpoints) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "hapax.bootstrap" -}}
+{{ include "hapax.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9092
+{{- end -}}
+
+{{- define "hapax.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "hapax.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Replicas of a role on different machines where there are enough, and in different zones. */}}
+{{- define "hapax.spread" -}}
+- maxSkew: 1
+  topologyKey: topology.kubernetes.io/zone
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector: {matchLabels: {{ .labels }}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector: {matchLabels: {{ .labels }}}
+{{- end -}}
+
+{{/*
+A role's StatefulSet. Its ordinals begin where the role's node ids do, so that a pod's index is its node id: a dict of
+root, role, values, module, first, claims (whether it keeps data) and kafka (whether clients come).
+*/}}
+{{- define "hapax.role" -}}
+{{- $root := .root -}}
+{{- $name := printf "%s-%s" (include "hapax.fullname" $root) .role -}}
+{{- $labels := merge (dict "app.kubernetes.io/component" .role) (include "hapax.selector" $root | fromYaml) -}}
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: {{ $name }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "hapax.labels" $root | nindent 4 }}
+    app.kubernetes.io/component: {{ .role }}
+spec:
+  replicas: {{ .values.replicas }}
+  serviceName: {{ $name }}
+  podManagementPolicy: Parallel
+  ordinals: {start: {{ .first }}}
+  selector:
+    matchLabels: {{ $labels | toJson }}
+  {{- if .claims }}
+  persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}
+  volumeClaimTemplates:
+    - metadata:
+        name: data
+        labels: {{ $labels | toJson }}
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with .values.storage.className }}
+        storageClassName: {{ . }}
+        {{- end }}
+        resources: {requests: {storage: {{ .values.storage.size }}}}
+  {{- end }}
+  template:
+    metadata:
+      labels: {{ $labels | toJson }}
+      annotations: {{ .values.podAnnotations | toJson }}
+    spec:
+      {{- if eq .role "operator" }}
+      serviceAccountName: {{ $name }}
+      {{- else }}
+      serviceAccountName: {{ include "hapax.fullname" $root }}
+      automountServiceAccountToken: false
+      {{- end }}
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: {{ .values.terminationGracePeriodSeconds }}
+      securityContext: {{- include "hapax.podSecurity" $root | nindent 8 }}
+      imagePullSecrets: {{ $root.Values.image.pullSecrets | toJson }}
+      nodeSelector: {{ .values.nodeSelector | toJson }}
+      tolerations: {{ .values.tolerations | toJson }}
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {{ $labels | toJson }}}}
+      topologySpreadConstraints:
+        {{- include "hapax.spread" (dict "labels" ($labels | toJson)) | nindent 8 }}
+      containers:
+        - name: {{ .role }}
+          image: {{ include "hapax.image" $root | quote }}
+          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+          command: [python3, -m, {{ .module }}]
+          {{- if and (eq .role "operator") .values.watchNamespaces }}
+          args:
+            {{- range .values.watchNamespaces }}
+            - --namespace
+            - {{ . | quote }}
+            {{- end }}
+          {{- end }}
+          env:
+            - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+            - name: HAPAX_NODE_ID
+              valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+            {{- if .kafka }}
+            - {name: HAPAX_LISTENERS, value: "PLAINTEXT://0.0.0.0:9092"}
+            - name: HAPAX_ADVERTISED_LISTENERS
+              value: "PLAINTEXT://$(POD_NAME).{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9092"
+            {{- end }}
+            {{- if eq .role "broker" }}
+            - name: HAPAX_BROKER_RACK
+              valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
+            {{- end }}
+            - {name: HAPAX_RPC_LISTEN, value: "0.0.0.0:9094"}
+            - {name: HAPAX_RPC_ADVERTISED, value: "$(POD_NAME).{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9094"}
+            - {name: HAPAX_HTTP_LISTEN, value: "0.0.0.0:8080"}
+            - {name: HAPAX_CLUSTER_ID, value: {{ $root.Values.clusterId | quote }}}
+            - {name: HAPAX_ETCD_ENDPOINTS, value: {{ include "hapax.etcd" $root | quote }}}
+            - {name: HAPAX_LOG_DIR, value: /data/hapax}
+            {{- range $setting, $value := merge (deepCopy .values.settings) $root.Values.settings }}
+            - {name: HAPAX_{{ $setting | upper | replace "." "_" }}, value: {{ $value | toString | quote }}}
+            {{- end }}
+          ports:
+            {{- if .kafka }}
+            - {name: kafka, containerPort: 9092}
+            {{- end }}
+            - {name: rpc, containerPort: 9094}
+            - {name: http, containerPort: 8080}
+          # Reading a long log back takes its time; the process answers meanwhile, so it counts as alive.
+          startupProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 2, failureThreshold: 60}
+          livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 6}
+          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
+          resources: {{ .values.resources | toJson }}
+          securityContext: {{- include "hapax.containerSecurity" $root | nindent 12 }}
+          volumeMounts:
+            - {name: data, mountPath: /data}
+            - {name: tmp, mountPath: /tmp}
+      volumes:
+        - {name: tmp, emptyDir: {}}
+        {{- if not .claims }}
+        - {name: data, emptyDir: {}}
+        {{- end }}
+{{- end -}}

@@ -1,0 +1,209 @@
+"""The chart: what it renders, what it refuses, and that a real API server takes every object of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hapax.runtime.settings import load
+from hapax_kube.api import KubeApi
+from hapax_kube.binaries import ROOT
+from hapax_kube.operator import Namespace, OperatorProcess
+from integration.waiting import wait_until
+
+CHART = ROOT / "charts" / "hapax"
+RELEASE = "demo"
+
+Render = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def helm(kube_binaries: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [kube_binaries / "helm", *words], capture_output=True, text=True, check=False, timeout=60)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
+    """`render("etcd.replicas=1", namespace="n")`: all objects of the chart with these values."""
+
+    def run(*values: str, namespace: str = "prod") -> list[dict[str, Any]]:
+        sets = [word for value in values for word in ("--set-json", value)]
+        done = helm("template", RELEASE, str(CHART), "--namespace", namespace, *sets)
+        assert done.returncode == 0, done.stderr
+        return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+    return run
+
+
+def of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def pods(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for each in objects:
+        if each["kind"] == "StatefulSet":
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+        elif each["kind"] == "Pod":
+            yield each["metadata"]["name"], each["spec"]
+
+
+def environment(pod: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in pod["containers"][0]["env"]}
+
+
+def test_helm_finds_nothing_to_say(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_real_api_server_takes_every_object(kube_api: KubeApi, namespace: Namespace, render: Render,
+                                              tmp_path: Path) -> None:
+    for number, values in enumerate((
+        (), ('etcd.enabled=false', 'etcd.externalEndpoints=["etcd.example:2379"]'),
+        (f'operator.watchNamespaces=["{namespace.name}"]', 'broker.storage.className="fast"',
+         'networkPolicy.clients=[{"namespaceSelector":{}}]', 'podDisruptionBudget.enabled=false'),
+    )):
+        rendered = tmp_path / f"{number}.yaml"
+        rendered.write_text(yaml.safe_dump_all(render(*values, namespace=namespace.name)))
+        done = kube_api.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(rendered))
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr
+
+
+def test_every_pod_is_as_confined_as_the_restricted_standard_wants(render: Render) -> None:
+    seen = 0
+    for name, pod in pods(render()):
+        seen += 1
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0, name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            }, name
+            assert {"requests", "limits"} <= set(container["resources"]), name
+            assert "cpu" not in container["resources"]["limits"], f"{name}: a throttled broker is a slow disk"
+    assert seen == 6
+
+
+def test_only_the_operator_has_a_token_and_its_rights_are_few(render: Render) -> None:
+    objects = render()
+    for name, pod in pods(objects):
+        assert (pod.get("automountServiceAccountToken", True)) == (name == "demo-hapax-operator"), name
+    rules = of(objects, "ClusterRole", "prod-demo-hapax-operator")["rules"]
+    granted = {(group, kind, verb) for rule in rules for group in rule["apiGroups"] for kind in rule["resources"]
+               for verb in rule["verbs"]}
+    assert not {each for each in granted if "*" in each}
+    assert {verb for group, _, verb in granted if group == "hapax.dev"} == {"get", "list", "watch", "patch"}
+    assert {group for group, _, _ in granted} == {"hapax.dev", "events.k8s.io", "apiextensions.k8s.io"}
+    narrow = render('operator.watchNamespaces=["team-a"]')
+    cluster_wide = of(narrow, "ClusterRole", "prod-demo-hapax-operator")["rules"]
+    assert [rule["resources"] for rule in cluster_wide] == [["customresourcedefinitions"]]
+    assert of(narrow, "Role", "prod-demo-hapax-operator")["metadata"]["namespace"] == "team-a"
+
+
+@pytest.mark.parametrize(("role", "first", "module"), [
+    ("broker", 0, "hapax.broker.main"), ("coordinator", 100, "hapax.coordinator.main"), ("pid", 200, "hapax.pid.main"),
+    ("operator", 300, "hapax_operator.main"),
+])
+def test_a_pod_s_index_is_its_node_id_and_its_settings_are_real(
+    render: Render, role: str, first: int, module: str
+) -> None:
+    objects = render('settings={"num.partitions": 6}', f'{role}.settings={{"drain.timeout.ms": 7000}}')
+    workload = of(objects, "StatefulSet", f"demo-hapax-{role}")
+    assert workload["spec"]["ordinals"] == {"start": first}
+    pod = workload["spec"]["template"]["spec"]
+    assert pod["containers"][0]["command"][-1] == module
+    given = environment(pod)
+    assert given["HAPAX_NODE_ID"] == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
+    texts = {name: value.replace("$(POD_NAME)", f"demo-hapax-{role}-{first}")
+             for name, value in given.items() if isinstance(value, str)}
+    settings = load(environment={**texts, "HAPAX_NODE_ID": str(first), "HAPAX_BROKER_RACK": ""})
+    assert (settings.node_id, settings.num_partitions, settings.drain_timeout_ms) == (first, 6, 7000)
+    assert settings.rpc_advertised == f"demo-hapax-{role}-{first}.demo-hapax-{role}.prod.svc.cluster.local:9094"
+    assert len(settings.etcd_addresses) == 3
+    service = of(objects, "Service", f"demo-hapax-{role}")
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    assert service["spec"]["selector"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_a_pod_has_longer_to_end_than_a_node_takes_to_drain(render: Render) -> None:
+    for name, pod in pods(render()):
+        if name.removeprefix("demo-hapax-") in ("broker", "coordinator", "pid", "operator"):
+            assert pod["terminationGracePeriodSeconds"] * 1000 >= load().drain_timeout_ms + 10_000, name
+
+
+def test_records_outlive_the_release(render: Render) -> None:
+    objects = render()
+    for name in ("broker", "etcd"):
+        spec = of(objects, "StatefulSet", f"demo-hapax-{name}")["spec"]
+        assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+        assert spec["volumeClaimTemplates"][0]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    for each in objects:
+        if each["kind"] == "CustomResourceDefinition":
+            assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_budgets_and_policies_meet_the_pods_that_they_mean(render: Render) -> None:
+    objects = render()
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in objects if each["kind"] == "StatefulSet"]
+    budgets = [each for each in objects if each["kind"] == "PodDisruptionBudget"]
+    assert len(budgets) == 5
+    for budget in budgets:
+        selector = budget["spec"]["selector"]["matchLabels"]
+        assert sum(selector.items() <= each.items() for each in labels) == 1
+    to_etcd = of(objects, "NetworkPolicy", "demo-hapax-etcd")["spec"]["ingress"]
+    assert to_etcd[0]["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == RELEASE
+    assert not [each for each in render("networkPolicy.enabled=false") if each["kind"] == "NetworkPolicy"]
+
+
+def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def walk(value: Any, about: dict[str, Any], path: str) -> Iterator[str]:
+        if not about.get("description") and path:
+            yield f"{path} is not described"
+        if isinstance(value, dict) and "properties" in about:
+            if about.get("additionalProperties") is not False:
+                yield f"{path} takes any key"
+            for name, inner in value.items():
+                yield from walk(inner, about["properties"].get(name, {}), f"{path}.{name}")
+
+    assert list(walk(values, schema, "")) == []
+    for bad in ("broker.replicas=0", 'clusterId="a/b"', "etcd.replicas=2", "brokers.replicas=1", 'image.pullPolicy="X"',
+                'broker.settings={"Num": 1}'):
+        done = helm("template", RELEASE, str(CHART), "--set-json", bad)
+        assert done.returncode != 0, bad
+    assert "must name an etcd" in helm("template", RELEASE, str(CHART), "--set", "etcd.enabled=false").stderr
+
+
+def test_the_operator_works_with_the_chart_s_rights_alone(
+    kube_api: KubeApi, namespace: Namespace, render: Render, start_operator: Callable[..., OperatorProcess],
+    tmp_path: Path,
+) -> None:
+    """Under the account that the chart makes, bound to the roles that the chart makes."""
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    rights = tmp_path / "rights.yaml"
+    rights.write_text(yaml.safe_dump_all(
+        each for each in render(f'operator.watchNamespaces=["{namespace.name}"]', namespace=namespace.name)
+        if each["kind"] in kinds))
+    done = kube_api.kubectl("apply", "-f", str(rights))
+    assert done.returncode == 0, done.stderr
+    start_operator(namespace, kubeconfig=kube_api.kubeconfig_of(namespace.name, "demo-hapax-operator"))
+    namespace.topic("least", topicName=f"least-{namespace.name}", deletionPolicy="Delete")
+    wait_until(lambda: namespace.ready("least"), "ready topic", 60)
+    assert "TopicCreated" in namespace.events()
+    namespace.delete("topics", "least")
+    wait_until(lambda: not namespace.exists("topics", "least"), "end of the resource", 30)
+    kube_api.kubectl("delete", "-f", str(rights))
