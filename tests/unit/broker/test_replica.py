@@ -6,6 +6,7 @@ import asyncio
 import struct
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode
 from hapax.runtime.disk import RealDisk
+from hapax.runtime.log.layout import TXN_INDEX
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import Harness, batch
 
@@ -373,6 +375,31 @@ async def test_a_restart_finds_the_state_of_live_operation(harness: Harness, cle
     assert len(read.aborted) == 2
     duplicate = await harness.produced(batch(producer_id=1, epoch=0, sequence=29))
     assert duplicate.base_offset == 29
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["noise", "version", "producer", "first", "marker", "stable"])
+async def test_a_damaged_index_of_aborted_transactions_is_made_anew(
+    harness: Harness, damage: str, clean: bool
+) -> None:
+    await filled(harness)
+    harness.replica.keeping.begin_checkpoint()
+    assert harness.replica.keeping.checkpoint is not None
+    await harness.replica.keeping.checkpoint
+    before = state(harness)
+    path = Path(harness.disk.root) / harness.replica.log.active.path(TXN_INDEX)
+    if clean:
+        await harness.replica.close()
+    else:
+        harness.crash()
+    good = path.read_bytes()
+    assert len(good) == 2 * 34
+    damaged = bytearray(good)
+    damaged[{"noise": 0, "version": 1, "producer": 2, "first": 12, "marker": 20, "stable": 27}[damage] + 34] ^= 0x80
+    path.write_bytes(bytes(range(7)) * 9 if damage == "noise" else damaged)
+    await harness.open(clean=clean)
+    assert state(harness) == before
+    assert path.read_bytes() == good
 
 
 async def test_aborted_transactions_that_only_a_scan_found_are_kept(harness: Harness) -> None:

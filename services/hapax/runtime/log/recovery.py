@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, LENGTH_END, crc_matches, iterate_batches, read_header
 from hapax.core.batch import BatchHeader
 from hapax.core.partition import AbortedTransaction
+from hapax.runtime.log.aborted import aborted_transactions
 from hapax.runtime.log.compaction import finish_swaps
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import (
@@ -32,7 +33,7 @@ from hapax.runtime.log.layout import (
 from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.soundness import Damaged
-from hapax.runtime.log.txn_index import cut_aborted, read_aborted
+from hapax.runtime.log.txn_index import cut_aborted
 from hapax.runtime.ports import Disk
 
 _CHUNK: Final = 512 << 10
@@ -94,7 +95,8 @@ async def open_log(
         log.create([])
     recovery = Recovery()
     leader_epochs = await _read_leader_epochs(log)
-    scan_from = _restore_newest(log, state, recovery, leader_epochs, clean=clean)
+    aborted = await aborted_transactions(log)
+    scan_from = _restore_newest(log, state, recovery, leader_epochs, aborted, clean=clean)
     if scan_from is None:
         log.end_offset = log.synced_offset = recovery.from_offset
         log.active.load_indexes()
@@ -130,11 +132,11 @@ def _swept(disk: Disk, folder: str) -> list[str]:
 
 
 def _restore_newest(
-    log: SegmentLog, state: State, recovery: Recovery, leader_epochs: list[tuple[int, int]], *, clean: bool
+    log: SegmentLog, state: State, recovery: Recovery, leader_epochs: list[tuple[int, int]],
+    aborted: list[AbortedTransaction], *, clean: bool,
 ) -> tuple[int, int] | None:
     """Restores the newest usable snapshot; returns the (segment number, position) to scan from, None for no scan."""
     start_offset = log.start_offset
-    aborted = [entry for segment in log.segments for entry in read_aborted(log.disk, segment.path(TXN_INDEX))]
     for offset in reversed(log.snapshot_offsets):
         path = f"{log.folder}/{offset_name(offset, SNAPSHOT)}"
         newest = offset == log.snapshot_offsets[-1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hapax.codec.batch import iterate_batches, patch_prefix
+from hapax.codec.control import encode_control
+from hapax.core.control import Marker
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.disk import RealDisk, RealFile
 from hapax.runtime.log.config import LogConfig
@@ -238,8 +240,13 @@ async def test_a_missing_index_is_made_again(disk: RealDisk) -> None:
 
 
 async def test_aborted_transactions_come_from_the_files_below_the_scan(log: SegmentLog, disk: RealDisk) -> None:
-    for _ in range(10):
-        append(log)
+    for base in range(10):
+        if base in (4, 7):
+            marker = encode_control(Marker(1, 0, False, 0), 1000)
+            patch_prefix(marker, base, 0)
+            log.append(marker, base, base, 1000)
+        else:
+            append(log)
     early, late = AbortedTransaction(1, 2, 4, 2), AbortedTransaction(1, 5, 7, 5)
     log.note_aborted(early)
     await log.checkpoint(5, b"5")
