@@ -236,6 +236,7 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
         FLIGHTS, "flights", 1, 3, {"retention.ms": "1000"}, assignment=(nodes,)
     ).encode()
     yield keys.draining(nodes[2]), etcd.DrainingRecord(T0).encode()
+    yield keys.silent(nodes[0]), etcd.SilentRecord(RegistrationEpoch(20), T0).encode()
     yield keys.throttle, etcd.ThrottleRecord(10_000_000, T0).encode()
     yield keys.deleted(topic_id(9)), etcd.DeletedTopicRecord(topic_id(9), "old", T0).encode()
     yield keys.partition(FLIGHTS, PartitionIndex(0)), etcd.PartitionRecord(
