@@ -1,4 +1,4 @@
-"""How long a killed broker's partitions take no writes: from SIGKILL to acks=all from new leaders of all of them.
+"""How long a killed or frozen broker's partitions take no writes: from the signal to acks=all from new leaders of all.
 
 Three brokers on this machine, replication 3, min.insync.replicas 2. The client is the native producer with its own
 retries, as applications see it; the leaders' part alone (until Metadata names live ones) is shown beside it. A planned
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 
 from bench.figures import record
 from hapax.cli.local.cluster import LocalCluster
@@ -20,9 +22,10 @@ from hapax.client import Admin, NewTopic, Producer
 KILLS = int(os.environ.get("HAPAX_BENCH_KILLS", "20"))
 PARTITIONS = 100
 MANY_PARTITIONS = 2000
+FREEZES = 5
 STOPS = 3
 SEND_EVERY_S = 0.005
-LOOK_EVERY_S = 0.005
+LOOK_EVERY_S = 0.02
 SAFE = {"min.insync.replicas": "2"}
 
 
@@ -50,14 +53,36 @@ class Measured:
 
     async def kill(self) -> tuple[float, float]:
         """Kills the broker that leads most. Seconds until live leaders are known, and until all have taken a write."""
+        victim, lost = await self._busiest()
+        began = time.monotonic()
+        await asyncio.to_thread(self.cluster.kill, f"broker-{victim}")
+        seconds = await self._led_by_others(victim, lost, began)
+        await asyncio.to_thread(self.cluster.start, f"broker-{victim}")
+        await self.whole()
+        return seconds
+
+    async def freeze(self) -> tuple[float, float]:
+        """The same of one that stands still and goes on afterwards. Its client has connections to it."""
+        victim, lost = await self._busiest()
+        pid = self.cluster.status().process(f"broker-{victim}").pid
+        began = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            seconds = await self._led_by_others(victim, lost, began)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await self.whole()
+        return seconds
+
+    async def _busiest(self) -> tuple[int, list[int]]:
+        """The broker that leads most, and what it leads; its partitions have just taken a write."""
         leaders = await self.leaders()
         led = list(leaders.values())
         victim = max(set(led), key=led.count)
-        lost = [index for index, leader in leaders.items() if leader == victim]
         await self.write(list(leaders))
-        began = time.monotonic()
-        await asyncio.to_thread(self.cluster.kill, f"broker-{victim}")
+        return victim, [index for index, leader in leaders.items() if leader == victim]
 
+    async def _led_by_others(self, victim: int, lost: list[int], began: float) -> tuple[float, float]:
         async def known() -> float:
             while True:
                 now = await self.leaders()
@@ -69,10 +94,8 @@ class Measured:
             await self.write(lost)
             return time.monotonic() - began
 
-        seconds = await asyncio.gather(known(), written())
-        await asyncio.to_thread(self.cluster.start, f"broker-{victim}")
-        await self.whole()
-        return seconds[0], seconds[1]
+        known_s, written_s = await asyncio.gather(known(), written())
+        return known_s, written_s
 
     async def stop(self, broker: str) -> float:
         """The longest pause of a steady load while a broker is stopped as planned."""
@@ -103,7 +126,14 @@ class Measured:
         return max(pauses.values())
 
 
-async def measure(partitions: int, kills: int, stops: int) -> tuple[list[tuple[float, float]], list[float]]:
+@dataclass
+class Found:
+    killed: list[tuple[float, float]]
+    frozen: list[tuple[float, float]]
+    paused: list[float]
+
+
+async def measure(partitions: int, kills: int, freezes: int, stops: int) -> Found:
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         cluster = LocalCluster(folder)
         cluster.up(brokers=3, owned=True)
@@ -116,21 +146,25 @@ async def measure(partitions: int, kills: int, stops: int) -> tuple[list[tuple[f
                 await admin.create_topics([NewTopic("t", partitions, 3, SAFE)])
                 measured = Measured(cluster, admin, producer, "t")
                 await measured.whole()
-                killed = [await measured.kill() for _ in range(kills)]
-                return killed, [await measured.stop(f"broker-{n % 3}") for n in range(stops)]
+                return Found(
+                    [await measured.kill() for _ in range(kills)],
+                    [await measured.freeze() for _ in range(freezes)],
+                    [await measured.stop(f"broker-{n % 3}") for n in range(stops)],
+                )
         finally:
             cluster.down()
 
 
 def main() -> None:
-    killed, paused = asyncio.run(measure(PARTITIONS, KILLS, STOPS))
+    found = asyncio.run(measure(PARTITIONS, KILLS, FREEZES, STOPS))
     for name, position in (("leaders", 0), ("writes", 1)):
-        seconds = sorted(each[position] for each in killed)
+        seconds = sorted(each[position] for each in found.killed)
         record(f"failover_{name}_p50", statistics.median(seconds), "s", at_most=2.5)
         record(f"failover_{name}_p99", seconds[min(len(seconds) - 1, int(len(seconds) * 0.99))], "s", at_most=5.0)
-    record("planned_stop_longest_pause", max(paused), "s", at_most=0.5)
-    killed, _ = asyncio.run(measure(MANY_PARTITIONS, 1, 0))
-    record("failover_2000_partitions_writes", killed[0][1], "s", at_most=10.0)
+    record("failover_frozen_writes_worst", max(written for _, written in found.frozen), "s", at_most=8.0)
+    record("planned_stop_longest_pause", max(found.paused), "s", at_most=0.5)
+    found = asyncio.run(measure(MANY_PARTITIONS, 1, 0, 0))
+    record("failover_2000_partitions_writes", found.killed[0][1], "s", at_most=10.0)
 
 
 if __name__ == "__main__":
