@@ -31,6 +31,8 @@ AWAY_BYTES = 1 << 30
 MANY_TOPICS, MANY_PARTITIONS = 4, 500
 REST_S = 20.0
 LIMIT_S = 120.0
+UNTHROTTLED = (f"leader.replication.throttled.rate={1 << 40}", f"follower.replication.throttled.rate={1 << 40}")
+"""What replicas that catch up are held back to by default is half of what they could."""
 
 
 @contextlib.contextmanager
@@ -67,10 +69,16 @@ def in_sync(admin: AdminClient, name: str) -> bool:
     return all(p.leader >= 0 and len(p.isrs) == BROKERS for p in topic_of(admin, name).partitions.values())
 
 
-def leaders(state: ClusterState, admin: AdminClient, name: str) -> list[str]:
-    """The address of each partition's leader."""
-    partitions = topic_of(admin, name).partitions
-    return [f"127.0.0.1:{state.process(f'broker-{partitions[p].leader}').port}" for p in sorted(partitions)]
+def leaders(state: ClusterState, admin: AdminClient, name: str, *, without: str = "") -> list[str]:
+    """The address of each partition's leader, once every partition has one; `without`: one that was killed."""
+    nodes: list[str] = []
+
+    def led() -> bool:
+        nodes[:] = [f"broker-{each.leader}" for _, each in sorted(topic_of(admin, name).partitions.items())]
+        return without not in nodes and "broker--1" not in nodes
+
+    until(led, "leader of every partition")
+    return [f"127.0.0.1:{state.process(node).port}" for node in nodes]
 
 
 def throughput(state: ClusterState, admin: AdminClient) -> None:
@@ -100,7 +108,8 @@ def catching_up(cluster: LocalCluster, state: ClusterState, admin: AdminClient) 
     partition = next(p for p in sorted(partitions) if partitions[p].leader != BROKERS - 1)
     victim = f"broker-{BROKERS - 1}"
     cluster.kill(victim)
-    writer = Flood(leaders(state, admin, "away")[partition], "away", partition, LARGE_BATCH_BYTES, 5)
+    writer = Flood(
+        leaders(state, admin, "away", without=victim)[partition], "away", partition, LARGE_BATCH_BYTES, 5)
     while writer.acknowledged * LARGE_BATCH_BYTES < AWAY_BYTES:
         flood([writer], 0.5)
     cluster.start(victim)
@@ -140,7 +149,7 @@ def main() -> None:
         transactions(state, admin)
         writes_at_rest(state)
         many_partitions(cluster, admin)
-    with three_brokers("durability=page-cache") as (cluster, state, admin):
+    with three_brokers("durability=page-cache", *UNTHROTTLED) as (cluster, state, admin):
         catching_up(cluster, state, admin)
 
 
