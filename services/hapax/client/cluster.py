@@ -81,9 +81,13 @@ class Cluster:
         self.topic_errors: dict[str, int] = {}
         self.transaction_version = 0
         """The finalized feature; 0 or 1: version 1."""
-        self.on_change: Callable[[], None] | None = None
+        self.on_change: Callable[[Iterable[TopicPartition]], None] | None = None
+        """Told after each answer to a question for metadata, and of the partitions that have new leaders."""
         self._auto_create = auto_create
         self._interesting: dict[str, None] = {}
+        self._moved: dict[TopicPartition, None] = {}
+        self._leaderless: dict[TopicPartition, None] = {}
+        """Somebody wanted their leader and there was none."""
         self._peers: dict[tuple[int, Purpose], asyncio.Task[Peer]] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._wanted = asyncio.Event()
@@ -128,6 +132,7 @@ class Cluster:
         found = None if topic is None else topic.partitions.get(partition.partition)
         if found is None or found.node_id < 0:
             self._interesting[partition.topic] = None
+            self._leaderless[partition] = None
             self.refresh_soon()
         return found
 
@@ -176,7 +181,12 @@ class Cluster:
             pause = self.options["retry.backoff.ms"] / 1000
             try:
                 await self._ask()
-                backoff = Backoff(self.options, self.ports)
+                self._leaderless = {each: None for each in self._leaderless if self._has_no_leader(each)}
+                if self._leaderless:
+                    pause = backoff.seconds()
+                    self._wanted.set()
+                else:
+                    backoff = Backoff(self.options, self.ports)
             except HapaxError:
                 pause = backoff.seconds()
                 self._wanted.set()
@@ -184,8 +194,14 @@ class Cluster:
                 if not waiting.done():
                     waiting.set_result(None)
             if self.on_change is not None:
-                self.on_change()
+                moved, self._moved = self._moved, {}
+                self.on_change(moved)
             await asyncio.sleep(pause)
+
+    def _has_no_leader(self, partition: TopicPartition) -> bool:
+        topic = self.topics.get(partition.topic)
+        leader = None if topic is None else topic.partitions.get(partition.partition)
+        return leader is not None and leader.node_id < 0
 
     async def _ask(self, everything: bool = False) -> dict[str, Topic]:
         names = None if everything else list(self._interesting)
@@ -218,6 +234,8 @@ class Cluster:
                 former = known.partitions.get(p.partition_index)
                 if former is not None and leader.epoch < former.epoch:
                     leader = former  # a node that lags behind
+                elif former is not None and leader.node_id >= 0 and former[:2] != leader[:2]:
+                    self._moved[TopicPartition(answer.name, p.partition_index)] = None
             partitions[p.partition_index] = leader
         return Topic(answer.name, answer.topic_id, partitions)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hapax.client.accumulator import Accumulator, OpenBatch
@@ -332,6 +332,11 @@ class Engine:
         self.pump()
         if wake is not None:
             self._wake_at(wake)
+
+    def leaders_moved(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self.machine.leader_moved(partition)
+        self.pump()
 
     # --- what becomes of batches: told by the sender ----------------------------------------------------------
 

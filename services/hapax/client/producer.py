@@ -95,7 +95,7 @@ class Producer:
             raise WrongState("the producer was started before; make a new one")
         self._started = True
         engine = self._engine
-        self._cluster.on_change = engine.pump
+        self._cluster.on_change = engine.leaders_moved
         try:
             await self._cluster.start()
             if self._machine.state is State.UNINITIALIZED:

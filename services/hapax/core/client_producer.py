@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from hapax.core.client_producer_partition import NOBODY, WINDOW, Batch, Identity, PartitionQueue
+from hapax.core.client_producer_partition import AT_ONCE, NOBODY, WINDOW, Batch, Identity, PartitionQueue
 from hapax.core.client_producer_state import (
     TRANSITIONS,
     WORDS,
@@ -262,6 +262,13 @@ class ClientProducer:
         queue = self._queues.get(batch.partition)
         if queue is not None and batch in queue.numbered:
             self._attempt_failed(queue, batch, Trouble(Verdict.RETRY, ErrorCode.LEADER_NOT_AVAILABLE, reason), now)
+
+    def leader_moved(self, partition: TopicPartition) -> None:
+        """Another leader than the one that failed: no reason to wait before the next attempt (KIP-951)."""
+        queue = self._queues.get(partition)
+        if queue is not None:
+            queue.not_before = AT_ONCE
+            self._dirty[partition] = None
 
     def expire(self, now: Millis) -> Millis | None:
         """Gives up batches past their deadline (delivery.timeout.ms). Returns the next deadline or pause, if any."""

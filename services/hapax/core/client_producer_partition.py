@@ -33,7 +33,7 @@ from hapax.core.types import (
 
 WINDOW: Final = 5
 FIRST: Final = Sequence(0)
-_AT_ONCE: Final = Millis(0)
+AT_ONCE: Final = Millis(0)
 _SEQUENCES: Final = 1 << 31
 
 
@@ -86,7 +86,7 @@ class PartitionQueue:
     """A numbered batch was given up and may have been stored (rule 5). Nothing new is numbered meanwhile."""
     gap: bool = False
     """The leader has said that a batch is missing: renumber under a new epoch once nothing is in flight."""
-    not_before: Millis = _AT_ONCE
+    not_before: Millis = AT_ONCE
 
     @property
     def in_flight(self) -> int:

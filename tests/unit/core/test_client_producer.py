@@ -268,6 +268,20 @@ def test_retries_are_counted() -> None:
     assert isinstance(failed, Failed) and failed.trouble.reason == "no leader"
 
 
+def test_another_leader_is_tried_without_a_pause() -> None:
+    machine = producer()
+    a, b = batch(), batch(partition=P1)
+    assert enqueue(machine, a, b) == [a, b]
+    for each in (a, b):
+        machine.refused(each, ErrorCode.NOT_LEADER_OR_FOLLOWER, "", NOW)
+    assert sent(machine, NOW) == []
+    machine.leader_moved(a.partition)
+    machine.leader_moved(TopicPartition("other", PartitionIndex(0)))  # nothing was sent there
+    assert sent(machine, NOW) == [a]
+    machine.expire(LATER)
+    assert sent(machine, LATER) == [b]
+
+
 def test_pauses_between_attempts_double_up_to_the_maximum() -> None:
     options = ProducerOptions(retry_backoff_ms=100, retry_backoff_max_ms=1000)
     assert [options.pause_ms(attempts) for attempts in (1, 2, 3, 4, 5, 100)] == [100, 200, 400, 800, 1000, 1000]
