@@ -22,3 +22,11 @@ def test_a_mutant_has_its_place(mutant: Mutant) -> None:
     """Where the code has changed, change `old` and `new` of the mutant in tests/hapax_mutants with it."""
     assert (SOURCE / mutant.path).read_text().count(mutant.old) == 1
     assert mutant.old != mutant.new
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_its_checks_exist(mutant: Mutant) -> None:
+    """A test that is not there would fail, and so seem to find the bug."""
+    tests = Path(__file__).resolve().parents[1]
+    for check in mutant.checks:
+        assert check.startswith("sim ") or (tests / check).exists(), check
