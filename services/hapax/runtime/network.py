@@ -49,6 +49,8 @@ log = telemetry.logger("network")
 _LENGTH: Final = struct.Struct(">i")
 _SCRATCH_BYTES: Final = 256 * 1024
 _FIRST_BUFFER_BYTES: Final = 4096
+_SPARE_BYTES: Final = 2 << 20
+"""A larger buffer of an outgoing connection is not kept for its next answer."""
 _MAX_VECTOR: Final = 512
 """Chunks handed to one `writev` (the system's limit is 1024)."""
 _SENDFILE_BYTES: Final = 1 << 20
@@ -74,7 +76,7 @@ class _Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_above", "_accepted", "_began", "_close_reason", "_closing", "_dup", "_fd", "_files", "_filled", "_flushing",
         "_handler", "_handler_paused", "_high_water", "_last_byte", "_last_frame", "_limits", "_loop", "_lost",
-        "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_transport", "_unsent",
+        "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_spare", "_transport", "_unsent",
         "_writer_added", "_yielded", "peer", "serial",
     )
 
@@ -97,6 +99,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._transport: asyncio.Transport | None = None
         self._own: memoryview | None = None       # the beginning of a frame that has not arrived whole
+        self._spare: memoryview | None = None     # a buffer for the next one: fresh memory costs a fault for each page
         self._filled = 0                          # bytes of `_own` that hold data
         self._began = 0.0                         # when that frame's first bytes arrived
         self._queue: list[Chunk] = []
@@ -281,7 +284,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _buffer(self, size: int, begin: memoryview) -> memoryview:
         """A buffer of this connection's own, with the beginning of a frame in it."""
-        own = memoryview(bytearray(size))
+        spare = self._spare
+        if spare is not None and len(spare) >= size:
+            own, self._spare = spare, None
+        else:
+            own = memoryview(bytearray(size))
         own[: len(begin)] = begin
         accepted = self._registry
         if accepted is not None:
@@ -294,8 +301,12 @@ class _Connection(asyncio.BufferedProtocol):
         return own
 
     def _unbuffer(self) -> None:
-        if self._own is not None and self._registry is not None:
-            self._registry.receiving -= len(self._own)
+        own = self._own
+        if own is not None:
+            if self._registry is not None:
+                self._registry.receiving -= len(own)
+            elif len(own) <= _SPARE_BYTES:
+                self._spare = own
         self._own = None
 
     def _yield_turn(self) -> None:
