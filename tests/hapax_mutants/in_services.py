@@ -186,4 +186,28 @@ MUTANTS = (
         "    except KeyError:\n        return await _epochs_of_batches(log)",
         (unit("runtime/log/test_recovery.py"), sim()),
     ),
+    Mutant(
+        "what a former process left is served unchecked", "no damage is served", "runtime/log/soundness.py",
+        "        if start >= self.trusted_from:\n            return True\n        at =",
+        "        if start >= 0:\n            return True\n        at =",
+        (unit("runtime/log/test_survey.py"),),
+    ),
+    Mutant(
+        "a damaged replica goes though it is the last", "nothing removes the last copy", "core/damage.py",
+        "        return Remedy.LEAVE if others and (partition.leader == me or partition.leader in others) else",
+        "        return Remedy.LEAVE if partition.leader == me or partition.leader in others else",
+        (unit("core/test_damage.py"),),
+    ),
+    Mutant(
+        "a leader remembers what a replica had that goes", "rule 5", "core/replication.py",
+        "        if follower is not None:\n            follower.end = UNKNOWN_END\n",
+        "        if follower is None:\n            return\n",
+        (unit("core/test_replication.py"),),
+    ),
+    Mutant(
+        "an offset that leaps is taken for a gap", "recovery trusts nothing", "runtime/log/recovery.py",
+        "                return header.last_offset < following.base_offset\n",
+        "                return True\n",
+        (unit("runtime/log/test_recovery.py"),),
+    ),
 )

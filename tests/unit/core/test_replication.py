@@ -228,3 +228,18 @@ def test_the_high_watermark_never_passes_what_a_stored_member_lacks(
                 dead.pop(node, None)
         high_watermark = max(high_watermark, replication.committed())
         assert all(synced[member] >= high_watermark for member in store.isr), store.isr
+
+
+def test_who_may_be_losing_what_it_has_counts_for_nothing_until_it_speaks_again() -> None:
+    replication = leadership(isr=(A, B))
+    replication.synced(10)
+    fetched(replication, B, 10)
+    fetched(replication, C, 10)
+    proposal = replication.decide_isr(10, LIVE)
+    assert proposal is not None and proposal.added == (C,)
+    replication.forgot(C)
+    assert replication.decide_isr(10, LIVE) is None
+    replication.forgot(B)
+    assert replication.committed() < 0, "nothing more is committed with it"
+    fetched(replication, C, 10)
+    assert replication.decide_isr(10, LIVE) is not None
