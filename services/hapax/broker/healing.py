@@ -43,11 +43,10 @@ class Healing:
 
     def found(self, replica: Replica, damage: Damage) -> None:
         self.found_total += 1
-        readable = sum(run.end - run.start for run in damage.runs)
         log.error(
             "a segment is damaged: its bytes are not those that were written", partition=replica.name,
             file=damage.path, position=damage.position, offset=damage.offset, reason=damage.reason,
-            readable_bytes=readable, leads=replica.serving,
+            leads=replica.serving,
         )
         if self.events is not None:
             self.events.record(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hapax.codec.batch import HEADER_SIZE, read_batch_size
 from hapax.runtime.log.segment import Segment
-from hapax.runtime.log.soundness import Damage, Pace, Run, Walk
+from hapax.runtime.log.soundness import NOWHERE, Damage, Pace, Run, Walk
 
 if TYPE_CHECKING:
     from hapax.runtime.log.segment_log import SegmentLog
@@ -75,6 +75,9 @@ async def survey(log: SegmentLog, segment: Segment, pace: Pace | None = None) ->
     if cuts != log.cuts or segment not in log.segments:
         return
     if damaged is not None:
+        if segment is log.active:  # what is appended can be read
+            last = runs.pop() if runs and runs[-1].end == size else Run(size, NOWHERE, following, NOWHERE)
+            runs.append(last._replace(end=NOWHERE, next_offset=NOWHERE))
         segment.take_indexes(entries, time_entries, size)
         segment.damage = Damage(segment.file.path, *damaged, tuple(runs))
         log.found_damage(segment.damage)

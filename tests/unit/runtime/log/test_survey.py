@@ -120,6 +120,22 @@ async def test_a_bit_that_flips_while_the_log_is_open_is_never_served(disk: Real
     assert len(await readable(log, made)) == 1
 
 
+async def test_a_damaged_log_goes_on(disk: RealDisk) -> None:
+    log, made = await some_log(disk, random.Random(5))
+    log = await opened_again(log, disk)
+    active = log.active
+    flip(Path(disk.root) / active.path(".log"), 30, 0)
+    refused = await readable(log, made)
+    assert refused == [active.base_offset]
+    one = batch(log.end_offset, 1, 300)
+    patch_prefix(one, log.end_offset, 3)
+    log.append(one, log.end_offset, log.end_offset, 1000)
+    made.append(bytes(one))
+    log.opened()  # nothing of it is in this process's fresh memory any more
+    assert log.active is active
+    assert await readable(log, made) == refused
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_damaged_index_is_made_anew(disk: RealDisk, suffix: str, seed: int) -> None:
