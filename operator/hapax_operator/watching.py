@@ -34,9 +34,8 @@ class Watching:
         self._namespaces = namespaces
         self._seen = seen
         self._stop = threading.Event()
+        self._stop_kopf: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
-        self.watches = threading.Event()
-        """Set once the first watch has begun."""
 
     def start(self) -> None:
         logging.getLogger("kopf").setLevel(logging.WARNING)
@@ -44,6 +43,7 @@ class Watching:
 
     def close(self) -> None:
         self._stop.set()
+        self._stop_kopf()
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
@@ -52,14 +52,19 @@ class Watching:
                 asyncio.run(self._watch())
             except Exception as error:
                 log.warning("watching ended, beginning again", error=repr(error))
+            finally:
+                self._stop_kopf = lambda: None
             self._stop.wait(_AGAIN_S)
 
     async def _watch(self) -> None:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.login(registry=registry)
-        def authenticate(**_: Any) -> kopf.ConnectionInfo:
-            return login()
+        async def authenticate(**_: Any) -> kopf.ConnectionInfo:
+            try:
+                return login()
+            except Exception as error:  # any other kind would be tried again after a minute, or never
+                raise kopf.TemporaryError(f"cannot log in: {error!r}", delay=_AGAIN_S) from error
 
         for plural in KINDS:
             self._register(registry, plural)
@@ -71,10 +76,17 @@ class Watching:
         settings.watching.reconnect_backoff = 0.5
         settings.watching.server_timeout = 300
         settings.watching.client_timeout = 330
-        self.watches.set()
+        # A flag of this loop's: to wait for a thread's event kopf takes a thread, which would outlive a failure.
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._stop_kopf = lambda: loop.call_soon_threadsafe(stop.set)
+        if self._stop.is_set():
+            return
         await kopf.operator(
+            # By default it would ask for the user's name, and a pod's user has none. (kopf does not publish the type.)
+            identity="hapax-operator",  # type: ignore[arg-type]
             registry=registry, settings=settings, standalone=True, clusterwide=not self._namespaces,
-            namespaces=list(self._namespaces), stop_flag=self._stop)
+            namespaces=list(self._namespaces), stop_flag=stop)
 
     def _register(self, registry: kopf.OperatorRegistry, plural: str) -> None:
         @kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"seen-{plural}")

@@ -1,0 +1,50 @@
+"""The thread in which kopf runs: it is begun anew whatever ends it, and needs no user's name."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import kopf
+import pytest
+
+from hapax_operator.watching import Watching
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hapax_operator.watching._AGAIN_S", 0.01)
+
+
+def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Semaphore(0)
+
+    async def fails(**_: Any) -> None:
+        begun.release()
+        raise kopf.LoginError("the API server is away")
+
+    monkeypatch.setattr(kopf, "operator", fails)
+    watching = Watching((), lambda plural, kind, body: None)
+    watching.start()
+    assert all(begun.acquire(timeout=10) for _ in range(3))
+    watching.close()
+    assert not any(thread.name == "kopf" for thread in threading.enumerate())
+
+
+def test_a_pod_s_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id is in no list of users, and by default kopf makes its own identity of the user's name."""
+    given: list[dict[str, Any]] = []
+    begun = threading.Event()
+
+    async def notes(**arguments: Any) -> None:
+        given.append(arguments)
+        begun.set()
+        await arguments["stop_flag"].wait()
+
+    monkeypatch.setattr(kopf, "operator", notes)
+    watching = Watching(("team-a",), lambda plural, kind, body: None)
+    watching.start()
+    assert begun.wait(10)
+    watching.close()
+    assert not any(thread.name == "kopf" for thread in threading.enumerate())
+    assert given[0]["identity"] and given[0]["namespaces"] == ["team-a"] and not given[0]["clusterwide"]
