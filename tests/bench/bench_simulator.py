@@ -35,7 +35,7 @@ def total(lines: list[dict[str, float]], name: str) -> float:
 
 
 def main() -> None:
-    lively, light = results("lively", "1-4", 0.01), results("light", "1-2", 0.03)
+    lively, light = results("lively", "1-2", 0.02), results("light", "1-2", 0.03)
     unit = "logical s/CPU-s"
     record("simulated_lively", total(lively, "worked_s") / total(lively, "cpu_s"), unit, at_least=LIVELY_AT_LEAST)
     record("simulated_light", total(light, "worked_s") / total(light, "cpu_s"), unit, at_least=LIGHT_AT_LEAST)

@@ -11,7 +11,7 @@ _CLUSTER: Final = {"brokers": 3, "coordinators": 2, "controllers": 2, "replicati
 
 SCENES: Final[Mapping[str, Scene]] = {
     "plain": Scene(**_CLUSTER),
-    "lively": Scene(**_CLUSTER, spreaders=60, rate=52.0, pause_s=(0.0, 0.3), faults_every_s=3.0),
+    "lively": Scene(**_CLUSTER, spreaders=60, rate=60.0, pause_s=(0.0, 0.3), faults_every_s=3.0),
     "light": Scene(**_CLUSTER, appenders=1, pause_s=(0.0, 2.0), faults_every_s=8.0),
     "single": Scene(brokers=2, coordinators=2, controllers=1, replication=1),
 }
