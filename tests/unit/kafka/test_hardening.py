@@ -92,10 +92,10 @@ REASON = {"a count past the end": "a count past", "a compact count past the end"
 def test_hostile_bytes_are_refused_at_once(case: str) -> None:
     name, version, data = HOSTILE[case]
     schema = getattr(messages, name + "Request")
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises((ValueError, IndexError, struct.error, AssertionError), match=REASON.get(case)):
         schema.decode(data, version=version)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_many_elements_with_tags_take_linear_time() -> None:
@@ -103,9 +103,9 @@ def test_many_elements_with_tags_take_linear_time() -> None:
     count = 40_000
     data = b"\xc1\xb8\x02" + element * count + b"\x00\x00\x00"
     assert count == (0x41 | 0x38 << 7 | 2 << 14) - 1
-    began = time.perf_counter()
+    began = time.process_time()
     decoded = messages.MetadataRequest.decode(data, version=12)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert len(decoded.topics) == count
 
 
