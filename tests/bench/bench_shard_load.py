@@ -83,8 +83,9 @@ def batch(past: Transaction, offset: int) -> bytearray:
 
 
 def up(folder: str) -> LocalCluster:
+    """With blocks of as many producer ids as the log will name: ids that were never handed out are refused."""
     command = [sys.executable, "-m", "hapax.cli.main", "local", "up", "--dir", folder, "--port", "0", "--detach",
-               "--set", "log.level=DEBUG"]  # fmt: skip
+               "--set", "log.level=DEBUG", "--set", f"pid.block.size={IDS}"]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)
     return LocalCluster(folder)
 
