@@ -11,13 +11,17 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from hapax.client.errors import HapaxError
+from hapax.kafka.messages import FetchRequest, ListOffsetsRequest, ProduceRequest
 
 if TYPE_CHECKING:
     from hapax.client.cluster import Cluster, Purpose
+    from hapax.kafka.peer import Peer
 
 _LOOK_EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 2.0
 _ANSWER_MS: Final = 3000
+_FOR_LEADERS: Final = (ProduceRequest.name, FetchRequest.name, ListOffsetsRequest.name)
+"""What only a leader answers. Other requests may go to any node, and a slow one (CreateTopics) proves nothing."""
 
 
 class Attention:
@@ -29,11 +33,14 @@ class Attention:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             for (node_id, purpose), peer in self._cluster.open_peers():
-                patience_s = self._patience_s(purpose)
-                if peer.waiting_s() <= patience_s or not await self._replaced(node_id, purpose):
-                    continue
-                if peer.waiting_s() > patience_s:  # it has not answered meanwhile
+                # Twice: it may have answered while the cluster was asked.
+                overdue = self._overdue(peer, purpose) and await self._replaced(node_id, purpose)
+                if overdue and self._overdue(peer, purpose):
                     peer.close(f"node {node_id} does not answer, and others have taken over")
+
+    def _overdue(self, peer: Peer, purpose: Purpose) -> bool:
+        request, waiting_s = peer.waiting()
+        return waiting_s > self._patience_s(purpose) and (purpose == "coordinator" or request in _FOR_LEADERS)
 
     def _patience_s(self, purpose: Purpose) -> float:
         long_poll_ms: int = self._cluster.options["fetch.max.wait.ms"] if purpose == "fetch" else 0
@@ -51,12 +58,8 @@ class Attention:
 
     async def _coordinates_nothing(self, node_id: int) -> bool:
         cluster = self._cluster
-        for kind, key in cluster.coordinated_by(node_id):
-            cluster.forget_coordinator(kind, key)
-            try:
-                if await cluster.coordinator(kind, key) == node_id:
-                    return False
-            except HapaxError:
-                return False
-        return True
-
+        served = cluster.coordinated_by(node_id)
+        try:
+            return bool(served) and all([await cluster.coordinator(*each, again=True) != node_id for each in served])
+        except HapaxError:
+            return False

@@ -320,10 +320,10 @@ class Cluster:
         """As far as this client knows."""
         return [key for key, owner in self._coordinators.items() if owner == node_id]
 
-    async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
-        """The node that serves a group or transactional id. Raises HapaxError."""
+    async def coordinator(self, kind: CoordinatorKind, key: str, *, again: bool = False) -> int:
+        """The node that serves a group or transactional id; `again`: whatever was known. Raises HapaxError."""
         known = self._coordinators.get((kind, key))
-        if known is not None:
+        if known is not None and not again:
             return known
         key_type = 1 if kind == "transaction" else 0
         async with self._asking:

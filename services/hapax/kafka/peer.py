@@ -249,9 +249,11 @@ class Peer:
     def in_flight(self) -> int:
         return len(self._pending)
 
-    def waiting_s(self) -> float:
-        """How long the oldest request that is in flight has been so; 0: none is."""
-        return self._loop.time() - self._pending[0].since_s if self._pending else 0.0
+    def waiting(self) -> tuple[str, float]:
+        """The oldest request that is in flight, by the name of its class, and for how many seconds; "": none is."""
+        if not self._pending:
+            return "", 0.0
+        return self._pending[0].name, self._loop.time() - self._pending[0].since_s
 
     def unsent_bytes(self) -> int:
         return self._connection.unsent_bytes()
