@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from hapax.core.failover import PartitionState
 from hapax.core.leases import Lease
+from hapax.core.transaction_policy import TransactionPolicy
 from hapax.core.types import (
     NO_LEADER_EPOCH,
     NO_REGISTRATION,
@@ -52,12 +53,13 @@ class MetadataFormatError(ValueError):
 
 KeyKind = Literal[
     "cluster", "node", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard",
-    "pid_next", "pid_lease", "controller", "unknown",
+    "pid_next", "pid_lease", "policy", "controller", "unknown",
 ]
 
 
 class ParsedKey(NamedTuple):
-    """What a key names. `name` is a topic or lease name, `number` a node id, partition index or shard."""
+    """What a key names. `name` is a topic or lease name or a policy's uid, `number` a node id, partition index or
+    shard."""
 
     kind: KeyKind
     number: int = -1
@@ -126,6 +128,13 @@ class Keys:
     def shard(self, kind: ShardKind, shard: ShardId) -> str:
         return f"{self.prefix}shards/{kind}/{shard}"
 
+    @property
+    def policies(self) -> str:
+        return self.prefix + "policies/"
+
+    def policy(self, uid: str) -> str:
+        return self.policies + quote(uid, safe="")
+
     def parse(self, key: str) -> ParsedKey:
         """The inverse of all of the above; `unknown` for a key that this version does not know."""
         parts = key.removeprefix(self.prefix).split("/")
@@ -156,6 +165,8 @@ class Keys:
                 return ParsedKey("pid_next")
             case ["pid", "leases", name]:
                 return ParsedKey("pid_lease", name=unquote(name))
+            case ["policies", uid]:
+                return ParsedKey("policy", name=unquote(uid))
             case _:
                 return ParsedKey("unknown", name=key)
 
@@ -415,6 +426,26 @@ class PidLeaseRecord(Lease):
         return cls(
             f["name"], ProducerId(f["producer_id"]), ProducerEpoch(f["generation"]), f["holder"],
             f.get("held_since", 0), f["expires_at_ms"], partitions, carried,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord(TransactionPolicy):
+    """Kept by the operator for each TransactionalProducer that it manages; coordinators follow it."""
+
+    def encode(self) -> bytes:
+        return _encode({
+            "transactional_id": self.transactional_id, "prefix": self.prefix, "allowed_topics": self.allowed_topics,
+            "max_timeout_ms": self.max_timeout_ms, "created": self.created, "uid": self.uid, "owner": self.owner,
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> PolicyRecord:
+        f = _decode("policy", value)
+        allowed = f.get("allowed_topics")
+        return cls(
+            f["transactional_id"], f["prefix"], None if allowed is None else tuple(allowed),
+            f.get("max_timeout_ms", 0), f["created"], f["uid"], f.get("owner", ""),
         )
 
 

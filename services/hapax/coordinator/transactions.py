@@ -347,7 +347,8 @@ class TxnShard(Shard):
         await super().drained()
 
     def _begin_load(self) -> None:
-        self.machine = TransactionShard(self._limits, self._ids, self.node.newest_connection())
+        self.machine = TransactionShard(
+            self._limits, self._ids, self.node.newest_connection(), self.node.view.policies.of)
         self._newest = {}
 
     def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:

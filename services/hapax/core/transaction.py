@@ -19,6 +19,7 @@ from hapax.core.transaction_fencing import Fenced
 from hapax.core.transaction_markers import Unmarked, abort_hanging, markers_of, only, settle, unmarked_by
 from hapax.core.transaction_multiwriter import end_transaction, join_transaction, renew_transaction
 from hapax.core.transaction_partitions import add_partitions_to_txn, verify_partitions
+from hapax.core.transaction_policy import UNLIMITED, TransactionPolicy
 from hapax.core.transaction_producer import end_txn, init_producer_id
 from hapax.core.transaction_record import ProducerIdentity, Record, Tombstone, Transaction
 from hapax.core.transaction_requests import (
@@ -72,10 +73,15 @@ class TransactionShard:
     """The methods that are named after requests raise `Refusal`, or its `Fenced`, which knows by whom; nothing has
     changed then."""
 
-    def __init__(self, limits: Limits, ids: ProducerIdReserve, newest_connection: int = -1) -> None:
-        """`newest_connection`: the process's newest connection serial when the shard arrived here (rule 4)."""
+    def __init__(
+        self, limits: Limits, ids: ProducerIdReserve, newest_connection: int = -1,
+        policy_of: Callable[[str], TransactionPolicy] = lambda transactional_id: UNLIMITED,
+    ) -> None:
+        """`newest_connection`: the process's newest connection serial when the shard arrived here (rule 4).
+        `policy_of`: what the platform allows an id, as of now; no record keeps it."""
         self.limits = limits
         self.ids = ids
+        self.policy_of = policy_of
         self.transactions: dict[str, Transaction] = {}
         self._connections = ConnectionFencing(newest_connection)
         self._pending: dict[str, State] = {}
@@ -380,7 +386,8 @@ class TransactionShard:
 
     def _context(self, transactional_id: str, now: Now) -> Context:
         began = self._began.get(transactional_id, now.monotonic)
-        return Context(self.limits, self.ids, now, Millis(now.monotonic - began))
+        return Context(
+            self.limits, self.ids, now, Millis(now.monotonic - began), self.policy_of(transactional_id))
 
 
 def _knows_caller(answer: Answer | Refusal) -> bool:

@@ -82,7 +82,7 @@ def renew_transaction(
         raise _no_longer_open(transaction, f"transaction {request.serial}")
     if request.token is not None and request.token != transaction.open_token:
         raise _no_longer_open(transaction, f"the transaction of token {request.token.value}")
-    allowed = min(request.timeout_ms, context.max_timeout_ms(transaction))
+    allowed = min(request.timeout_ms, context.max_timeout_ms)
     limit = Millis(max(transaction.limit_ms, context.elapsed_ms + allowed))
     record = replace(
         transaction, limit_ms=limit, elapsed_ms=context.elapsed_ms, last_update_ms=context.now.wall
@@ -94,10 +94,10 @@ def _check_join(transaction: Transaction | None, request: JoinTransaction, conte
     if not request.transactional_id or not request.member_key:
         raise Refusal(ErrorCode.INVALID_REQUEST, "joining needs a transactional id and a member key")
     check_token(request.token)
-    if not 0 <= request.timeout_ms <= context.max_timeout_ms(transaction):
+    if not 0 <= request.timeout_ms <= context.max_timeout_ms:
         raise Refusal(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-            f"{request.timeout_ms} ms is not within 0 to {context.max_timeout_ms(transaction)} ms",
+            f"{request.timeout_ms} ms is not within 0 to {context.max_timeout_ms} ms",
         )
 
 
@@ -123,7 +123,7 @@ def _give_way(
 
 def _open(transaction: Transaction, request: JoinTransaction, context: Context) -> Transaction:
     timeout = request.timeout_ms or min(
-        context.limits.default_timeout_ms, context.max_timeout_ms(transaction)
+        context.limits.default_timeout_ms, context.max_timeout_ms
     )
     return replace(
         begin(transaction, context, timeout_ms=timeout, client_version=2), open_token=request.token

@@ -21,7 +21,7 @@ from hapax.core.transaction_requests import (
     VerifyPartitions,
 )
 from hapax.core.transaction_states import TABLE, Event, Step
-from hapax.core.transaction_steps import Context, begin
+from hapax.core.transaction_steps import Context, begin, by_policy
 from hapax.core.types import ProducerId, TopicId
 
 AddRequest = AddPartitionsToTxn | VerifyPartitions
@@ -59,7 +59,7 @@ def _add(
     transaction: Transaction, request: AddRequest, context: Context, *, client_version: int
 ) -> Decision | Held:
     refuse_multi_writer(transaction)
-    refused = _refused_partitions(transaction, request)
+    refused = _refused_partitions(transaction, request, transaction.partitions, context)
     if refused is not None:
         return Decision(None, refused)
     if TABLE[transaction.state, Event.ADD] is Step.HOLD:
@@ -94,7 +94,7 @@ def _verify_member(transaction: Transaction, request: VerifyPartitions, context:
     member = transaction.member(request.producer_id)
     if member is None or member.producer_epoch != request.producer_epoch or not transaction.is_open:
         raise fenced(transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED)
-    refused = _refused_partitions(transaction, request)
+    refused = _refused_partitions(transaction, request, member.partitions, context)
     if refused is not None:
         return Decision(None, refused)
     if not request.add or set(request.partitions) <= set(member.partitions):
@@ -116,20 +116,28 @@ def _with_member(members: tuple[Member, ...], grown: Member) -> tuple[Member, ..
 # --- results ------------------------------------------------------------------------------------------------------
 
 
-def _refused_partitions(transaction: Transaction, request: AddRequest) -> PartitionResults | None:
-    """One bad partition refuses all: the bad ones say why, the others are OPERATION_NOT_ATTEMPTED."""
+def _refused_partitions(
+    transaction: Transaction, request: AddRequest, registered: tuple[TransactionPartition, ...], context: Context
+) -> PartitionResults | None:
+    """One bad partition refuses all: the bad ones say why, the others are OPERATION_NOT_ATTEMPTED.
+
+    A topic that is not allowed is TOPIC_AUTHORIZATION_FAILED, after which Kafka's clients abort the transaction and
+    can go on with the next one (TRANSACTIONAL_ID_AUTHORIZATION_FAILED would end the producer). What is part of the
+    open transaction already stays so, whatever the policy has become: its records are there.
+    """
     bad = [
         PartitionResult(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         for topic, partition in request.unknown
     ]
-    allowed = transaction.policy.allowed_topics if transaction.policy else ()
+    policy = context.policy
     others = []
-    for topic, _, partition in request.partitions:
-        if allowed and topic not in allowed and topic != OFFSETS_TOPIC:
-            reason = f"{transaction.transactional_id} may not write to {topic}"
-            bad.append(PartitionResult(topic, partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, reason))
-        else:
+    for each in request.partitions:
+        topic, _, partition = each
+        if policy.allows(topic) or topic == OFFSETS_TOPIC or (transaction.is_open and each in registered):
             others.append(PartitionResult(topic, partition, ErrorCode.OPERATION_NOT_ATTEMPTED))
+        else:
+            reason = f"{transaction.transactional_id} may not write to {topic}{by_policy(context)}"
+            bad.append(PartitionResult(topic, partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, reason))
     return PartitionResults(transaction.serial, (*bad, *others)) if bad else None
 
 

@@ -30,6 +30,7 @@ from hapax.core.transaction_requests import (
 from hapax.core.transaction_states import TABLE, Event, State, Step
 from hapax.core.transaction_steps import (
     Context,
+    by_policy,
     decide,
     describe_fence,
     fence,
@@ -46,7 +47,7 @@ def init_producer_id(
     transaction: Transaction | None, request: InitProducerId, context: Context
 ) -> Decision | Held | NeedProducerId:
     """A producer starts, restarts or (with its identity, KIP-360) recovers."""
-    _check_init(transaction, request, context)
+    _check_init(request, context)
     if transaction is None:
         created = Transaction(transactional_id=request.transactional_id, state=State.EMPTY)
         return _first_identity(created, request, context)
@@ -61,15 +62,15 @@ def init_producer_id(
     return _next_identity(transaction, recovers, request, context)
 
 
-def _check_init(transaction: Transaction | None, request: InitProducerId, context: Context) -> None:
+def _check_init(request: InitProducerId, context: Context) -> None:
     if not request.transactional_id:
         raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     if request.enable_two_phase_commit or request.keep_prepared:
         raise Refusal(ErrorCode.INVALID_REQUEST, "two-phase commit is not available: nothing can be kept prepared")
-    if not 0 < request.timeout_ms <= context.max_timeout_ms(transaction):
+    if not 0 < request.timeout_ms <= context.max_timeout_ms:
         raise Refusal(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-            f"{request.timeout_ms} ms is not within 1 to {context.max_timeout_ms(transaction)} ms",
+            f"{request.timeout_ms} ms is not within 1 to {context.max_timeout_ms} ms{by_policy(context)}",
         )
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         raise Refusal(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together or not at all")

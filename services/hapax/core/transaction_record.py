@@ -114,7 +114,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the platform allows an id (rule 20); enforced here, set by nobody yet."""
+    """In the log's format since its first version, and set by nobody: what the platform allows an id stands in the
+    metadata store (`transaction_policy`), where it is changed and taken back without its coordinator."""
 
     allowed_topics: tuple[str, ...] = ()    # empty: every topic
     max_timeout_ms: int = 0                 # 0: the cluster's transaction.max.timeout.ms

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_policy import UNLIMITED, TransactionPolicy
 from hapax.core.transaction_record import (
     FIRST_EPOCH,
     LAST_EPOCH,
@@ -32,13 +33,13 @@ class Context:
     now: Now
     elapsed_ms: Millis
     """How long the id's open transaction has been open, by the monotonic clock; 0 where none is."""
+    policy: TransactionPolicy = UNLIMITED
+    """The one that counts for the id."""
 
-    def max_timeout_ms(self, transaction: Transaction | None) -> int:
+    @property
+    def max_timeout_ms(self) -> int:
         """The id's own limit where it has one (rule 20), else the cluster's."""
-        policy = transaction.policy if transaction else None
-        if policy is None or policy.max_timeout_ms <= 0:
-            return self.limits.max_timeout_ms
-        return min(policy.max_timeout_ms, self.limits.max_timeout_ms)
+        return min(self.policy.max_timeout_ms or self.limits.max_timeout_ms, self.limits.max_timeout_ms)
 
     def hold(self, caller: Caller, reason: str) -> Held:
         """Raises CONCURRENT_TRANSACTIONS where the call has waited long enough."""
@@ -48,8 +49,14 @@ class Context:
         return Held(until)
 
 
+def by_policy(context: Context) -> str:
+    """Whose limit it is, for a refusal's sentence; empty where it is the cluster's own."""
+    return f", by the policy of {context.policy.owner}" if context.policy.owner else ""
+
+
 def begin(transaction: Transaction, context: Context, *, timeout_ms: int, client_version: int) -> Transaction:
-    """The next transaction of the id is open. Its partitions or members are the caller's to add."""
+    """The next transaction of the id is open. Its partitions or members are the caller's to add. Its limit is at
+    most what is allowed now, whatever was when the producer was initialised."""
     return replace(
         transaction,
         state=State.ONGOING,
@@ -60,7 +67,7 @@ def begin(transaction: Transaction, context: Context, *, timeout_ms: int, client
         start_ms=context.now.wall,
         last_update_ms=context.now.wall,
         elapsed_ms=Millis(0),
-        limit_ms=Millis(timeout_ms),
+        limit_ms=Millis(min(timeout_ms, context.max_timeout_ms)),
     )
 
 

@@ -21,6 +21,7 @@ from hapax.codec.metadata import (
     NodeRecord,
     PartitionRecord,
     PidCounterRecord,
+    PolicyRecord,
     Role,
     ShardKind,
     ShardRecord,
@@ -29,6 +30,7 @@ from hapax.codec.metadata import (
     TopicRecord,
 )
 from hapax.core.failover import FIT, SILENT, STOPPING, UNFIT, Brokers, Live
+from hapax.core.transaction_policy import TransactionPolicies
 from hapax.core.types import (
     NodeId,
     PartitionIndex,
@@ -170,11 +172,13 @@ class Changes:
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
     txn_shards: dict[ShardId, None] = field(default_factory=dict)
     group_shards: dict[ShardId, None] = field(default_factory=dict)
+    policies: dict[str, None] = field(default_factory=dict)
+    """By uid."""
 
     def __bool__(self) -> bool:
         return bool(
             self.cluster or self.controller or self.nodes or self.topics or self.deleted_topics or self.partitions
-            or self.txn_shards or self.group_shards
+            or self.txn_shards or self.group_shards or self.policies
         )
 
 
@@ -211,6 +215,8 @@ class ClusterView:
         self.throttle: ThrottleRecord | None = None
         """None: a broker's own settings say how fast it copies."""
         self.throttle_revision = 0
+        self.policies: Final = TransactionPolicies()
+        """What the platform allows transactional ids."""
         self.silent: dict[NodeId, RegistrationEpoch] = {}
         """Processes that do not answer the controller, as it says in the store."""
         self._store = store
@@ -533,6 +539,12 @@ class ClusterView:
                 changes.group_shards[ShardId(parsed.number)] = None
             case "pid_next":
                 self._apply_counter(kv)
+            case "policy":
+                if kv is None:
+                    self.policies.remove(parsed.name)
+                else:
+                    self.policies.put(PolicyRecord.decode(kv.value), kv.mod_revision)
+                changes.policies[parsed.name] = None
             case _:
                 return  # leases change often and concern the allocator alone
         if kv is None:

@@ -17,6 +17,7 @@ from hapax.codec.metadata import (
     PartitionRecord,
     PidCounterRecord,
     PidLeaseRecord,
+    PolicyRecord,
     ShardRecord,
     TopicRecord,
 )
@@ -48,6 +49,7 @@ RECORDS = [
     PidCounterRecord(ProducerId(2**62)),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
     ControllerRecord(NodeId(300), "h:1", RegistrationEpoch(3)),
+    PolicyRecord("", "team-", ("a", "b-*"), 5000, "2026-01-01T00:00:00Z", "uid", "team/loader"),
 ]
 
 
@@ -90,6 +92,7 @@ def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.partition(*PARTITION)) == ParsedKey("partition", 3, topic_id=TOPIC)
     assert KEYS.parse(KEYS.shard("txn", ShardId(7))) == ParsedKey("txn_shard", 7)
     assert KEYS.parse(KEYS.shard("group", ShardId(7))) == ParsedKey("group_shard", 7)
+    assert KEYS.parse(KEYS.policy("a/b")) == ParsedKey("policy", name="a/b")
     assert KEYS.parse(KEYS.prefix + "later/thing").kind == "unknown"
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_fencing import Fenced
-from hapax.core.transaction_record import FencingCause, Policy, Token
+from hapax.core.transaction_policy import TransactionPolicy
+from hapax.core.transaction_record import FencingCause, Token
 from hapax.core.transaction_requests import (
     CheckWinners,
     Decision,
@@ -175,9 +176,10 @@ def test_members_register_partitions_of_their_own() -> None:
     assert [(each.topic, each.partition) for each in driver.txn().every_partition] == [
         ("t", 0), ("t", 1), ("u", 0),
     ]  # fmt: skip
-    driver.shard.load(replace(driver.txn(), policy=Policy(("t",))))
+    driver.policies.put(TransactionPolicy(ID, allowed_topics=("t",), uid="1"))
     results = driver.run_verify(b, partition(5), partition(1, "u", 2)).results
     assert [int(each.error) for each in results] == [29, 55]
+    assert [int(each.error) for each in driver.run_verify(b, partition(0, "u", 2)).results] == [0]  # it is in it
     driver.take_over()
     assert driver.run_verify(a, partition(1), add=False).results[0].error is ErrorCode.NONE
 

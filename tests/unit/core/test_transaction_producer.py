@@ -9,7 +9,8 @@ import pytest
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction import TransactionShard
 from hapax.core.transaction_fencing import Fenced
-from hapax.core.transaction_record import OFFSETS_TOPIC, FencingCause, Policy, ProducerIdentity, Transaction
+from hapax.core.transaction_policy import TransactionPolicy
+from hapax.core.transaction_record import OFFSETS_TOPIC, FencingCause, ProducerIdentity, Transaction
 from hapax.core.transaction_requests import (
     Decision,
     Held,
@@ -193,19 +194,40 @@ def test_an_empty_reserve_asks_for_ids_and_changes_nothing() -> None:
     assert driver.run_end(at_epoch_last.identity) == (1001, 0)
 
 
-def test_a_policy_limits_the_time_out_and_outlives_initialisation() -> None:
+def test_a_policy_limits_the_time_out_and_the_topics() -> None:
     driver = Driver()
     driver.run_init()
-    driver.shard.load(replace(driver.txn(), policy=Policy(("t",), max_timeout_ms=10_000)))
-    assert refused(driver.run_init).code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    policy = TransactionPolicy(
+        ID, allowed_topics=("t", "team-*"), max_timeout_ms=10_000, uid="1", owner="team/loader")
+    driver.policies.put(policy)
+    refusal = refused(driver.run_init)
+    assert refusal.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert "10000 ms, by the policy of team/loader" in refusal.reason
     me = driver.run_init(timeout_ms=10_000)
-    results = driver.run_verify(me, partition(0), partition(0, "forbidden"), partition(3, OFFSETS_TOPIC))
-    assert [(each.topic, int(each.error)) for each in results.results] == [
+    results = driver.run_verify(me, partition(0), partition(0, "forbidden"), partition(3, OFFSETS_TOPIC)).results
+    assert [(each.topic, int(each.error)) for each in results] == [
         ("forbidden", 29), ("t", 55), (OFFSETS_TOPIC, 55),
     ]  # fmt: skip
+    assert results[0].reason == "app may not write to forbidden, by the policy of team/loader"
     assert driver.txn().state is State.EMPTY
-    driver.run_verify(me, partition(0), partition(3, OFFSETS_TOPIC))
+    driver.run_verify(me, partition(0), partition(3, OFFSETS_TOPIC), partition(1, "team-a"))
     assert driver.txn().limit_ms == 10_000
+
+
+def test_a_policy_that_comes_later_limits_the_next_transaction_and_leaves_the_open_one_its_partitions() -> None:
+    driver = Driver()
+    me = driver.run_init(timeout_ms=60_000)
+    driver.run_verify(me, partition(0))
+    driver.policies.put(TransactionPolicy(ID, allowed_topics=("u",), max_timeout_ms=5_000, uid="1"))
+    assert [int(each.error) for each in driver.run_verify(me, partition(0)).results] == [0]
+    assert [int(each.error) for each in driver.run_verify(me, partition(1)).results] == [29]
+    assert driver.txn().limit_ms == 60_000
+    me = driver.run_end(me)
+    assert [int(each.error) for each in driver.run_verify(me, partition(0)).results] == [29]
+    driver.run_verify(me, partition(0, "u", 2))
+    assert driver.txn().limit_ms == 5_000
+    driver.policies.remove("1")
+    assert [int(each.error) for each in driver.run_verify(me, partition(0)).results] == [0]
 
 
 # --- registration -------------------------------------------------------------------------------------------------

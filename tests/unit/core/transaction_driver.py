@@ -8,6 +8,7 @@ from typing import Any
 from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
 from hapax.core.errors import ErrorCode
 from hapax.core.transaction import TransactionShard
+from hapax.core.transaction_policy import TransactionPolicies
 from hapax.core.transaction_record import (
     ProducerIdentity,
     Record,
@@ -72,7 +73,8 @@ class Driver:
         self.effects: list[Effect] = []
         self.markers: dict[str, SendMarkers] = {}
         self.connection = -1
-        self.shard = TransactionShard(self.limits, self.ids)
+        self.policies = TransactionPolicies()
+        self.shard = TransactionShard(self.limits, self.ids, policy_of=self.policies.of)
 
     @property
     def now(self) -> Now:
@@ -121,7 +123,7 @@ class Driver:
 
     def take_over(self) -> list[Effect]:
         """Another coordinator loads the log."""
-        self.shard = TransactionShard(self.limits, self.ids)
+        self.shard = TransactionShard(self.limits, self.ids, policy_of=self.policies.of)
         self.markers.clear()
         for key, value in self.log:
             transactional_id = decode_key(key)

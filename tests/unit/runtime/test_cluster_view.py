@@ -17,6 +17,7 @@ from hapax.codec.metadata import (
     NodeRecord,
     PartitionRecord,
     PidCounterRecord,
+    PolicyRecord,
     ShardRecord,
     TopicRecord,
 )
@@ -148,6 +149,21 @@ async def test_changes_are_reported_once_each_after_they_are_applied(store: Stor
     end()
     await view.reached(store.node(1), 5)
     assert len(reports) == 1
+    await view.close()
+
+
+async def test_policies_are_followed(store: Store) -> None:
+    store.put(KEYS.policy("1"), PolicyRecord("app", created="1", uid="1", max_timeout_ms=5))
+    view = await store.view()
+    reported: list[dict[str, None]] = []
+    view.on_change(lambda changes: reported.append(changes.policies))
+    assert view.policies.of("app").max_timeout_ms == 5
+    written = store.put(KEYS.policy("1"), PolicyRecord("app", created="1", uid="1", max_timeout_ms=7))
+    await view.reached(written)
+    stored = view.policies.get("1")
+    assert stored is not None and (stored.policy.max_timeout_ms, stored.mod_revision) == (7, written)
+    await view.reached(store.delete(KEYS.policy("1")))
+    assert view.policies.of("app").max_timeout_ms == 0 and reported == [{"1": None}, {"1": None}]
     await view.close()
 
 
