@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from hapax.client import Admin, Producer
+from hapax.codec.metadata import PolicyRecord
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.failover import FIT
 from hapax.core.moves import Held, ImpossiblePlan, change_factor
@@ -13,10 +15,13 @@ from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka.administration import Administration
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
+from hapax_operator import plan_topic
 from hapax_operator.plan_producer import Fence
-from hapax_operator.plan_topic import Action, Configure, Create, Delete, Grow, Note, Replicate
+from hapax_operator.plan_topic import Action, Configure, Create, Grow, Note, Replicate
 
 _TIMEOUT_MS: Final = 20_000
+_SEEN_S: Final = 10.0
 
 
 async def apply_to_topic(administration: Administration, view: ClusterView, topic: str, action: Action) -> Note:
@@ -40,7 +45,7 @@ async def apply_to_topic(administration: Administration, view: ClusterView, topi
         case Replicate(factor):
             await _replicate(administration, view, topic, factor)
             return Note("Normal", "ReplicasChanging", f"topic {topic} gets {factor} replicas")
-        case Delete(topic_id):
+        case plan_topic.Delete(topic_id):
             (result,) = await administration.delete_topics([], [bytes.fromhex(topic_id)], _TIMEOUT_MS)
             if result.error != ErrorCode.UNKNOWN_TOPIC_ID:  # somebody else was faster
                 _check(result)
@@ -71,6 +76,26 @@ async def _replicate(administration: Administration, view: ClusterView, topic: s
 def _check(result: pb.TopicResult) -> None:
     if result.error:
         raise Refusal(ErrorCode(result.error), result.reason)
+
+
+class PolicyWriter:
+    """Policies in the metadata store. Every write compares the policy's revision, and that this operator leads."""
+
+    def __init__(self, store: MetadataStore, view: ClusterView, fences: Sequence[Compare]) -> None:
+        self._store = store
+        self._view = view
+        self._fences = tuple(fences)
+
+    async def store(self, uid: str, policy: PolicyRecord | None) -> None:
+        """Returns once the image of the cluster shows it. Raises MetadataUnavailable, Refusal."""
+        key = self._view.keys.policy(uid)
+        known = self._view.policies.get(uid)
+        compare = Compare(key, "mod_revision", 0 if known is None else known.mod_revision)
+        write = Delete(key) if policy is None else Put(key, policy.encode())
+        result = await self._store.txn([*self._fences, compare], [write])
+        await self._view.reached(result.revision, _SEEN_S)
+        if not result.succeeded:
+            raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "the policy was changed by another meanwhile")
 
 
 async def apply_fence(admin: Admin, bootstrap: str, fence: Fence) -> int:

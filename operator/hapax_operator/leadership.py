@@ -33,15 +33,15 @@ def operator_key(prefix: str) -> str:
     return prefix + "operator"
 
 
-async def lead(store: MetadataStore, prefix: str, registration: Registration) -> None:
-    """Returns once this process holds the key; waits as long as another one does."""
+async def lead(store: MetadataStore, prefix: str, registration: Registration) -> Compare:
+    """Returns once this process holds the key, with what its writes compare; waits as long as another one does."""
     key = operator_key(prefix)
     record = json.dumps({"v": 1, "node_id": registration.record.node_id, "registration": registration.epoch}).encode()
     while True:
         try:
             held = await store.get(key)
             if held is not None and held.lease == registration.lease:
-                return
+                return Compare(key, "create_revision", held.create_revision)
             if held is not None and _node_id(held.value) == registration.record.node_id:
                 # The last process under this node id: it is dead, or this one could not have registered.
                 await store.txn([Compare(key, "mod_revision", held.mod_revision), registration.fence()], [Delete(key)])

@@ -6,17 +6,22 @@ and a transaction that hangs while the resource says Abort.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from hapax_operator.conditions import Condition, from_millis
+from hapax_operator.plan_policy import Standing
 from hapax_operator.plan_topic import Note
 from hapax_operator.resources import ABORT, ProducerResource
 
 _SHOWN_PRODUCERS: Final = 20
 _SHOWN_PARTITIONS: Final = 100
 _UNKNOWN: Final = "Unknown"
+_DESCRIPTION: Final = (
+    "transactionalId", "producerId", "producerEpoch", "state", "openTransaction", "producers", "producerCount")
+"""What the status says of producers."""
+ALONE: Final = Standing()
 
 
 class ProducerSeen(NamedTuple):
@@ -48,8 +53,14 @@ class Verdict:
     notes: tuple[Note, ...] = ()
 
 
-def plan(resource: ProducerResource, seen: Sequence[ProducerSeen], now_ms: int) -> Verdict:
-    """`seen`: the id, or all of the prefix; empty where no producer has used one yet."""
+def plan(
+    resource: ProducerResource, seen: Sequence[ProducerSeen], now_ms: int, standing: Standing = ALONE
+) -> Verdict:
+    """`seen`: the id, or all of the prefix; empty where no producer has used one yet. What an older resource covers is
+    that one's alone."""
+    if standing.conflict is not None:
+        return _conflict(resource, standing.conflict.owner)
+    seen = [each for each in seen if standing.counts_for(each.transactional_id)]
     hanging = sorted(
         (each for each in seen if _hangs(resource, each, now_ms)), key=lambda each: each.opened_ms)
     fences: list[Fence] = []
@@ -64,10 +75,41 @@ def plan(resource: ProducerResource, seen: Sequence[ProducerSeen], now_ms: int) 
     status = _status(resource, seen)
     if requested and not seen and resource.acts:
         status["fenced"] = resource.fence  # there is nobody to fence
-    conditions = [_readiness(resource, seen), _hanging(resource, hanging)]
+    conditions = [_readiness(resource, seen), _hanging(resource, hanging), *_policy(resource, standing)]
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
     return Verdict(tuple(fences), tuple(conditions), status, _notes(resource, hanging))
+
+
+def _conflict(resource: ProducerResource, owner: str) -> Verdict:
+    why = f"{_whom(resource)} is described by the older resource {owner}"
+    conditions = (
+        Condition("Ready", "False", "ResourceConflict", why),
+        Condition("ResourceConflict", "True", "OlderResource", why),
+    )
+    known = any(
+        each.get("type") == "ResourceConflict" and each.get("message") == why
+        for each in resource.status.get("conditions") or ())
+    notes = () if known else (Note("Warning", "ResourceConflict", why),)
+    return Verdict((), conditions, dict.fromkeys(_DESCRIPTION), notes)
+
+
+def _policy(resource: ProducerResource, standing: Standing) -> Iterator[Condition]:
+    if resource.managed and (resource.allowed_topics is not None or resource.max_timeout_s):
+        told = "coordinators refuse other topics and longer time-outs"
+        if resource.meta.paused:
+            told = "coordinators go on with what was asked for before the annotation hapax.dev/pause was set"
+        yield Condition("PolicyStored", "True", "Enforced", told)
+    if standing.older:
+        others = ", ".join(each.owner for each in standing.older[:5]) + (", ..." if len(standing.older) > 5 else "")
+        yield Condition(
+            "Overlaps", "True", "OlderResources", f"some ids are described by older resources, which count: {others}")
+
+
+def _whom(resource: ProducerResource) -> str:
+    if resource.transactional_id:
+        return f"id {resource.transactional_id}"
+    return f"every id that begins with {resource.prefix}"
 
 
 def _hangs(resource: ProducerResource, each: ProducerSeen, now_ms: int) -> bool:

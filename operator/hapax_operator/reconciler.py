@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hapax.client import Admin
 from hapax.client.errors import HapaxError
@@ -17,15 +17,17 @@ from hapax.core.errors import Refusal
 from hapax.kafka.administration import Administration
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView
-from hapax.runtime.ports import Clock, Task
+from hapax.runtime.ports import Clock, MetadataUnavailable, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
-from hapax_operator.apply import apply_fence, apply_to_topic
+from hapax_operator.apply import PolicyWriter, apply_fence, apply_to_topic
 from hapax_operator.conditions import Condition
 from hapax_operator.observe import producers_seen, topic_seen
+from hapax_operator.plan_policy import must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import plan as plan_producer
 from hapax_operator.plan_topic import Delete, Note, Verdict
 from hapax_operator.plan_topic import plan as plan_topic
 from hapax_operator.resources import (
+    PRODUCERS,
     BadResource,
     ProducerResource,
     Ref,
@@ -47,8 +49,20 @@ _PRODUCER_EVERY_S: Final = 10.0
 _PRODUCERS_PER_S: Final = 4.0
 """Of all together: their statuses change with every transaction, and the API server has other users."""
 
-Key = Ref | str
-"""A TransactionalProducer, or the name of a topic: all resources that name one are looked at together."""
+_ORPHANS_AFTER_S: Final = 5.0
+"""A policy without a resource is looked at so much later: the resources may not all be listed yet."""
+_ORPHANS_EVERY_S: Final = 600.0
+"""One whose resource this operator may not read."""
+
+
+class PolicyUid(NamedTuple):
+    """A policy that may have lost its resource."""
+
+    uid: str
+
+
+Key = Ref | PolicyUid | str
+"""A TransactionalProducer, a policy, or the name of a topic: all resources that name one are looked at together."""
 
 
 class Reconciler:
@@ -56,19 +70,21 @@ class Reconciler:
 
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock,
-        metrics: telemetry.Metrics,
+        metrics: telemetry.Metrics, policies: PolicyWriter,
     ) -> None:
         self.resources: dict[Ref, Resource] = {}
         self._view = view
         self._administration = administration
         self._api = api
         self._clock = clock
+        self._policies = policies
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._admin: Admin | None = None
         self._admin_lock = asyncio.Lock()
+        self._known_policies = {each.policy.uid: each.policy for each in view.policies}
         self._count = metrics.counter("operator_reconciles_total", "Looks at a topic or a producer.")
         self._failed = metrics.counter("operator_reconcile_failures_total", "Looks that failed and are repeated.")
 
@@ -76,6 +92,8 @@ class Reconciler:
         self._unsubscribe = self._view.on_change(self._changed)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(), name=f"reconciler-{index}") for index in range(_WORKERS)]
+        for stored in self._view.policies:
+            self._queue.add_after(PolicyUid(stored.policy.uid), _ORPHANS_AFTER_S)
 
     async def close(self) -> None:
         if self._unsubscribe is not None:
@@ -107,6 +125,7 @@ class Reconciler:
         if former is not None:
             self._statuses.forget(former.meta.uid)
             self._queue.add(_key(former))
+            self._queue.add(PolicyUid(former.meta.uid))
 
     def _changed(self, changes: Changes) -> None:
         names = dict.fromkeys(changes.topics)
@@ -116,6 +135,15 @@ class Reconciler:
                 names[topic.name] = None
         for name in names:
             self._queue.add_after(name, _SETTLE_S)
+        for uid in changes.policies:
+            stored = self._view.policies.get(uid)
+            former = self._known_policies.pop(uid, None)
+            if stored is not None:
+                self._known_policies[uid] = stored.policy
+            changed = former if stored is None else stored.policy
+            if changed is not None:
+                for producer in touched(self._producers(), changed):
+                    self._queue.add_after(producer.meta.ref, _SETTLE_S)
         if changes.nodes:  # a dead leader shows in no partition's record before there is another
             for resource in self.resources.values():
                 if isinstance(resource, TopicResource):
@@ -128,9 +156,9 @@ class Reconciler:
             key = await self._queue.get()
             self._count.add()
             try:
-                await (self._producer(key) if isinstance(key, Ref) else self._topic(key))
+                await self._look(key)
                 self._queue.succeeded(key)
-            except (KubeUnavailable, Refusal, HapaxError) as error:
+            except (KubeUnavailable, Refusal, HapaxError, MetadataUnavailable, TimeoutError) as error:
                 log.warning("will be tried again", what=str(key), error=error)
                 self._failed.add()
                 self._queue.again(key)
@@ -144,6 +172,14 @@ class Reconciler:
                 self._queue.again(key)
             finally:
                 self._queue.done(key)
+
+    async def _look(self, key: Key) -> None:
+        if isinstance(key, Ref):
+            await self._producer(key)
+        elif isinstance(key, PolicyUid):
+            await self._orphan(key)
+        else:
+            await self._topic(key)
 
     def _claimants(self, topic: str) -> list[TopicResource]:
         found = [
@@ -235,12 +271,52 @@ class Reconciler:
 
     # --- producers
 
+    def _producers(self) -> list[ProducerResource]:
+        return [each for each in self.resources.values() if isinstance(each, ProducerResource)]
+
+    async def _orphan(self, key: PolicyUid) -> None:
+        """Takes a policy back whose resource is gone, perhaps while no operator ran."""
+        stored = self._view.policies.get(key.uid)
+        if stored is None or any(each.meta.uid == key.uid for each in self._producers()):
+            return
+        namespace, _, name = stored.policy.owner.partition("/")
+        try:
+            body = await self._api.get(Ref(PRODUCERS, namespace, name))
+        except KubeRefused as refused:
+            log.warning("a policy's resource cannot be read", owner=stored.policy.owner, error=refused)
+            self._queue.add_after(key, _ORPHANS_EVERY_S)
+            return
+        if body is None or body["metadata"]["uid"] != key.uid:
+            await self._policies.store(key.uid, None)
+            log.info("a policy is taken back: its resource is gone", owner=stored.policy.owner)
+
+    async def _stored_policy(self, resource: ProducerResource) -> None:
+        stored = self._view.policies.get(resource.meta.uid)
+        if not must_store(resource, stored):
+            return
+        await self._refresh(resource.meta.ref)
+        current = self.resources.get(resource.meta.ref)
+        if not isinstance(current, ProducerResource) or not must_store(current, stored):
+            return
+        wanted = policy_of(current)
+        await self._policies.store(current.meta.uid, wanted)
+        limits = wanted is not None and (wanted.allowed_topics is not None or wanted.max_timeout_ms)
+        if limits or (stored is not None and (stored.policy.allowed_topics or stored.policy.max_timeout_ms)):
+            told = "coordinators enforce it now" if limits else "it allows everything now"
+            await self._note(current, Note("Normal", "PolicyStored", f"the policy has changed: {told}"))
+
     async def _producer(self, ref: Ref) -> None:
         resource = self.resources.get(ref)
         if not isinstance(resource, ProducerResource) or resource.meta.deleting:
             return
+        await self._stored_policy(resource)
+        resource = self.resources.get(ref)
+        if not isinstance(resource, ProducerResource) or resource.meta.deleting:
+            return
+        stands = standing(resource, self._view.policies)
         admin = await self._connected()
-        verdict = plan_producer(resource, await producers_seen(admin, resource), self._clock.now_ms())
+        seen = [] if stands.conflict is not None else await producers_seen(admin, resource)
+        verdict = plan_producer(resource, seen, self._clock.now_ms(), stands)
         for note in verdict.notes:
             await self._note(resource, note)
         status = dict(verdict.status)
@@ -257,9 +333,8 @@ class Reconciler:
         if late is None:
             self.gone(ref)
             return
-        producers = sum(isinstance(each, ProducerResource) for each in self.resources.values())
         self._queue.add_after(ref, 0.5 if verdict.fences else max(
-            late, _PRODUCER_EVERY_S, producers / _PRODUCERS_PER_S))
+            late, _PRODUCER_EVERY_S, len(self._producers()) / _PRODUCERS_PER_S))
 
     def _bootstrap(self) -> str:
         nodes = [node for node in self._view.nodes() if node.port > 0]

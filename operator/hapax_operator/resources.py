@@ -84,6 +84,10 @@ class ProducerResource:
     hanging_after_s: int = 300
     on_hanging: str = ALERT
     fence: int = 0
+    allowed_topics: tuple[str, ...] | None = None
+    """Names, or their beginnings with `*` at the end; None: every topic."""
+    max_timeout_s: int = 0
+    """0: as long as the cluster allows."""
     managed: bool = True
     status: Mapping[str, Any] = field(default_factory=dict)
 
@@ -123,6 +127,7 @@ def read_producer(body: Mapping[str, Any]) -> ProducerResource:
     return ProducerResource(
         meta=meta, transactional_id=name, prefix=prefix, hanging_after_s=_number(spec, "hangingAfterSeconds", 300),
         on_hanging=_text(spec, "onHanging") or ALERT, fence=_number(spec, "fence", 0),
+        allowed_topics=_texts(spec, "allowedTopics"), max_timeout_s=_number(spec, "maxTransactionTimeoutSeconds", 0),
         managed=spec.get("managed") is not False, status=body.get("status") or {},
     )
 
@@ -154,6 +159,15 @@ def _text(spec: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise BadResource(f"spec.{name} must be a text")
     return value
+
+
+def _texts(spec: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    value = spec.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise BadResource(f"spec.{name} must be a list of texts")
+    return tuple(value)
 
 
 def _number(spec: Mapping[str, Any], name: str, default: int) -> int:

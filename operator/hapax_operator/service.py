@@ -19,6 +19,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.ports import Ports, Task
 from hapax.runtime.settings import Settings
 from hapax_operator.api import KubeApi, login
+from hapax_operator.apply import PolicyWriter
 from hapax_operator.leadership import lead
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import Ref
@@ -73,10 +74,11 @@ class OperatorService:
     async def _lead(self) -> None:
         view, registration = self._controller.view, self._controller.registration
         assert registration is not None
-        await lead(self._ports.metadata, view.keys.prefix, registration)
+        leads = await lead(self._ports.metadata, view.keys.prefix, registration)
         self._api = api = await self._logged_in()
         self._reconciler = reconciler = Reconciler(
-            view, Administration(view, self._ports.network), api, self._ports.clock, self._metrics)
+            view, Administration(view, self._ports.network), api, self._ports.clock, self._metrics,
+            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)))
         reconciler.start()
         loop = asyncio.get_running_loop()
 

@@ -65,6 +65,13 @@ def test_what_cannot_change_is_refused(namespace: Namespace, change: dict[str, o
     ({"transactionalIdPrefix": "b", "fence": 1}, "not for a prefix"),
     ({"transactionalId": "a", "hangingAfterSeconds": 1}, "greater than or equal to 5"),
     ({"transactionalId": "a", "onHanging": "Panic"}, "supported values"),
+    ({"transactionalId": "a", "allowedTopics": []}, "should have at least 1 items"),
+    ({"transactionalId": "a", "allowedTopics": ["a*b"]}, "the beginning of names with one '*' at its end"),
+    ({"transactionalId": "a", "allowedTopics": ["a/b"]}, "an allowed topic is a name"),
+    ({"transactionalId": "a", "allowedTopics": ["__consumer_offsets"]}, "the cluster's own"),
+    ({"transactionalId": "a", "allowedTopics": ["a", "a"]}, "Duplicate value"),
+    ({"transactionalId": "a", "allowedTopics": "a"}, "must be of type array"),
+    ({"transactionalId": "a", "maxTransactionTimeoutSeconds": 0}, "greater than or equal to 1"),
 ])
 def test_a_bad_producer_is_refused_with_a_sentence(
     namespace: Namespace, spec: dict[str, object], sentence: str

@@ -1,0 +1,121 @@
+"""TransactionalProducers against a real API server and a real cluster: what they limit, and whom they fence."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.client import NewTopic
+from hapax.client.blocking import Admin, Producer
+from hapax.client.errors import HapaxError
+from hapax.codec.metadata import Keys, PolicyRecord
+from hapax.core.errors import ErrorCode
+from hapax.runtime.etcd import EtcdStore
+from hapax_kube.operator import Namespace, OperatorProcess
+from integration.waiting import wait_until
+
+PRODUCERS = "transactionalproducers"
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+def stored_policies(hapax: LocalCluster) -> list[PolicyRecord]:
+    state = hapax.status()
+
+    async def read() -> list[PolicyRecord]:
+        store = EtcdStore([f"127.0.0.1:{state.process('etcd').port}"])
+        try:
+            found, _ = await store.list(Keys(state.cluster_id).policies)
+            return [PolicyRecord.decode(each.value) for each in found]
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def refusal(call: Callable[[], object]) -> int:
+    with pytest.raises(HapaxError) as caught:
+        call()
+    return caught.value.code
+
+
+def producer(hapax: LocalCluster, name: str, timeout_ms: int = 20_000) -> Producer:
+    return Producer({
+        "bootstrap.servers": hapax.bootstrap, "transactional.id": name, "transaction.timeout.ms": timeout_ms})
+
+
+def committed(writer: Producer, topic: str) -> None:
+    writer.begin()
+    writer.send(topic, b"x")
+    writer.commit()
+
+
+def until_enforced(namespace: Namespace, name: str) -> None:
+    wait_until(lambda: namespace.condition(PRODUCERS, name, "PolicyStored")[0] == "True", "policy", 60)
+
+
+def test_coordinators_enforce_what_a_resource_allows_and_its_end_is_the_policy_s(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    allowed, other, name = unique("allowed"), unique("other"), unique("loader")
+    with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
+        admin.create_topics([NewTopic(allowed, 1), NewTopic(other, 1)])
+    namespace.producer("loader", transactionalId=name, allowedTopics=[allowed[:-1] + "*"],
+                       maxTransactionTimeoutSeconds=30)
+    until_enforced(namespace, "loader")
+    assert refusal(lambda: producer(hapax, name, 40_000).start()) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    with producer(hapax, name) as writer:
+        committed(writer, allowed)
+        writer.begin()
+        assert refusal(lambda: writer.send(other, b"x").result(30)) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        writer.abort()
+        committed(writer, allowed)  # it can go on
+        namespace.patch(PRODUCERS, "loader", allowedTopics=[allowed, other])
+        until_enforced(namespace, "loader")
+        committed(writer, other)
+        namespace.patch(PRODUCERS, "loader", allowedTopics=[allowed])
+        until_enforced(namespace, "loader")
+
+        operator.kill()
+        namespace.delete(PRODUCERS, "loader")
+        assert not namespace.exists(PRODUCERS, "loader")  # it waits for no operator
+        writer.begin()
+        assert refusal(lambda: writer.send(other, b"x").result(30)) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        writer.abort()
+        operator.start()
+        wait_until(lambda: not any(each.transactional_id == name for each in stored_policies(hapax)), "its end", 60)
+        committed(writer, other)
+
+
+def test_the_oldest_resource_of_an_id_counts_and_the_next_follows(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    prefix = unique("team")
+    namespace.producer("older", transactionalIdPrefix=prefix, maxTransactionTimeoutSeconds=10)
+    until_enforced(namespace, "older")
+    wait_until(lambda: _is_older(namespace, "older"), "another second")
+    namespace.producer("younger", transactionalId=f"{prefix}-a", maxTransactionTimeoutSeconds=100)
+    wait_until(lambda: namespace.condition(PRODUCERS, "younger") == ("False", "ResourceConflict"), "conflict", 60)
+    assert "ResourceConflict" in namespace.events()
+    assert refusal(lambda: producer(hapax, f"{prefix}-a").start()) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    namespace.delete(PRODUCERS, "older")
+    until_enforced(namespace, "younger")
+    wait_until(lambda: namespace.condition(PRODUCERS, "younger")[0] == "True", "its turn", 60)
+    producer(hapax, f"{prefix}-a").start().close()
+
+
+def _is_older(namespace: Namespace, name: str) -> bool:
+    """Creation times are whole seconds: whether a resource made now is certainly the younger one."""
+    made: dict[str, Any] = namespace.producer(probe := unique("probe"), transactionalId=probe)
+    namespace.delete(PRODUCERS, probe)
+    created: str = namespace.get(PRODUCERS, name)["metadata"]["creationTimestamp"]
+    return made["metadata"]["creationTimestamp"] > created
