@@ -12,8 +12,9 @@ MINUTES ?= 10
 ONLY ?= *
 SCENE ?= lively
 SIM ?=
+NODES ?=
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants kube-binaries kube-up kube-down clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants kube-binaries kube-images kube-up kube-down kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +37,7 @@ lint: setup ## ruff, mypy, import-linter, generated code and pages are current
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/generate_proto.py --check
 	@$(BIN)/python scripts/generate_docs.py --check
+	@$(BIN)/python scripts/images/requirements.py --check
 
 bench: setup ## the figures of docs/benchmarks.md; also as JSON lines in build/bench.jsonl
 	@PYTHONPATH=tests $(BIN)/python -m bench
@@ -45,6 +47,7 @@ proto: setup ## regenerate services/hapax/rpc/gen from proto/
 
 docs: setup ## regenerate the pages that come from the source (docs/settings.md)
 	@$(BIN)/python scripts/generate_docs.py
+	@$(BIN)/python scripts/images/requirements.py
 
 scenarios-update: setup ## rewrite the golden scenario scripts from what the code does now; review the diff
 	@HAPAX_UPDATE_SCENARIOS=1 $(BIN)/python -m pytest tests/scenarios
@@ -74,8 +77,14 @@ chaos: setup ## faults on real processes, judged by the checker: make chaos MINU
 kube-binaries: ## a Kubernetes and helm from their Go modules, once, into the user's cache (needs Go; six to ten minutes)
 	@scripts/kubernetes/build.sh
 
-kube-up: setup ## a Kubernetes API with Hapax's resource definitions on loopback; prints its KUBECONFIG
-	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up
+kube-images: setup ## the images of Hapax and etcd without Docker, into the user's cache; prints where they are (root)
+	@$(BIN)/python scripts/images/build.py
+
+kube-up: setup ## a Kubernetes API on loopback, or a Kubernetes with machines: make kube-up NODES=3 (root); prints KUBECONFIG
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up $(NODES)
+
+kube-test: setup ## the chart on machines, some of which die: on KUBECONFIG's cluster, or on one made for it (root)
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube test $(if $(T:tests=),$(T))
 
 kube-down: setup ## end it and forget what it held
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube down

@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 . ./versions.env
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hapax
-hash=$(cat versions.env go.mod go.sum build.sh kubernetes/main.go coredns/main.go | sha256sum | cut -c 1-16)
+hash=$(cat versions.env go.mod go.sum build.sh kubernetes/main.go coredns/main.go pause/main.go | sha256sum | cut -c 1-16)
 folder=$cache/kubernetes-$KUBERNETES_VERSION-$hash
 
 say() { printf 'kubernetes: %s\n' "$*" >&2; }
@@ -45,7 +45,7 @@ mkdir -p "$folder.new"
 # One go command for all: packages and links run in parallel, and every package is compiled once.
 CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=readonly ${HAPAX_KUBE_GOFLAGS:-}" \
     nice -n 10 go build -tags selinux,notest,grpcnotrace,no_btrfs -ldflags "$flags" -o "$folder.new/" \
-    ./kubernetes ./coredns tool >&2
+    ./kubernetes ./coredns ./pause tool >&2
 for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl etcd; do
     ln -s kubernetes "$folder.new/$name"
 done

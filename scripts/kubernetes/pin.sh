@@ -24,6 +24,8 @@ tool (
 	github.com/containernetworking/plugins/plugins/ipam/host-local
 	github.com/containernetworking/plugins/plugins/main/ptp
 	github.com/containernetworking/plugins/plugins/meta/portmap
+	go.etcd.io/etcd/etcdctl/v3
+	go.etcd.io/etcd/etcdutl/v3
 	helm.sh/helm/v4/cmd/helm
 )
 
@@ -31,6 +33,8 @@ require (
 	github.com/containerd/containerd/v2 v$CONTAINERD_VERSION
 	github.com/containernetworking/plugins v$CNI_VERSION
 	github.com/coredns/coredns v$COREDNS_VERSION
+	go.etcd.io/etcd/etcdctl/v3 v$ETCD_VERSION
+	go.etcd.io/etcd/etcdutl/v3 v$ETCD_VERSION
 	go.etcd.io/etcd/server/v3 v$ETCD_VERSION
 	helm.sh/helm/v4 v$HELM_VERSION
 	k8s.io/kubernetes v$KUBERNETES_VERSION

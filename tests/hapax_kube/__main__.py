@@ -1,6 +1,13 @@
-"""`python -m hapax_kube up | down`: a Kubernetes API on loopback that goes on by itself, for trying the operator.
+"""A Kubernetes to try things on, and the tests that need machines.
 
-Exit codes: 0 done, 1 it does not start, 3 nothing runs (down), 4 no binaries.
+    python -m hapax_kube up              an API on loopback, without nodes
+    python -m hapax_kube up NODES        with nodes, in a world of its own; needs root
+    python -m hapax_kube enter COMMAND   runs a command in that world: it reaches pods and names of the cluster
+    python -m hapax_kube down            ends what `up` started
+    python -m hapax_kube test [WORDS]    tests/kubernetes_nodes, with words for pytest: on KUBECONFIG's cluster where
+                                         that is set, else on one made for it
+
+Exit codes: 0 done, 1 it does not start or a test failed, 3 nothing runs (down, enter), 4 it is not possible here.
 """
 
 from __future__ import annotations
@@ -9,44 +16,121 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 from hapax.cli.local.folder import alive, start_time
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
+from hapax_kube.images import build_images
+from hapax_kube.world import run_in_world, why_not
 
 _FOLDER = cache() / "kube"
 _STATE = _FOLDER / "processes.json"
+_KEEPER: Final = "keeper"
+_INIT: Final = "init"
+_READY_S: Final = 300.0
+TESTS: Final = ROOT / "tests" / "kubernetes_nodes"
 
 
-def up() -> int:
+def up(nodes: int) -> int:
     if _running():
         print(f"it runs already: export KUBECONFIG={_FOLDER / 'admin.kubeconfig'}")
         return 0
-    try:
-        binaries = build()
-    except NoKubernetes as error:
-        print(error, file=sys.stderr)
-        return 4
+    binaries = build()
     shutil.rmtree(_FOLDER, ignore_errors=True)
+    return _up_with_nodes(binaries, nodes) if nodes else _up_alone(binaries)
+
+
+def _up_alone(binaries: Path) -> int:
     api = KubeApi(binaries, _FOLDER, owned=False)
     try:
         api.start().with_definitions(ROOT / "charts" / "hapax" / "files" / "crds")
     except BaseException:
         api.close()
         raise
-    _STATE.write_text(json.dumps({name: [pid, start_time(pid)] for name, pid in api.pids().items()}))
+    _remember(api.pids())
     print(f"export KUBECONFIG={api.kubeconfig}\nexport PATH={binaries}:$PATH")
     return 0
 
 
+def _up_with_nodes(binaries: Path, nodes: int) -> int:
+    _possible()
+    images = build_images()
+    _FOLDER.mkdir(parents=True)
+    with open(_FOLDER / "keeper.log", "ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "hapax_kube.keeper", str(_FOLDER), str(binaries), str(nodes),
+             *map(str, images.values())],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)  # fmt: skip
+    ready = _FOLDER / "ready"
+    limit = time.monotonic() + _READY_S
+    while not ready.exists():
+        if keeper.poll() is not None or time.monotonic() > limit:
+            keeper.terminate()
+            print((_FOLDER / "keeper.log").read_text(errors="replace")[-4000:], file=sys.stderr)
+            return 1
+        time.sleep(0.1)
+    (unshare,) = _children(keeper.pid)
+    (init,) = _children(unshare)
+    _remember({_KEEPER: keeper.pid, _INIT: init})
+    print(f"export KUBECONFIG={_FOLDER / 'admin.kubeconfig'}\nexport PATH={binaries}:$PATH")
+    print("# images on every node: " + ", ".join(images))
+    print(f"# with the cluster's names and addresses: {sys.executable} -m hapax_kube enter COMMAND")
+    return 0
+
+
+def enter(command: list[str]) -> int:
+    running = _running()
+    if _INIT not in running:
+        print("no cluster with nodes runs (`make kube-up NODES=3`)", file=sys.stderr)
+        return 3
+    return subprocess.run(
+        ["nsenter", f"--target={running[_INIT]}", "--net", "--mount", "--pid", f"--wdns={os.getcwd()}", *command],
+        check=False).returncode
+
+
 def down() -> int:
     running = _running()
-    for pid in running.values():
-        os.kill(pid, signal.SIGKILL)  # nothing of it is worth keeping
+    if _KEEPER in running:
+        os.kill(running[_KEEPER], signal.SIGTERM)  # it ends the world and cleans up
+        while alive(running[_KEEPER], start_time(running[_KEEPER])):
+            time.sleep(0.1)
+    else:
+        for pid in running.values():
+            os.kill(pid, signal.SIGKILL)  # nothing of it is worth keeping
     shutil.rmtree(_FOLDER, ignore_errors=True)
     return 0 if running else 3
+
+
+def test(words: list[str]) -> int:
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+    if not any(Path(word.partition("::")[0]).exists() for word in words if not word.startswith("-")):
+        tests.append(str(TESTS))
+    if os.environ.get("KUBECONFIG"):
+        return subprocess.run(tests, check=False, env={**os.environ, "HAPAX_KUBE_EXTERNAL": "1"}).returncode
+    _possible()
+    build()
+    build_images()
+    return run_in_world(tests, os.environ)
+
+
+def _possible() -> None:
+    """Raises NoKubernetes: there can be no nodes here."""
+    reason = why_not()
+    if reason:
+        raise NoKubernetes(f"no nodes can be made on this machine: {reason}")
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _remember(pids: dict[str, int]) -> None:
+    _STATE.write_text(json.dumps({name: [pid, start_time(pid)] for name, pid in pids.items()}))
 
 
 def _running() -> dict[str, int]:
@@ -57,8 +141,25 @@ def _running() -> dict[str, int]:
     return {name: pid for name, (pid, started) in known.items() if alive(pid, started)}
 
 
+def main(words: list[str]) -> int:
+    try:
+        match words:
+            case ["up"]:
+                return up(0)
+            case ["up", nodes] if nodes.isdigit():
+                return up(int(nodes))
+            case ["down"]:
+                return down()
+            case ["enter", *command] if command:
+                return enter(command)
+            case ["test", *rest]:
+                return test(rest)
+    except NoKubernetes as error:
+        print(f"SKIPPED: {error}", file=sys.stderr)
+        return 4
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
 if __name__ == "__main__":
-    verbs = {"up": up, "down": down}
-    if len(sys.argv) != 2 or sys.argv[1] not in verbs:
-        sys.exit(f"usage: python -m {Path(__file__).parent.name} up | down")
-    sys.exit(verbs[sys.argv[1]]())
+    sys.exit(main(sys.argv[1:]))

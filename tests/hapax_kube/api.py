@@ -14,6 +14,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from integration.etcd_process import dies_with_parent, free_ports
 _READY_S: Final = 90.0
 _LOOK_EVERY_S: Final = 0.1
 _CONTROLLERS: Final = "namespace-controller,garbage-collector-controller"
+MASTERS: Final = "system:masters"
 
 
 class ApiError(Exception):
@@ -36,16 +38,22 @@ class ApiError(Exception):
 class KubeApi:
     """`start()`, then `kubeconfig`, or calls of its own: `api.get("/api/v1/namespaces")`."""
 
-    def __init__(self, binaries: Path, folder: Path, *, owned: bool = True) -> None:
+    users: Mapping[str, tuple[str, str]] = {
+        "admin": ("admin", MASTERS), "controller-manager": ("controller-manager", MASTERS)}
+    """For each kubeconfig: the user that its token stands for, and that one's group."""
+    names = "DNS:localhost,DNS:kubernetes"
+    """Beside its address, what the server's certificate is for."""
+
+    def __init__(self, binaries: Path, folder: Path, *, owned: bool = True, address: str = "127.0.0.1") -> None:
         """`owned`: its processes end with this one, however that ends."""
         self._owned = owned
         self.binaries = binaries
         self.folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
-        self._manager_kubeconfig = folder / "controller-manager.kubeconfig"
+        self.address = address
         self.port, self._etcd_client, self._etcd_peer = free_ports(3)
-        self.server = f"https://127.0.0.1:{self.port}"
-        self._tokens = {"admin": secrets.token_hex(16), "controller-manager": secrets.token_hex(16)}
+        self.server = f"https://{address}:{self.port}"
+        self._tokens = {name: secrets.token_hex(16) for name in self.users}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._tls: ssl.SSLContext | None = None
 
@@ -54,17 +62,15 @@ class KubeApi:
     def start(self) -> KubeApi:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_keys()
-        for user, path in (("admin", self.kubeconfig), ("controller-manager", self._manager_kubeconfig)):
-            self._write_kubeconfig(path, user, self._tokens[user])
+        for user in self.users:
+            self._write_kubeconfig(self.kubeconfig_path(user), user, self._tokens[user])
         self._run("etcd", self._etcd())
         self.start_server()
-        self._run("kube-controller-manager", [
-            "--kubeconfig", str(self._manager_kubeconfig), "--leader-elect=false",
-            "--bind-address=127.0.0.1", "--secure-port=0", f"--controllers={_CONTROLLERS}", "--profiling=false",
-            # The garbage collector has to know a kind before it can collect what it owned.
-            "--concurrent-gc-syncs=4",
-        ])
+        self._run("kube-controller-manager", self._manager())
         return self
+
+    def kubeconfig_path(self, user: str) -> Path:
+        return self.folder / f"{user}.kubeconfig"
 
     def with_definitions(self, folder: Path) -> KubeApi:
         """Applies the resource definitions of a folder; returns when they are served."""
@@ -130,16 +136,30 @@ class KubeApi:
         folder = self.folder
         return [
             f"--etcd-servers=http://127.0.0.1:{self._etcd_client}",
-            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self.port}",
-            "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16",
+            f"--bind-address={self.address}", f"--advertise-address={self.address}", f"--secure-port={self.port}",
+            "--service-cluster-ip-range=10.96.0.0/16",
             f"--tls-cert-file={folder / 'server.crt'}", f"--tls-private-key-file={folder / 'server.key'}",
-            f"--token-auth-file={folder / 'tokens.csv'}", "--authorization-mode=RBAC",
+            f"--token-auth-file={folder / 'tokens.csv'}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={folder / 'accounts.key'}",
             f"--service-account-signing-key-file={folder / 'accounts.key'}",
-            # No controller here makes accounts, so pods must not ask for one.
-            "--disable-admission-plugins=ServiceAccount", "--profiling=false",
+            "--profiling=false", *self._apiserver_alone(),
         ]  # fmt: skip
+
+    def _apiserver_alone(self) -> list[str]:
+        # No controller here makes accounts, so pods must not ask for one.
+        return [
+            "--authorization-mode=RBAC", "--endpoint-reconciler-type=none",
+            "--disable-admission-plugins=ServiceAccount",
+        ]  # fmt: skip
+
+    def _manager(self) -> list[str]:
+        return [
+            "--kubeconfig", str(self.kubeconfig_path("controller-manager")), "--leader-elect=false",
+            "--bind-address=127.0.0.1", "--secure-port=0", f"--controllers={_CONTROLLERS}", "--profiling=false",
+            # The garbage collector has to know a kind before it can collect what it owned.
+            "--concurrent-gc-syncs=4",
+        ]
 
     # --- keys
 
@@ -147,12 +167,11 @@ class KubeApi:
         folder = self.folder
         _openssl(
             "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650",
-            "-subj", "/CN=kube-apiserver", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes",
+            "-subj", "/CN=kube-apiserver", "-addext", f"subjectAltName=IP:{self.address},{self.names}",
             "-keyout", str(folder / "server.key"), "-out", str(folder / "server.crt"))  # fmt: skip
         _openssl("genrsa", "-out", str(folder / "accounts.key"), "2048")
-        users = {"admin": 'admin,"system:masters"', "controller-manager": 'controller-manager,"system:masters"'}
         (folder / "tokens.csv").write_text("".join(
-            f"{token},{name},{users[name]}\n" for name, token in self._tokens.items()))
+            f'{self._tokens[name]},{user},{user},"{group}"\n' for name, (user, group) in self.users.items()))
         self._tls = ssl.create_default_context(cafile=str(folder / "server.crt"))
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:

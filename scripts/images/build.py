@@ -1,0 +1,298 @@
+"""Builds the images of the tests' Kubernetes without Docker: pause, etcd, and Hapax itself, as docker-archives.
+
+    python scripts/images/build.py [pause] [etcd] [hapax]
+
+Prints `NAME:TAG PATH` for each; `ctr images import`, `docker load`, `kind load image-archive`, `skopeo copy
+docker-archive:PATH ...` take them. They lie in the user's cache under a hash of what they are made from. Hapax's base
+is Debian by mmdebstrap, which needs root; images/hapax/Dockerfile makes the same image with Docker. Exit code 4:
+something that is needed is not to be had here; one line says what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import fcntl
+import hashlib
+import io
+import json
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from hapax.cli.local.etcd import built_binary
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "hapax" / "images"
+USER: Final = "10001:10001"
+SUITE: Final = "bookworm"
+PACKAGES: Final = ("python3", "ca-certificates", "libstdc++6")
+PYTHON: Final = "3.11"
+"""The suite's, for which wheels are chosen."""
+THIS: Final = Path(__file__)
+DEBIAN: Final = (
+    "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}", "--dpkgopt=force-unsafe-io",
+    *(f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "locale", "info", "lintian")),
+    '--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/* "$1"/var/log/*', "--skip=output/dev",
+)  # fmt: skip
+WHEELS: Final = (
+    "--only-binary=:all:", f"--python-version={PYTHON}", "--platform=manylinux_2_28_x86_64",
+    "--platform=manylinux2014_x86_64",
+)  # fmt: skip
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "proto", "services/hapax", "spark/hapax_spark",
+                  "operator/hapax_operator")  # fmt: skip
+
+
+class NotPossible(Exception):
+    """One sentence: what is not to be had here."""
+
+
+def say(text: str) -> None:
+    print(f"images: {text}", file=sys.stderr, flush=True)
+
+
+# --- the archive --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Image:
+    name: str
+    layers: list[Path]
+    """Tar files, the lowest first."""
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Reproducible: the same layers and the same config give the same bytes."""
+        digests = [file_hash(each) for each in self.layers]
+        config = json.dumps({
+            "architecture": "amd64", "os": "linux", "config": {"Env": [f"PATH={PATH}"], **self.config},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
+        }, sort_keys=True).encode()  # fmt: skip
+        config_name = hashlib.sha256(config).hexdigest() + ".json"
+        manifest = [{"Config": config_name, "RepoTags": [self.name], "Layers": [f"{each}.tar" for each in digests]}]
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+            _add_bytes(archive, config_name, config)
+            for digest, layer in zip(digests, self.layers, strict=True):
+                entry = tarfile.TarInfo(f"{digest}.tar")
+                entry.size = layer.stat().st_size
+                with open(layer, "rb") as content:
+                    archive.addfile(entry, content)
+            _add_bytes(archive, "manifest.json", json.dumps(manifest).encode())
+
+
+def write_layer(path: Path, sources: Sequence[tuple[Path, str]]) -> Path:
+    """A tar of files and folders at the places in the image that are named with them; all belong to root."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mtime = 0
+        executable = entry.isdir() or entry.mode & 0o100
+        entry.mode = 0o755 if executable else 0o644
+        return entry
+
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as layer:
+        for source, place in sources:
+            layer.add(source, place, filter=plain)  # a folder's entries are added in the order of their names
+    return path
+
+
+def _add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def file_hash(path: Path) -> str:
+    with open(path, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+# --- what is kept from one run to the next ------------------------------------------------------------------------
+
+
+def cached(kind: str, made_of: str, make: Callable[[Path], None]) -> Path:
+    """CACHE/kind-HASH.tar; `make` writes it where it is not there yet. The two before it are kept."""
+    path = CACHE / f"{kind}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.tar"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / f"{kind}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever waited finds it made
+        if not path.exists():
+            unfinished = path.with_suffix(".new")
+            make(unfinished)
+            unfinished.replace(path)
+        os.utime(path)
+        kept = sorted(CACHE.glob(f"{kind}-*.tar"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-3]:
+            old.unlink()
+    return path
+
+
+def tree_hash(names: Sequence[str]) -> str:
+    """Of names, modes and contents of all files below these, without what Python compiles."""
+    total = hashlib.sha256()
+    for path in _files(names):
+        total.update(f"{path.relative_to(ROOT)} {path.stat().st_mode & 0o100} {file_hash(path)}\n".encode())
+    return total.hexdigest()
+
+
+def _files(names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
+        start = ROOT / name
+        if start.is_file():
+            yield start
+        for path in sorted(start.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                yield path
+
+
+# --- the images ---------------------------------------------------------------------------------------------------
+
+
+def kubernetes_binary(name: str) -> Path:
+    done = subprocess.run(
+        [ROOT / "scripts" / "kubernetes" / "build.sh"], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise NotPossible("the tests' Kubernetes is not built and cannot be (`make kube-binaries`)")
+    return Path(done.stdout.strip()) / name
+
+
+def pause() -> tuple[str, Path]:
+    name = "localhost/pause:1"
+    program = kubernetes_binary("pause")
+
+    def make(path: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            layer = write_layer(Path(folder) / "layer", [(program, "pause")])
+            Image(name, [layer], {"User": "65535:65535", "Entrypoint": ["/pause"]}).write(path)
+
+    return name, cached("pause", f"{file_hash(program)} {file_hash(THIS)}", make)
+
+
+def etcd() -> tuple[str, Path]:
+    """The server with etcdctl and etcdutl, as the project's own image of etcd has them."""
+    name = "localhost/etcd:3.6.16"
+    small = built_binary()
+    server = small if small.exists() else kubernetes_binary("etcd").resolve()
+    programs = [server, kubernetes_binary("etcdctl"), kubernetes_binary("etcdutl")]
+
+    def make(path: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            names = ("etcd", "etcdctl", "etcdutl")
+            layer = write_layer(
+                Path(folder) / "layer",
+                [(program, f"usr/local/bin/{called}") for program, called in zip(programs, names, strict=True)])
+            Image(name, [layer], {"User": USER, "Cmd": ["etcd"]}).write(path)
+
+    return name, cached("etcd", " ".join(map(file_hash, [*programs, THIS])), make)
+
+
+def hapax() -> tuple[str, Path]:
+    name = "localhost/hapax:test"
+    base = cached("base", f"{SUITE} {PACKAGES} {DEBIAN}", _debian)
+    lock = ROOT / "images" / "hapax" / "requirements.lock"
+    packages = cached("packages", f"{file_hash(lock)} {WHEELS}", lambda path: _packages(path, lock))
+    command = ROOT / "images" / "hapax" / "hapax"
+
+    def make(path: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            target = Path(folder) / "target"
+            _install(target, "--no-deps", str(_without_leftovers(Path(folder) / "source")))
+            own = write_layer(Path(folder) / "own", [(target, "opt/hapax"), (command, "usr/local/bin/hapax")])
+            Image(name, [base, packages, own], {
+                "Env": [f"PATH={PATH}", "PYTHONPATH=/opt/hapax", "PYTHONUNBUFFERED=1"],
+                "User": USER, "WorkingDir": "/tmp", "Cmd": ["hapax", "--help"],
+            }).write(path)  # fmt: skip
+
+    made_of = " ".join([file_hash(base), file_hash(packages), file_hash(command), file_hash(THIS), tree_hash(SOURCES)])
+    return name, cached("hapax", made_of, make)
+
+
+def _debian(path: Path) -> None:
+    if os.geteuid() != 0:
+        raise NotPossible("mmdebstrap needs root; images/hapax/Dockerfile needs Docker instead")
+    if shutil.which("mmdebstrap") is None:
+        install_debian_packages("mmdebstrap")
+    say(f"making a Debian {SUITE} with Python (once, about a minute)")
+    # Where this machine gets its packages from, if it is the same suite; else where mmdebstrap looks by itself.
+    known = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
+    sources = [str(each) for each in known if each.exists() and SUITE in each.read_text()]
+    command = ["mmdebstrap", "--quiet", *DEBIAN, "--format=tar", SUITE, str(path), *sources[:1]]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "SOURCE_DATE_EPOCH": "0"})
+    if done.returncode:
+        raise NotPossible(f"mmdebstrap: {done.stderr.strip()[-2000:]}")
+
+
+def install_debian_packages(*names: str) -> None:
+    """Raises NotPossible."""
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise NotPossible(f"needed are {', '.join(names)}, and only root can install them, where there is apt-get")
+    say(f"installing {', '.join(names)}")
+    for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *names]):
+        done = subprocess.run(
+            ["apt-get", *words], capture_output=True, text=True, check=False,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+        if done.returncode:
+            raise NotPossible(f"apt-get {words[0]}: {done.stderr.strip()[-1000:]}")
+
+
+def _packages(path: Path, lock: Path) -> None:
+    say("installing what Hapax needs")
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        target = Path(folder) / "target"
+        _install(target, "--require-hashes", *WHEELS, "-r", str(lock))
+        write_layer(path, [(target, "opt/hapax")])
+
+
+def _without_leftovers(folder: Path) -> Path:
+    """A copy of the sources: a build writes into the folder that it is given."""
+    for source in _files(SOURCES):
+        target = folder / source.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+    return folder
+
+
+def _install(target: Path, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", f"--target={target}", *words],
+        capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotPossible(f"pip: {done.stderr.strip()[-2000:]}")
+    shutil.rmtree(target / "bin", ignore_errors=True)  # they would name this machine's Python
+    if f"{sys.version_info.major}.{sys.version_info.minor}" == PYTHON:
+        # In a pod the root file system is read-only: what is not compiled here is compiled anew at each start. Modules
+        # have no time in a layer, so they must not be compared with it.
+        compileall.compile_dir(
+            target, quiet=2, workers=0, stripdir=str(target), prependdir="/opt/hapax",
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+
+
+IMAGES: Final = {"pause": pause, "etcd": etcd, "hapax": hapax}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="docker-archives in the user's cache")
+    parser.add_argument("images", nargs="*", choices=[*IMAGES, []], help="all without a name")
+    try:
+        for each in parser.parse_args().images or IMAGES:
+            name, path = IMAGES[each]()
+            print(name, path, flush=True)
+    except NotPossible as error:
+        say(str(error))
+        return 4
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

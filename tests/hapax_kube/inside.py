@@ -1,0 +1,28 @@
+"""The first process of a world: `python -m hapax_kube.inside COMMAND ...` runs it, and ends with its exit code.
+
+Whatever loses its parent in the world becomes this one's child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from hapax_kube.node import run
+
+
+def main(command: list[str]) -> int:
+    run("ip", "link", "set", "lo", "up")
+    child = subprocess.Popen(command, close_fds=False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # the command gets it, too, and ends; then this does
+    while True:
+        pid, status = os.wait()
+        if pid == child.pid:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

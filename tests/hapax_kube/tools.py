@@ -1,0 +1,103 @@
+"""kubectl and helm of some cluster, and Hapax installed there by its chart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from hapax_kube.binaries import ROOT
+
+CHART: Final = ROOT / "charts" / "hapax"
+_LOOK_EVERY_S: Final = 0.2
+
+
+class Tools:
+    def __init__(self, binaries: Path, kubeconfig: Path) -> None:
+        self.binaries = binaries
+        self.kubeconfig = kubeconfig
+
+    def kubectl(self, *words: str, timeout_s: float = 120, text: str | None = None) -> str:
+        return self._call("kubectl", words, timeout_s, text)
+
+    def helm(self, *words: str, timeout_s: float = 300) -> str:
+        return self._call("helm", words, timeout_s, None)
+
+    def command(self, program: str, *words: str) -> list[str]:
+        return [str(self.binaries / program), f"--kubeconfig={self.kubeconfig}", *words]
+
+    def get(self, *words: str) -> Any:
+        return json.loads(self.kubectl("get", *words, "-o", "json"))
+
+    def _call(self, program: str, words: tuple[str, ...], timeout_s: float, text: str | None) -> str:
+        done = subprocess.run(
+            self.command(program, *words), input=text, capture_output=True, text=True, check=False, timeout=timeout_s)
+        assert done.returncode == 0, f"{program} {' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout
+
+
+class Release:
+    """Hapax by its chart, in a namespace of its own. The names are `helm install`'s with this release name."""
+
+    def __init__(self, tools: Tools, namespace: str, values: Path) -> None:
+        self.tools = tools
+        self.namespace = namespace
+        self.values = values
+        self.name = "hapax"
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients inside the cluster begin: any broker."""
+        return f"hapax-broker.{self.namespace}.svc.cluster.local:9092"
+
+    def install(self, *words: str) -> float:
+        """Seconds until every pod is ready."""
+        began = time.monotonic()
+        self.tools.helm(
+            "install", self.name, str(CHART), "--namespace", self.namespace, "--create-namespace",
+            "--values", str(self.values), *words)
+        self.wait_ready()
+        return time.monotonic() - began
+
+    def upgrade(self, *words: str) -> float:
+        """Seconds until every pod is the new one and ready."""
+        began = time.monotonic()
+        self.tools.helm(
+            "upgrade", self.name, str(CHART), "--namespace", self.namespace, "--values", str(self.values), *words)
+        self.wait_ready()
+        return time.monotonic() - began
+
+    def wait_ready(self, patience_s: float = 300) -> None:
+        """Until each StatefulSet has all pods of its newest description ready."""
+        limit = time.monotonic() + patience_s
+        while unready := [each["metadata"]["name"] for each in self.sets() if not _complete(each)]:
+            assert time.monotonic() < limit, f"not ready: {unready}\n{self.describe()}"
+            time.sleep(_LOOK_EVERY_S)
+
+    def sets(self) -> list[Any]:
+        return list(self.tools.get("statefulsets", "-n", self.namespace)["items"])
+
+    def pods(self, component: str) -> list[Any]:
+        found = self.tools.get("pods", "-n", self.namespace, "-l", f"app.kubernetes.io/component={component}")
+        return list(found["items"])
+
+    def describe(self) -> str:
+        """What a person would look at first when it does not come up."""
+        pods = self.tools.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
+        events = self.tools.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp")
+        return pods + "\n".join(events.splitlines()[-40:])
+
+    def uninstall(self) -> None:
+        self.tools.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", timeout_s=180)
+
+
+def _complete(body: Any) -> bool:
+    wanted, status = body["spec"]["replicas"], body.get("status", {})
+    return (
+        status.get("observedGeneration") == body["metadata"]["generation"]
+        and status.get("readyReplicas", 0) == wanted
+        and status.get("updatedReplicas", 0) == wanted
+        and status.get("currentRevision") == status.get("updateRevision")
+    )
