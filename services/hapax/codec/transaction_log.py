@@ -18,6 +18,7 @@ from hapax.core.transaction_record import (
     Fencing,
     FencingCause,
     Holder,
+    LastOutcome,
     Member,
     Policy,
     ProducerIdentity,
@@ -46,8 +47,8 @@ VALUE_VERSION: Final = 1
 _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION = 0, 1, 2
 (
     _SERIAL, _LAST_EPOCH, _TOPIC_IDS, _LIMIT, _FENCING, _TOKENS, _OPEN_TOKEN, _MEMBERS, _IDLE_MEMBERS, _POLICY,
-    _HOLDER,
-) = range(10000, 10011)  # fmt: skip
+    _HOLDER, _OUTCOME,
+) = range(10000, 10012)  # fmt: skip
 
 _KEY = struct.Struct(">hh")
 _HEAD = struct.Struct(">hqhib")             # version, producer id, epoch, time-out, status
@@ -55,6 +56,7 @@ _TIMES = struct.Struct(">qq")
 _I16, _I32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _FENCING_HEAD = struct.Struct(">bqqhq")     # cause, at, fenced producer id, fenced epoch, serial
 _TOKEN_TAIL = struct.Struct(">qqqq")        # value, record count, serial, committed at
+_LAST_OUTCOME = struct.Struct(">?q")        # committed, at
 _IDENTITY = struct.Struct(">qh")
 _MEMBER_PARTITION = struct.Struct(">ii?")   # place of its topic, partition, won
 
@@ -149,6 +151,8 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_POLICY, _policy(transaction.policy)))
     if transaction.holder is not None:
         fields.append((_HOLDER, _holder(transaction.holder)))
+    if transaction.outcome is not None:
+        fields.append((_OUTCOME, _LAST_OUTCOME.pack(*transaction.outcome) + b"\x00"))
     return fields
 
 
@@ -321,6 +325,7 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
         members=members,
         idle_members=_each(fields, _IDLE_MEMBERS, _read_idle),
         policy=_read(fields, _POLICY, _read_policy, None),
+        outcome=_read(fields, _OUTCOME, _read_outcome, None),
     )
 
 
@@ -392,6 +397,11 @@ def _read_fencing(reader: _Reader) -> Fencing:
 
 def _read_holder(reader: _Reader) -> Holder:
     return Holder(reader.string(), reader.string())
+
+
+def _read_outcome(reader: _Reader) -> LastOutcome:
+    committed, at_ms = reader.unpack(_LAST_OUTCOME)
+    return LastOutcome(bool(committed), TimestampMs(at_ms))
 
 
 def _known_holder(holder: Holder) -> Holder | None:

@@ -11,17 +11,21 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from hapax.codec.metadata import OFFSETS_TOPIC
+from hapax.coordinator.descriptions import description
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import CONFIRMED_WITHIN_S
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import OffsetsMarker
-from hapax.core.transaction_record import Token, TransactionPartition
+from hapax.core.transaction_record import ProducerIdentity, Token, TransactionPartition
 from hapax.core.transaction_requests import (
     Caller,
     CommitTokenFound,
     EndTransaction,
+    EnsureTransactionalId,
+    FenceProducer,
     GetCommitToken,
+    InstanceFenced,
     Joined,
     JoinTransaction,
     PartitionResults,
@@ -70,6 +74,9 @@ class RpcApi:
             TRANSACTIONS + "RenewTransaction": self._renew_transaction,
             TRANSACTIONS + "EndTransaction": self._end_transaction,
             TRANSACTIONS + "GetCommitToken": self._get_commit_token,
+            TRANSACTIONS + "DescribeTransactionalId": self._describe_transactional_id,
+            TRANSACTIONS + "EnsureTransactionalId": self._ensure_transactional_id,
+            TRANSACTIONS + "FenceProducer": self._fence_producer,
         }
 
     # --- between services -----------------------------------------------------------------------------------------
@@ -239,6 +246,50 @@ class RpcApi:
             )
 
         return (await _answered(answer, transactions_pb2.GetCommitTokenResponse)).SerializeToString()
+
+    async def _describe_transactional_id(self, payload: bytes) -> bytes:
+        request = transactions_pb2.DescribeTransactionalIdRequest.FromString(payload)
+
+        async def answer() -> transactions_pb2.DescribeTransactionalIdResponse:
+            shard = self._shards.txn_shard(request.transactional_id)
+            return description(shard.describe(request.transactional_id))
+
+        return (await _answered(answer, transactions_pb2.DescribeTransactionalIdResponse)).SerializeToString()
+
+    async def _ensure_transactional_id(self, payload: bytes) -> bytes:
+        request = transactions_pb2.EnsureTransactionalIdRequest.FromString(payload)
+
+        async def answer() -> transactions_pb2.EnsureTransactionalIdResponse:
+            shard = self._shards.txn_shard(request.transactional_id)
+            question = EnsureTransactionalId(request.transactional_id, self._caller())
+            reply = await shard.ask(
+                request.transactional_id, lambda now: shard.machine.ensure_transactional_id(question, now)
+            )
+            assert isinstance(reply, ProducerIdentity)
+            return transactions_pb2.EnsureTransactionalIdResponse(
+                producer_id=reply.producer_id, producer_epoch=reply.producer_epoch
+            )
+
+        return (await _answered(answer, transactions_pb2.EnsureTransactionalIdResponse)).SerializeToString()
+
+    async def _fence_producer(self, payload: bytes) -> bytes:
+        request = transactions_pb2.FenceProducerRequest.FromString(payload)
+
+        async def answer() -> transactions_pb2.FenceProducerResponse:
+            shard = self._shards.txn_shard(request.transactional_id)
+            question = FenceProducer(
+                request.transactional_id, request.instance,
+                self._caller()._replace(client_id=request.client_id, peer=request.host),
+            )
+            reply = await shard.ask(
+                request.transactional_id, lambda now: shard.machine.fence_producer(question, now)
+            )
+            assert isinstance(reply, InstanceFenced)
+            return transactions_pb2.FenceProducerResponse(
+                producer_id=reply.identity.producer_id, producer_epoch=reply.identity.producer_epoch
+            )
+
+        return (await _answered(answer, transactions_pb2.FenceProducerResponse)).SerializeToString()
 
     def _winner(self, winner: transactions_pb2.Winner) -> Winner:
         """Raises Refusal(UNKNOWN_TOPIC_OR_PARTITION): what was written there is gone."""

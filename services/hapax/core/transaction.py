@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_admin import ensure_transactional_id, fence_producer
 from hapax.core.transaction_fencing import Fenced
 from hapax.core.transaction_markers import Unmarked, abort_hanging, markers_of, only, settle, unmarked_by
 from hapax.core.transaction_multiwriter import end_transaction, join_transaction, renew_transaction
@@ -31,6 +32,8 @@ from hapax.core.transaction_requests import (
     Effect,
     EndTransaction,
     EndTxn,
+    EnsureTransactionalId,
+    FenceProducer,
     GetCommitToken,
     Held,
     InitProducerId,
@@ -65,7 +68,7 @@ _Outcome = TypeVar("_Outcome")
 _OldRequest = TypeVar("_OldRequest", AddPartitionsToTxn, EndTxn)
 _Request = TypeVar(
     "_Request", InitProducerId, AddPartitionsToTxn, VerifyPartitions, EndTxn, JoinTransaction, RenewTransaction,
-    EndTransaction, GetCommitToken, AbortHanging,
+    EndTransaction, GetCommitToken, AbortHanging, EnsureTransactionalId, FenceProducer,
 )  # fmt: skip
 
 
@@ -229,6 +232,14 @@ class TransactionShard:
     def get_commit_token(self, request: GetCommitToken, now: Now) -> Answer:
         """Reply: `CommitTokenFound`."""
         return self._ask(request, now, get_commit_token)
+
+    def ensure_transactional_id(self, request: EnsureTransactionalId, now: Now) -> Answer:
+        """Reply: `ProducerIdentity`."""
+        return self._pend(self._ask(request, now, ensure_transactional_id))
+
+    def fence_producer(self, request: FenceProducer, now: Now) -> Answer:
+        """Refuses TRANSACTIONAL_ID_NOT_FOUND. Reply: `InstanceFenced`."""
+        return self._pend(self._ask(request, now, fence_producer))
 
     def abort_hanging(self, request: AbortHanging, now: Now) -> Answer:
         """Reply: `HangingAborted`, once the marker in the decision's effects is stored.

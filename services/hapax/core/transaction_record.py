@@ -86,6 +86,13 @@ class CommittedToken:
     committed_at_ms: TimestampMs
 
 
+class LastOutcome(NamedTuple):
+    """Of the newest transaction that was decided."""
+
+    committed: bool
+    at_ms: TimestampMs
+
+
 class Token(NamedTuple):
     """A commit token: `value` rises with every commit of `scope`."""
 
@@ -154,6 +161,7 @@ class Transaction:
     idle_members: tuple[ProducerIdentity, ...] = ()
     """Member identities to be used next; their number is bounded by the peak of parallelism (rule 6)."""
     policy: Policy | None = None
+    outcome: LastOutcome | None = None
 
     @property
     def is_open(self) -> bool:

@@ -203,6 +203,23 @@ class AbortHanging:
     caller: Caller
 
 
+@dataclass(frozen=True, slots=True)
+class EnsureTransactionalId:
+    """That the id has a producer id; nobody is fenced by it."""
+
+    transactional_id: str
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class FenceProducer:
+    """Whoever holds the id, if that is the instance which was seen."""
+
+    transactional_id: str
+    instance: str                                       # as `transaction_admin.instance_of` told
+    caller: Caller
+
+
 # --- outcomes -----------------------------------------------------------------------------------------------------
 
 
@@ -316,8 +333,13 @@ class HangingAborted:
     """The conditional marker is in the decision's effects."""
 
 
+@dataclass(frozen=True, slots=True)
+class InstanceFenced:
+    identity: ProducerIdentity                          # that counts now
+
+
 Reply = (
-    ProducerIdentity | PartitionResults | Joined | Renewed | Ended | CommitTokenFound | HangingAborted
+    ProducerIdentity | PartitionResults | Joined | Renewed | Ended | CommitTokenFound | HangingAborted | InstanceFenced
 )
 
 

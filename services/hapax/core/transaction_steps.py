@@ -15,6 +15,7 @@ from hapax.core.transaction_record import (
     CommittedToken,
     Fencing,
     FencingCause,
+    LastOutcome,
     Member,
     ProducerIdentity,
     Transaction,
@@ -111,6 +112,7 @@ def decide(
         members=transaction.members if members is None else members,
         elapsed_ms=context.elapsed_ms,
         last_update_ms=context.now.wall,
+        outcome=LastOutcome(commit, context.now.wall),
     )
     return prepared if prepared.every_partition else complete(prepared, context.now)
 

@@ -20,6 +20,7 @@ from hapax.core.transaction_record import (
     Fencing,
     FencingCause,
     Holder,
+    LastOutcome,
     Member,
     Policy,
     ProducerIdentity,
@@ -112,6 +113,9 @@ def as_reference(transaction: Transaction) -> bytes:
             version=1, allowed_topics=list(transaction.policy.allowed_topics),
             max_timeout_ms=transaction.policy.max_timeout_ms,
         )  # fmt: skip
+    if transaction.outcome is not None:
+        fields["outcome"] = made.OutcomeSchema(
+            version=1, committed=transaction.outcome.committed, outcome_at_ms=transaction.outcome.at_ms)
     listed = [
         made.PartitionsSchema(version=1, topic=topic, partition_ids=partitions)
         for (topic, _), partitions in topics.items()
@@ -179,6 +183,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         members=members,
         idle_members=tuple(draw(st.lists(identities, max_size=2))),
         policy=draw(st.none() | policies),
+        outcome=draw(st.none() | st.builds(LastOutcome, st.booleans(), int64)),
     )
 
 

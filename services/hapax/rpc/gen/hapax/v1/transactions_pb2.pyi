@@ -166,3 +166,119 @@ class GetCommitTokenResponse(_message.Message):
     value: int
     record_count: int
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., found: _Optional[bool] = ..., value: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
+
+class DescribeTransactionalIdRequest(_message.Message):
+    __slots__ = ("transactional_id",)
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    def __init__(self, transactional_id: _Optional[str] = ...) -> None: ...
+
+class LastCommitToken(_message.Message):
+    __slots__ = ("scope", "value", "record_count", "committed_at_ms")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    scope: str
+    value: int
+    record_count: int
+    committed_at_ms: int
+    def __init__(self, scope: _Optional[str] = ..., value: _Optional[int] = ..., record_count: _Optional[int] = ..., committed_at_ms: _Optional[int] = ...) -> None: ...
+
+class Fencing(_message.Message):
+    __slots__ = ("cause", "at_ms", "client_id", "peer", "fenced_client_id", "fenced_peer", "fenced_epoch")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    FENCED_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCED_PEER_FIELD_NUMBER: _ClassVar[int]
+    FENCED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    at_ms: int
+    client_id: str
+    peer: str
+    fenced_client_id: str
+    fenced_peer: str
+    fenced_epoch: int
+    def __init__(self, cause: _Optional[str] = ..., at_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., peer: _Optional[str] = ..., fenced_client_id: _Optional[str] = ..., fenced_peer: _Optional[str] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
+
+class DescribeTransactionalIdResponse(_message.Message):
+    __slots__ = ("error", "reason", "state", "producer_id", "producer_epoch", "timeout_ms", "opened_ms", "partitions", "partition_count", "instance", "holder_client_id", "holder_peer", "decided", "committed", "decided_ms", "tokens", "fencing")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    OPENED_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_PEER_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_MS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FENCING_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    opened_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[_lease_pb2.Partition]
+    partition_count: int
+    instance: str
+    holder_client_id: str
+    holder_peer: str
+    decided: bool
+    committed: bool
+    decided_ms: int
+    tokens: _containers.RepeatedCompositeFieldContainer[LastCommitToken]
+    fencing: Fencing
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., opened_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_lease_pb2.Partition, _Mapping]]] = ..., partition_count: _Optional[int] = ..., instance: _Optional[str] = ..., holder_client_id: _Optional[str] = ..., holder_peer: _Optional[str] = ..., decided: _Optional[bool] = ..., committed: _Optional[bool] = ..., decided_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[LastCommitToken, _Mapping]]] = ..., fencing: _Optional[_Union[Fencing, _Mapping]] = ...) -> None: ...
+
+class EnsureTransactionalIdRequest(_message.Message):
+    __slots__ = ("transactional_id",)
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    def __init__(self, transactional_id: _Optional[str] = ...) -> None: ...
+
+class EnsureTransactionalIdResponse(_message.Message):
+    __slots__ = ("error", "reason", "producer_id", "producer_epoch")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
+class FenceProducerRequest(_message.Message):
+    __slots__ = ("transactional_id", "instance", "client_id", "host")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    instance: str
+    client_id: str
+    host: str
+    def __init__(self, transactional_id: _Optional[str] = ..., instance: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+
+class FenceProducerResponse(_message.Message):
+    __slots__ = ("error", "reason", "producer_id", "producer_epoch")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
