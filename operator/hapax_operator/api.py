@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from hapax_operator.plan_topic import Note
 from hapax_operator.resources import FINALIZER, GROUP, KINDS, VERSION, Meta, Ref
 
 _TIMEOUT_S: Final = 10.0
+_WATCH_S: Final = 300
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -71,13 +72,50 @@ class KubeApi:
 
     async def get(self, ref: Ref) -> Mapping[str, Any] | None:
         """The resource's body; None: there is none (any more)."""
+        return await self.read(_path(ref))
+
+    async def read(self, path: str) -> Mapping[str, Any] | None:
+        """As `get`, of any object: None where there is none."""
         try:
-            found: Mapping[str, Any] = await self._call("GET", _path(ref))
+            found: Mapping[str, Any] = await self._call("GET", path)
         except KubeRefused as refused:
             if refused.code == 404:
                 return None
             raise
         return found
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> None:
+        """That it is there already is well."""
+        try:
+            await self._call("POST", path, body)
+        except KubeRefused as refused:
+            if refused.code != 409:
+                raise
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> bool:
+        """A merge patch; with metadata.resourceVersion in it only of that version. False: the object is gone, or has
+        changed meanwhile and is to be looked at anew."""
+        return await self._changed("PATCH", path, body, _MERGE) is not None
+
+    async def changes(self, collection: str, name: str = "") -> AsyncIterator[None]:
+        """Yields when an object of the collection (or the one of this name) may have changed, first at once. Ends when
+        the API server ends the watch. Raises KubeUnavailable, KubeRefused."""
+        assert self._session is not None
+        query = {"watch": "true", "timeoutSeconds": str(_WATCH_S), "allowWatchBookmarks": "false"}
+        if name:
+            query["fieldSelector"] = f"metadata.name={name}"
+        self.requests += 1
+        try:
+            async with self._session.get(
+                self._connection.server + collection, params=query, headers=self._authorization(),
+                timeout=aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S),
+            ) as response:
+                if response.status >= 400:
+                    raise KubeUnavailable(f"watching {collection} was answered {response.status}")
+                async for _ in response.content.iter_any():
+                    yield
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise KubeUnavailable(f"watching {collection} ended: {error!r}") from error
 
     async def put_status(self, meta: Meta, status: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Merges these fields into the status (a value None removes one). Returns the resource's body as it is then;

@@ -9,7 +9,7 @@ from hapax.client import Admin, Producer
 from hapax.codec.metadata import PolicyRecord
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.failover import FIT
-from hapax.core.moves import Held, ImpossiblePlan, change_factor
+from hapax.core.moves import Held, ImpossiblePlan, Targets, change_factor
 from hapax.core.placement import Site
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka.administration import Administration
@@ -17,6 +17,7 @@ from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
 from hapax_operator import plan_topic
+from hapax_operator.plan_brokers import Drain, Undrain
 from hapax_operator.plan_producer import Fence
 from hapax_operator.plan_topic import Action, Configure, Create, Grow, Note, Replicate
 
@@ -64,13 +65,29 @@ async def _replicate(administration: Administration, view: ClusterView, topic: s
         targets = change_factor(partitions, topic, factor, sites)
     except ImpossiblePlan as error:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from None
+    await apply_moves(administration, targets)
+
+
+async def apply_drain(administration: Administration, action: Drain | Undrain) -> None:
+    """Raises Refusal."""
+    if isinstance(action, Drain):
+        await administration.set_draining(action.brokers, True, _TIMEOUT_MS)
+        return
+    await administration.set_draining(action.brokers, False, _TIMEOUT_MS)
+    back = [pb.Reassignment(topic=name.topic, partition=name.partition) for name in action.cancel]
+    if back:  # one that has just ended, or whose old replicas are gone, goes on
+        await administration.alter_reassignments(back, _TIMEOUT_MS)
+
+
+async def apply_moves(administration: Administration, targets: Targets) -> None:
+    """Begins them; they go on by themselves. Raises Refusal: the first that the cluster has."""
     moves = [
         pb.Reassignment(topic=name.topic, partition=name.partition, target=pb.Replicas(nodes=target))
         for name, target in targets.items()
     ]
     for result in await administration.alter_reassignments(moves, _TIMEOUT_MS):
         if result.error:
-            raise Refusal(ErrorCode(result.error), result.reason)
+            raise Refusal(ErrorCode(result.error), f"{result.topic}-{result.partition}: {result.reason}")
 
 
 def _check(result: pb.TopicResult) -> None:

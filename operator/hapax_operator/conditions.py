@@ -41,3 +41,8 @@ def timestamp(at: datetime) -> str:
 
 def from_millis(milliseconds: int) -> str:
     return timestamp(datetime.fromtimestamp(milliseconds / 1000, UTC))
+
+
+def camel(name: str) -> str:
+    """`INVALID_CONFIG` -> `InvalidConfig`: reasons of conditions are written so."""
+    return "".join(part.capitalize() for part in name.split("_"))

@@ -1,6 +1,8 @@
-"""`python -m hapax_operator.main [--namespace NAME ...] [--config FILE] [--set name=value ...]`: one operator.
+"""`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET] [--config FILE]
+[--set name=value ...]`: one operator.
 
-Without `--namespace` it looks after all namespaces. The rest are the settings of a controller.
+Without `--namespace` it looks after all namespaces; without `--brokers` it leaves the number of brokers to others. The
+rest are the settings of a controller.
 """
 
 from __future__ import annotations
@@ -14,12 +16,19 @@ from hapax_operator.service import start
 
 
 def main(argv: Sequence[str]) -> int:
-    namespaces, rest = [], list(argv)
-    while "--namespace" in rest[:-1]:
-        at = rest.index("--namespace")
-        namespaces.append(rest[at + 1])
-        del rest[at : at + 2]
-    return run(rest, "controller", partial(start, namespaces=namespaces))
+    rest = list(argv)
+    namespaces, brokers = _taken(rest, "--namespace"), _taken(rest, "--brokers")
+    return run(rest, "controller", partial(start, namespaces=namespaces, brokers="".join(brokers[-1:])))
+
+
+def _taken(words: list[str], option: str) -> list[str]:
+    """The option's values, which are taken out of the words."""
+    values = []
+    while option in words[:-1]:
+        at = words.index(option)
+        values.append(words[at + 1])
+        del words[at : at + 2]
+    return values
 
 
 if __name__ == "__main__":

@@ -3,12 +3,17 @@ asking their coordinators. Looking changes nothing (no producer is initialised b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from hapax.client import Admin
 from hapax.client.errors import HapaxError
 from hapax.core.errors import ErrorCode
+from hapax.core.failover import FIT
+from hapax.core.moves import Held
+from hapax.core.types import TopicPartition
 from hapax.runtime.cluster import ClusterView
+from hapax_operator.plan_brokers import BrokersSeen
 from hapax_operator.plan_producer import ProducerSeen
 from hapax_operator.plan_topic import PartitionSeen, TopicSeen
 from hapax_operator.resources import ProducerResource
@@ -35,6 +40,27 @@ def topic_seen(view: ClusterView, name: str) -> TopicSeen | None:
     return TopicSeen(
         name=name, topic_id=topic.topic_id.hex(), partitions=partitions, config=dict(topic.config),
         internal=topic.internal)
+
+
+def brokers_seen(view: ClusterView) -> BrokersSeen:
+    """What brokers hold, and which of them could hold more."""
+    live = {node.node_id: node for node in view.nodes("broker")}
+    partitions: dict[TopicPartition, Held] = {}
+    removing: dict[TopicPartition, tuple[int, ...]] = {}
+    held: Counter[int] = Counter()
+    for topic in view.topics():
+        for index, partition in view.partitions_of(topic.topic_id).items():
+            record, name = partition.record, TopicPartition(topic.name, index)
+            staying = tuple(node for node in record.replicas if node not in record.removing)
+            partitions[name] = Held(staying, tuple(node for node in record.isr if node in staying and node in live))
+            held.update({*record.replicas})
+            if record.adding or record.removing:
+                removing[name] = record.removing
+    return BrokersSeen(
+        partitions=partitions, held=held, removing=removing, live=frozenset(live),
+        draining=frozenset(view.draining()),
+        fit={node_id: node.record.rack for node_id, node in live.items()
+             if node.rank == FIT and view.silent.get(node_id) != node.registration})
 
 
 async def producers_seen(admin: Admin, resource: ProducerResource) -> Sequence[ProducerSeen]:

@@ -20,7 +20,7 @@ from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import PolicyWriter, apply_fence, apply_to_topic
-from hapax_operator.conditions import Condition
+from hapax_operator.conditions import Condition, camel
 from hapax_operator.observe import producers_seen, topic_seen
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import plan as plan_producer
@@ -225,7 +225,7 @@ class Reconciler:
             except Refusal as refusal:
                 if verdict.status is not None:
                     await self._write(resource, verdict, Condition(
-                        "Ready", "False", _camel(refusal.code.name), refusal.reason or refusal.code.name))
+                        "Ready", "False", camel(refusal.code.name), refusal.reason or refusal.code.name))
                 raise
             log.info(done.message, resource=str(resource.meta.ref))
             await self._note(resource, done)
@@ -352,10 +352,3 @@ class Reconciler:
 
 def _key(resource: Resource) -> Key:
     return resource.topic if isinstance(resource, TopicResource) else resource.meta.ref
-
-
-def _camel(name: str) -> str:
-    """`INVALID_CONFIG` -> `InvalidConfig`: reasons of conditions are written so."""
-    return "".join(part.capitalize() for part in name.split("_"))
-
-

@@ -14,16 +14,24 @@ GROUP: Final = "hapax.dev"
 VERSION: Final = "v1alpha1"
 TOPICS: Final = "topics"
 PRODUCERS: Final = "transactionalproducers"
-KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer"}
+POOLS: Final = "brokerpools"
+WATCHED: Final = (TOPICS, PRODUCERS)
+"""Those that anybody may make, in any namespace; the one BrokerPool is looked after in its own way."""
+KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer", POOLS: "BrokerPool"}
 
 FINALIZER: Final = "hapax.dev/delete-topic"
 PAUSE: Final = "hapax.dev/pause"
 """An annotation: while it is "true" the operator looks and does nothing."""
 
+CHART_REPLICAS: Final = "hapax.dev/replicas"
+"""An annotation of the brokers' StatefulSet: how many the chart's values want; and of the BrokerPool: how many they
+wanted when it last followed them."""
+
 RETAIN: Final = "Retain"
 DELETE: Final = "Delete"
 ABORT: Final = "Abort"
 ALERT: Final = "Alert"
+ON_SCALE_UP: Final = "OnScaleUp"
 
 
 class BadResource(ValueError):
@@ -31,7 +39,7 @@ class BadResource(ValueError):
 
 
 class Ref(NamedTuple):
-    """Which resource: `plural` is `TOPICS` or `PRODUCERS`."""
+    """Which resource: `plural` is a key of `KINDS`."""
 
     plural: str
     namespace: str
@@ -96,10 +104,20 @@ class ProducerResource:
         return self.managed and not self.meta.paused
 
 
-Resource = TopicResource | ProducerResource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolResource:
+    meta: Meta
+    replicas: int
+    rebalance: str = ON_SCALE_UP
+    chart_replicas: int | None = None
+    """What the chart's values wanted when the resource last followed them."""
+    status: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(plural: str, body: Mapping[str, Any]) -> Resource:
+Resource = TopicResource | ProducerResource | PoolResource
+
+
+def read(plural: str, body: Mapping[str, Any]) -> TopicResource | ProducerResource:
     """Raises BadResource."""
     return read_topic(body) if plural == TOPICS else read_producer(body)
 
@@ -130,6 +148,23 @@ def read_producer(body: Mapping[str, Any]) -> ProducerResource:
         allowed_topics=_texts(spec, "allowedTopics"), max_timeout_s=_number(spec, "maxTransactionTimeoutSeconds", 0),
         managed=spec.get("managed") is not False, status=body.get("status") or {},
     )
+
+
+def read_pool(body: Mapping[str, Any]) -> PoolResource:
+    """Raises BadResource."""
+    meta, spec = _meta(POOLS, body), _spec(body)
+    replicas = _number(spec, "replicas", 0)
+    if replicas < 1:
+        raise BadResource("spec.replicas must be at least 1")
+    return PoolResource(
+        meta=meta, replicas=replicas, rebalance=_text(spec, "rebalance") or ON_SCALE_UP,
+        chart_replicas=replicas_in(body), status=body.get("status") or {})
+
+
+def replicas_in(body: Mapping[str, Any]) -> int | None:
+    """What the annotation of the chart says; None: it is not there, or no number of brokers."""
+    text = str((body["metadata"].get("annotations") or {}).get(CHART_REPLICAS, ""))
+    return int(text) if text.isdigit() and 0 < int(text) <= 100 else None
 
 
 def _meta(plural: str, body: Mapping[str, Any]) -> Meta:

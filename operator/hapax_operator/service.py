@@ -20,6 +20,7 @@ from hapax.runtime.ports import Ports, Task
 from hapax.runtime.settings import Settings
 from hapax_operator.api import KubeApi, login
 from hapax_operator.apply import PolicyWriter
+from hapax_operator.brokers import BrokerReconciler
 from hapax_operator.leadership import lead
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import Ref
@@ -35,16 +36,18 @@ class OperatorService:
 
     def __init__(
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[str], None], brokers: str,
     ) -> None:
         self._controller = controller
         self._ports = ports
         self._namespaces = namespaces
+        self._brokers = brokers
         self._metrics = metrics
         self._on_lost = on_lost
         self._leading = metrics.gauge("operator_leading", "1 while this process reconciles the resources.")
         self._api: KubeApi | None = None
         self._reconciler: Reconciler | None = None
+        self._pool: BrokerReconciler | None = None
         self._watching: Watching | None = None
         self._reign: Task | None = None
 
@@ -67,6 +70,8 @@ class OperatorService:
             await asyncio.to_thread(self._watching.close)
         if self._reconciler is not None:
             await self._reconciler.close()
+        if self._pool is not None:
+            await self._pool.close()
         if self._api is not None:
             await self._api.close()
         await self._controller.close()
@@ -76,10 +81,15 @@ class OperatorService:
         assert registration is not None
         leads = await lead(self._ports.metadata, view.keys.prefix, registration)
         self._api = api = await self._logged_in()
+        administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
-            view, Administration(view, self._ports.network), api, self._ports.clock, self._metrics,
+            view, administration, api, self._ports.clock, self._metrics,
             PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)))
         reconciler.start()
+        if self._brokers:
+            namespace, _, name = self._brokers.partition("/")
+            self._pool = BrokerReconciler(view, administration, api, self._ports.clock, namespace, name)
+            self._pool.start()
         loop = asyncio.get_running_loop()
 
         def seen(plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
@@ -117,12 +127,13 @@ def _tell(reconciler: Reconciler, plural: str, kind: str | None, body: Mapping[s
 
 async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
-    metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (),
+    metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
 ) -> OperatorService:
-    """Returns once the controller is a candidate. Raises as `hapax.controller.service.start`."""
+    """Returns once the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose replicas it sets.
+    Raises as `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     controller = await start_controller(
         ports, settings, on_lost=on_lost, http_address=http_address, metrics=metrics)
-    service = OperatorService(controller, ports, namespaces, metrics, on_lost)
+    service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers)
     service.start()
     return service

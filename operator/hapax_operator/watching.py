@@ -16,7 +16,7 @@ import kopf
 
 from hapax.runtime import telemetry
 from hapax_operator.api import login
-from hapax_operator.resources import GROUP, KINDS, VERSION
+from hapax_operator.resources import GROUP, VERSION, WATCHED
 
 log = telemetry.logger("watch")
 
@@ -66,7 +66,7 @@ class Watching:
             except Exception as error:  # any other kind would be tried again after a minute, or never
                 raise kopf.TemporaryError(f"cannot log in: {error!r}", delay=_AGAIN_S) from error
 
-        for plural in KINDS:
+        for plural in WATCHED:
             self._register(registry, plural)
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False

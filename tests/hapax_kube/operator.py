@@ -79,7 +79,10 @@ class Namespace:
 
 
 class OperatorProcess:
-    def __init__(self, cluster: LocalCluster, kubeconfig: Path, namespace: str, node_id: int, folder: Path) -> None:
+    def __init__(
+        self, cluster: LocalCluster, kubeconfig: Path, namespace: str, node_id: int, folder: Path, brokers: str = ""
+    ) -> None:
+        """`brokers`: the StatefulSet whose replicas it sets."""
         self.folder = folder
         state = cluster.status()
         etcd = state.process("etcd")
@@ -87,7 +90,7 @@ class OperatorProcess:
             sys.executable, "-m", "hapax_operator.main", "--namespace", namespace,
             "--set", f"node.id={node_id}", "--set", f"etcd.endpoints=127.0.0.1:{etcd.port}",
             "--set", f"cluster.id={state.cluster_id}", "--set", f"log.dir={folder / 'data'}",
-            "--set", "http.listen=127.0.0.1:0",
+            "--set", "http.listen=127.0.0.1:0", *(["--brokers", f"{namespace}/{brokers}"] if brokers else []),
         ]  # fmt: skip
         self.environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
         self.process: subprocess.Popen[bytes] | None = None

@@ -7,11 +7,14 @@ them these tests skip and say so.
 from __future__ import annotations
 
 import itertools
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from conftest import end_cluster, start_cluster
 from hapax.cli.local.cluster import LocalCluster
@@ -58,6 +61,33 @@ def hapax(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     end_cluster(cluster)
 
 
+Helm = Callable[..., "subprocess.CompletedProcess[str]"]
+Render = Callable[..., list[dict[str, Any]]]
+RELEASE = "demo"
+
+
+@pytest.fixture(scope="session")
+def helm(kube_binaries: Path) -> Helm:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [kube_binaries / "helm", *words], capture_output=True, text=True, check=False, timeout=60)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def render(helm: Helm) -> Render:
+    """`render("etcd.replicas=1", namespace="n")`: all objects of the chart with these values."""
+
+    def run(*values: str, namespace: str = "prod") -> list[dict[str, Any]]:
+        sets = [word for value in values for word in ("--set-json", value)]
+        done = helm("template", RELEASE, str(ROOT / "charts" / "hapax"), "--namespace", namespace, *sets)
+        assert done.returncode == 0, done.stderr
+        return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+    return run
+
+
 _node_ids = itertools.count(310)
 
 StartOperator = Callable[..., OperatorProcess]
@@ -65,14 +95,14 @@ StartOperator = Callable[..., OperatorProcess]
 
 @pytest.fixture
 def start_operator(hapax: LocalCluster, kube_api: KubeApi, tmp_path: Path) -> Iterator[StartOperator]:
-    """`start_operator(namespace)`, as admin or by the kubeconfig; it is killed at the end. Each has a node id of
-    its own, as pods have."""
+    """`start_operator(namespace)`, as admin or by the kubeconfig, and for the StatefulSet `brokers`; it is killed at
+    the end. Each has a node id of its own, as pods have."""
     started: list[OperatorProcess] = []
 
-    def start(namespace: Namespace, kubeconfig: Path | None = None) -> OperatorProcess:
+    def start(namespace: Namespace, kubeconfig: Path | None = None, brokers: str = "") -> OperatorProcess:
         node_id = next(_node_ids)
         operator = OperatorProcess(
-            hapax, kubeconfig or kube_api.kubeconfig, namespace.name, node_id, tmp_path / f"{node_id}")
+            hapax, kubeconfig or kube_api.kubeconfig, namespace.name, node_id, tmp_path / f"{node_id}", brokers)
         started.append(operator)
         operator.start()
         return operator

@@ -23,28 +23,6 @@ RELEASE = "demo"
 Render = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="module")
-def helm(kube_binaries: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [kube_binaries / "helm", *words], capture_output=True, text=True, check=False, timeout=60)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
-    """`render("etcd.replicas=1", namespace="n")`: all objects of the chart with these values."""
-
-    def run(*values: str, namespace: str = "prod") -> list[dict[str, Any]]:
-        sets = [word for value in values for word in ("--set-json", value)]
-        done = helm("template", RELEASE, str(CHART), "--namespace", namespace, *sets)
-        assert done.returncode == 0, done.stderr
-        return [each for each in yaml.safe_load_all(done.stdout) if each]
-
-    return run
-
-
 def of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
     (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
     return found
@@ -106,6 +84,10 @@ def test_only_the_operator_has_a_token_and_its_rights_are_few(render: Render) ->
     assert not {each for each in granted if "*" in each}
     assert {verb for group, _, verb in granted if group == "hapax.dev"} == {"get", "list", "watch", "patch"}
     assert {group for group, _, _ in granted} == {"hapax.dev", "events.k8s.io", "apiextensions.k8s.io"}
+    for rule in of(objects, "Role", "demo-hapax-brokers")["rules"]:
+        named = rule.get("resourceNames") == ["demo-hapax-broker"]
+        assert named or (rule["verbs"] == ["create"] and set(rule["resources"]) <= {"events", "brokerpools"})
+        assert rule["resources"] != ["statefulsets"] or "patch" not in rule["verbs"]
     narrow = render('operator.watchNamespaces=["team-a"]')
     cluster_wide = of(narrow, "ClusterRole", "prod-demo-hapax-operator")["rules"]
     assert [rule["resources"] for rule in cluster_wide] == [["customresourcedefinitions"]]
@@ -141,6 +123,13 @@ def test_a_pod_has_longer_to_end_than_a_node_takes_to_drain(render: Render) -> N
     for name, pod in pods(render()):
         if name.removeprefix("demo-hapax-") in ("broker", "coordinator", "pid", "operator"):
             assert pod["terminationGracePeriodSeconds"] * 1000 >= load().drain_timeout_ms + 10_000, name
+
+
+def test_the_brokers_number_is_never_the_manifest_s(render: Render) -> None:
+    """Else an upgrade, or going back to an older release, would delete brokers at once."""
+    broker = of(render("broker.replicas=5"), "StatefulSet", "demo-hapax-broker")
+    assert "replicas" not in broker["spec"] and broker["metadata"]["annotations"] == {"hapax.dev/replicas": "5"}
+    assert of(render("coordinator.replicas=5"), "StatefulSet", "demo-hapax-coordinator")["spec"]["replicas"] == 5
 
 
 def test_records_outlive_the_release(render: Render) -> None:

@@ -97,7 +97,7 @@ def test_kubectl_scales_a_topic_and_shows_its_columns(namespace: Namespace, kube
     assert "TOPIC" in shown and "IN SYNC" in shown
 
 
-@pytest.mark.parametrize("name", ["topics", "transactionalproducers"])
+@pytest.mark.parametrize("name", ["topics", "transactionalproducers", "brokerpools"])
 def test_every_field_is_described(name: str) -> None:
     """`kubectl explain` is where people look first."""
     definition = yaml.safe_load((ROOT / "charts" / "hapax" / "files" / "crds" / f"{name}.yaml").read_text())

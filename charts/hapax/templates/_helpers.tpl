@@ -90,8 +90,15 @@ metadata:
   labels:
     {{- include "hapax.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .role }}
+  {{- if .claims }}
+  # Brokers leave only when they hold nothing any more, so the number is the operator's to set, never this manifest's:
+  # a BrokerPool of this name says how many there shall be, and follows this value when it changes.
+  annotations: {hapax.dev/replicas: {{ .values.replicas | quote }}}
+spec:
+  {{- else }}
 spec:
   replicas: {{ .values.replicas }}
+  {{- end }}
   serviceName: {{ $name }}
   podManagementPolicy: Parallel
   ordinals: {start: {{ .first }}}
@@ -139,8 +146,10 @@ spec:
           image: {{ include "hapax.image" $root | quote }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           command: [python3, -m, {{ .module }}]
-          {{- if and (eq .role "operator") .values.watchNamespaces }}
+          {{- if eq .role "operator" }}
           args:
+            - --brokers
+            - {{ $root.Release.Namespace }}/{{ include "hapax.fullname" $root }}-broker
             {{- range .values.watchNamespaces }}
             - --namespace
             - {{ . | quote }}

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
@@ -97,6 +98,14 @@ class Administration:
             raise Refusal(ErrorCode(answer.error), answer.reason)
         await self._visible(lambda view: view.revision >= answer.revision)
         return list(answer.partitions)
+
+    async def set_draining(self, brokers: Sequence[int], draining: bool, timeout_ms: int) -> None:
+        """Whether brokers are to lose what they hold and to get nothing new."""
+        request = pb.SetReplicationRequest(drain=brokers if draining else (), undrain=() if draining else brokers)
+        answer = await self._call("SetReplication", request, pb.SetReplicationResponse, timeout_ms)
+        if answer.error:
+            raise Refusal(ErrorCode(answer.error), answer.reason)
+        await self._visible(lambda view: all(view.is_draining(NodeId(each)) == draining for each in brokers))
 
     async def _call(self, method: str, request: Message, answer: type[_Answer], timeout_ms: int) -> _Answer:
         timeout = min(max(timeout_ms / 1000, 0.0), _LONGEST_S)

@@ -257,6 +257,10 @@ class ClusterView:
         """The broker is to lose what it holds and to get nothing new."""
         return node_id in self._draining
 
+    def draining(self) -> list[NodeId]:
+        """All brokers that `is_draining` is true of, also those that are gone."""
+        return sorted(self._draining)
+
     def rank(self, node: Node) -> int:
         """How fit a node is to lead or to own: `FIT`, `UNFIT`, `STOPPING` or `SILENT` of core.failover."""
         if self.silent.get(node.node_id) == node.registration:

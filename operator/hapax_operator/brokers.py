@@ -1,0 +1,197 @@
+"""Keeps the number of brokers as their BrokerPool says: observe, plan, apply, until nothing is to do.
+
+Everything it needs lies in the release's own namespace, where it has rights of its own; so it watches there by itself.
+The BrokerPool is made from the chart's values where it is missing, and goes with the StatefulSet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hapax.core.errors import Refusal
+from hapax.kafka.administration import Administration
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import Changes, ClusterView
+from hapax.runtime.ports import Clock, Task
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+from hapax_operator.apply import apply_drain, apply_moves
+from hapax_operator.conditions import Condition, camel
+from hapax_operator.observe import brokers_seen
+from hapax_operator.plan_brokers import (
+    Drain,
+    Follow,
+    Move,
+    PoolAction,
+    PoolVerdict,
+    SetReplicas,
+    StatefulSetSeen,
+    Undrain,
+    plan,
+)
+from hapax_operator.resources import CHART_REPLICAS, GROUP, POOLS, VERSION, PoolResource, Ref, read_pool, replicas_in
+from hapax_operator.status import StatusWriter
+
+log = telemetry.logger("brokers")
+
+_ROUNDS: Final = 8
+_SETTLE_S: Final = 0.2
+"""What belongs together comes together."""
+_AGAIN_S: Final = 2.0
+_LOOK_S: Final = 60.0
+"""It looks without a reason so often."""
+
+
+class BrokerReconciler:
+    """`start()` while this process leads; `close()`."""
+
+    def __init__(
+        self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, namespace: str, name: str
+    ) -> None:
+        self._view = view
+        self._administration = administration
+        self._api = api
+        self._ref = Ref(POOLS, namespace, name)
+        self._pools = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{POOLS}"
+        self._workloads = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+        self._statuses = StatusWriter(api, clock, lambda ref, body: None)
+        self._wake = asyncio.Event()
+        self._busy = True
+        """Partitions matter: brokers come or go."""
+        self._tasks: list[Task] = []
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        self._unsubscribe = self._view.on_change(self._changed)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._work(), name="brokers"),
+            loop.create_task(self._follow(self._pools), name="brokers-pool"),
+            loop.create_task(self._follow(self._workloads), name="brokers-statefulset"),
+        ]
+
+    async def close(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- what wakes it
+
+    def _changed(self, changes: Changes) -> None:
+        if changes.nodes or (self._busy and (changes.partitions or changes.topics)):
+            self._wake.set()
+
+    async def _follow(self, collection: str) -> None:
+        while True:
+            try:
+                async for _ in self._api.changes(collection, self._ref.name):
+                    self._wake.set()
+            except (KubeUnavailable, KubeRefused) as error:
+                log.warning("watching will be tried again", error=error)
+                await asyncio.sleep(_AGAIN_S)
+
+    # --- work
+
+    async def _work(self) -> None:
+        wait: float = 0.0
+        while True:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+                await asyncio.sleep(_SETTLE_S)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                wait = await self._look()
+            except (KubeUnavailable, KubeRefused, Refusal) as error:
+                log.warning("will be tried again", error=error)
+                wait = _AGAIN_S
+            except Exception as error:
+                log.error("a look at the brokers failed", exc_info=error)
+                wait = _AGAIN_S
+
+    async def _look(self) -> float:
+        """Until there is nothing to do; in how many seconds to look again. Raises Refusal, once the status says so."""
+        for _ in range(_ROUNDS):
+            workload = await self._api.read(f"{self._workloads}/{self._ref.name}")
+            if workload is None:
+                log.warning("there is no StatefulSet of brokers", name=str(self._ref))
+                return _LOOK_S
+            body = await self._api.get(self._ref)
+            if body is None:
+                await self._make(workload)
+                continue
+            pool = read_pool(body)
+            if pool.meta.deleting or self._view.cluster is None:
+                return _LOOK_S
+            verdict = plan(pool, seen_of(workload), brokers_seen(self._view))
+            self._busy = any(each.type == "Ready" and each.reason != "AsDescribed" for each in verdict.conditions)
+            late = await self._write(pool, verdict)
+            if late is None or not verdict.actions:
+                return min(late or _LOOK_S, _LOOK_S)
+            for action in verdict.actions:
+                await self._apply(pool, workload, verdict, action)
+            for note in verdict.notes:
+                log.info(note.message)
+        return _SETTLE_S
+
+    async def _write(self, pool: PoolResource, verdict: PoolVerdict, ready: Condition | None = None) -> float | None:
+        """As `StatusWriter.write`."""
+        if not verdict.conditions:
+            return 0.0
+        for note in verdict.notes if ready is None else ():
+            try:
+                await self._api.record(pool.meta, note)
+            except (KubeUnavailable, KubeRefused) as error:
+                log.warning("an event was not recorded", reason=note.reason, error=error)
+        conditions = [ready if ready is not None and each.type == "Ready" else each for each in verdict.conditions]
+        return await self._statuses.write(
+            pool, verdict.status, conditions, urgent=bool(verdict.actions) or ready is not None)
+
+    async def _apply(
+        self, pool: PoolResource, workload: Mapping[str, Any], verdict: PoolVerdict, action: PoolAction
+    ) -> None:
+        try:
+            match action:
+                case Follow(replicas):
+                    await self._api.merge(f"{self._pools}/{self._ref.name}", {
+                        "metadata": {"uid": pool.meta.uid, "annotations": {CHART_REPLICAS: str(replicas)}},
+                        "spec": {"replicas": replicas}})
+                case SetReplicas(replicas):
+                    # Only of the StatefulSet that was looked at: an operator that stood still meanwhile must not act.
+                    await self._api.merge(f"{self._workloads}/{self._ref.name}/scale", {
+                        "metadata": {"resourceVersion": workload["metadata"]["resourceVersion"]},
+                        "spec": {"replicas": replicas}})
+                case Drain() | Undrain():
+                    await apply_drain(self._administration, action)
+                case Move(targets):
+                    await apply_moves(self._administration, targets)
+        except Refusal as refusal:
+            told = Condition("Ready", "False", camel(refusal.code.name), refusal.reason or refusal.code.name)
+            await self._write(pool, verdict, told)
+            raise
+
+    async def _make(self, workload: Mapping[str, Any]) -> None:
+        seen = seen_of(workload)
+        replicas = seen.replicas if seen.chart_replicas is None else seen.chart_replicas
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": self._ref.name, "uid": seen.uid}
+        annotations = {} if seen.chart_replicas is None else {CHART_REPLICAS: str(seen.chart_replicas)}
+        await self._api.create(self._pools, {
+            "apiVersion": f"{GROUP}/{VERSION}", "kind": "BrokerPool",
+            "metadata": {"name": self._ref.name, "namespace": self._ref.namespace, "ownerReferences": [owner],
+                         "annotations": annotations, "labels": dict(workload["metadata"].get("labels") or {})},
+            "spec": {"replicas": max(1, replicas)},
+        })
+
+
+def seen_of(workload: Mapping[str, Any]) -> StatefulSetSeen:
+    """The body of a StatefulSet as the plan needs it."""
+    labels = workload["spec"]["selector"].get("matchLabels") or {}
+    return StatefulSetSeen(
+        uid=workload["metadata"]["uid"], replicas=workload["spec"].get("replicas", 1),
+        chart_replicas=replicas_in(workload),
+        selector=",".join(f"{key}={value}" for key, value in sorted(labels.items())))
