@@ -28,8 +28,14 @@ MUTANTS = (
     ),
     Mutant(
         "a batch below the window is a gap", "rule 15, redpanda#3039", MACHINE,
-        "            if distance(last, window[-1].first_sequence) > 0:",
-        "            if distance(last, window[-1].first_sequence) > 0 > base:",
+        "                if distance(last, window[-1].first_sequence) > 0:",
+        "                if distance(last, window[-1].first_sequence) > 0 > base:",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "what an aborted transaction wrote counts as the next one's duplicate", "librdkafka's purge", MACHINE,
+        "        return self.log_end_offset if transaction is None else transaction.first_offset\n",
+        "        return 0 if transaction is None else transaction.first_offset\n",
         (SCENARIOS,),
     ),
     Mutant(

@@ -172,15 +172,38 @@ class Partition:
         if 0 < distance(base, expected) <= producer.epoch_records:
             last = (base + delta) & MAX_SEQUENCE
             window = self.producers.window()
+            decided_below = self._decided_below(header)
             for entry in window:
+                if entry.first_offset < decided_below:
+                    if distance(base, entry.last_sequence) >= 0:
+                        raise Refusal(
+                            ErrorCode.UNKNOWN_PRODUCER_ID,
+                            f"producer {header.producer_id}, epoch {producer.epoch}: sequence {base} was used before "
+                            f"offset {decided_below}, in a transaction that is decided; the next needs a new epoch",
+                        )
+                    break
                 if entry.last_sequence == last and entry.delta == delta:
                     return Duplicate(entry.first_offset, entry.last_offset)
-            if distance(last, window[-1].first_sequence) > 0:
-                return Duplicate(-1, window[-1].first_offset - 1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+            else:
+                if distance(last, window[-1].first_sequence) > 0:
+                    return Duplicate(-1, window[-1].first_offset - 1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
         raise Refusal(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {header.producer_id}, epoch {producer.epoch}: sequence {base}, expected {expected}",
         )
+
+    def _decided_below(self, header: BatchHeader) -> int:
+        """What the producer wrote below this offset belongs to transactions that are decided.
+
+        A client that aborts may number its next transaction's records like those it has given up: librdkafka purges
+        what waits to be sent again, stored or not. Those are no duplicates; they would be acknowledged and lost. Of all
+        errors UNKNOWN_PRODUCER_ID is the one at which it aborts and takes a new epoch (45 ends it). A retry is never
+        refused by this: whoever still waits for an answer has not ended its transaction.
+        """
+        if not header.attributes & TRANSACTIONAL:
+            return 0
+        transaction = self._open.get(header.producer_id)
+        return self.log_end_offset if transaction is None else transaction.first_offset
 
     def _must_verify(self, header: BatchHeader, verified: bool) -> bool:
         """Whether the coordinator must be asked. Raises Refusal."""

@@ -162,7 +162,7 @@ class PartitionMachine(RuleBasedStateMachine):
         known = self.partition.describe_producer(client.pid)
         if known is not None and batch.header.producer_epoch < known.producer_epoch:
             return {ErrorCode.INVALID_PRODUCER_EPOCH}
-        if self.stored_at(batch) is not None:
+        if (stored := self.stored_at(batch)) is not None:
             mine = [
                 entry.header.base_offset
                 for entry in self.log.entries
@@ -170,7 +170,10 @@ class PartitionMachine(RuleBasedStateMachine):
                 and entry.header.producer_epoch == batch.header.producer_epoch
                 and entry.control is None
             ]
-            in_window = self.stored_at(batch) in mine[-5:]
+            decided_below = self.decided_below(client)
+            if stored < decided_below and mine[-5:][0] < decided_below:
+                return {ErrorCode.UNKNOWN_PRODUCER_ID}  # late: nobody waits for the answer
+            in_window = stored in mine[-5:]
             return {"duplicate"} if in_window else {ErrorCode.DUPLICATE_SEQUENCE_NUMBER}
         unstored = [each for each in client.in_flight if self.stored_at(each) is None]
         if batch in unstored:
@@ -178,6 +181,11 @@ class PartitionMachine(RuleBasedStateMachine):
         if self.is_open(client.pid):
             return {"append", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}  # late, into what is about to be aborted
         return {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}  # late, or the coordinator will say no
+
+    def decided_below(self, client: Client) -> int:
+        """One above its last marker; without transactions nothing is ever decided."""
+        markers = [e.header.next_offset for e in self.log.entries if e.header.producer_id == client.pid and e.control]
+        return max(markers, default=0) if client.version else 0
 
     def stored_at(self, batch: Batch) -> int | None:
         return next(
