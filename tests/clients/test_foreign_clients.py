@@ -5,23 +5,20 @@ Each of confluent-kafka (librdkafka), kafka-python and aiokafka runs through eve
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import uuid
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clients.foreign import Abortable, Fatal, ForeignClient, TransactionalProducer
 from clients.foreign.aio import Aio
 from clients.foreign.confluent import Confluent
 from clients.foreign.kafka_python import KafkaPython
+from clients.purged import commit_after_a_purge
 from hapax.cli.local.cluster import LocalCluster
-from integration.waiting import wait_until
 
 CLIENTS: list[ForeignClient] = [Confluent(), KafkaPython(), Aio()]
 
@@ -132,45 +129,10 @@ def test_a_zombie_is_fenced(client: ForeignClient, cluster: LocalCluster) -> Non
 
 
 def test_records_numbered_like_aborted_ones_are_not_lost(cluster: LocalCluster) -> None:
-    """librdkafka purges what waits to be sent again when it aborts, and uses its sequences again, stored or not. A
-    broker that takes what follows for duplicates acknowledges records that are nowhere."""
     topic = new_topic(cluster.bootstrap, 1)
-    asked_in_vain = 0
-
-    def heard(statistics: str) -> None:
-        nonlocal asked_in_vain
-        asked_in_vain = sum(broker["req_timeouts"] for broker in json.loads(statistics)["brokers"].values())
-
-    producer = Producer(
-        {
-            "log_level": 0, "bootstrap.servers": cluster.bootstrap, "transactional.id": f"tx-{topic}", "linger.ms": 0,
-            "socket.timeout.ms": 1000, "retry.backoff.ms": 6_000, "retry.backoff.max.ms": 6_000,
-            "statistics.interval.ms": 50, "stats_cb": heard, "error_cb": lambda error: None,
-        }
-    )  # fmt: skip
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, b"given up 0", partition=0)
-    producer.flush(30)
     broker = cluster.status().process("broker-0").pid
-    os.kill(broker, signal.SIGSTOP)
-    try:
-        producer.produce(topic, b"given up 1", partition=0)
-        wait_until(lambda: producer.poll(0.05) >= 0 and asked_in_vain > 0, "request that timed out")
-    finally:
-        os.kill(broker, signal.SIGCONT)
-    wait_until(lambda: end_of(cluster.bootstrap, topic, 0) == 2, "record that was stored without an answer")
-    producer.abort_transaction(30)
-    for attempt in range(3):
-        producer.begin_transaction()
-        producer.produce(topic, b"%d" % attempt, partition=0)
-        try:
-            producer.commit_transaction(30)
-            break
-        except KafkaException as failure:
-            assert failure.args[0].txn_requires_abort()
-            producer.abort_transaction(30)
-    assert values(CLIENTS[0], cluster.bootstrap, topic, 0, committed=True) == [b"%d" % attempt]
+    committed = commit_after_a_purge(cluster.bootstrap, topic, broker)
+    assert values(CLIENTS[0], cluster.bootstrap, topic, 0, committed=True) == [committed]
 
 
 TRANSACTIONS = 200

@@ -1,4 +1,7 @@
-"""The native client against Apache Kafka: it must work wherever no Hapax-only call is used."""
+"""The native client against Apache Kafka: it must work wherever no Hapax-only call is used.
+
+And a hole in which Apache Kafka loses what librdkafka has committed: `test_foreign_clients` shows it closed here.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from clients.kafka_from_maven import KafkaFromMaven
 from clients.native_suite import Cluster, NativeSuite, on  # noqa: F401 - a fixture
+from clients.purged import commit_after_a_purge
 from hapax.client import CommitToken, Leases, NotHapaxError
 from hapax.kafka.peer import Peer
 from hapax.runtime.network import TcpNetwork
@@ -40,6 +46,22 @@ class TestAgainstKafka(NativeSuite):
             with pytest.raises(Exception, match="is not Hapax"):
                 await producer.commit(CommitToken("s", 1))
             await producer.abort()
+
+
+def test_apache_kafka_loses_records_numbered_like_aborted_ones(target: Kafka) -> None:
+    """Should this fail one day, Kafka or librdkafka have mended it: say so in docs/protocol.md."""
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": target.bootstrap})
+    admin.create_topics([NewTopic("purged", 1, 1)])["purged"].result(30)
+    committed = commit_after_a_purge(target.bootstrap, "purged", target.pid)
+    settings = {"bootstrap.servers": target.bootstrap, "group.id": "g", "enable.partition.eof": True, "log_level": 0}
+    consumer = Consumer({**settings, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition("purged", 0, 0)])
+    try:
+        first = consumer.poll(30)
+        assert first is not None
+        assert first.error() is not None, f"{committed!r} was committed, and {first.value()!r} is there"
+    finally:
+        consumer.close()
 
 
 async def set_transaction_version(bootstrap: str, level: int) -> None:

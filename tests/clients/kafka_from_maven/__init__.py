@@ -66,6 +66,12 @@ class KafkaFromMaven:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        """While it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Returns when the broker accepts connections."""
         log = (self._folder / "server.log").open("ab")
