@@ -129,7 +129,8 @@ class BrokerReconciler:
             if pool.meta.deleting or self._view.cluster is None:
                 return _LOOK_S
             verdict = plan(pool, seen_of(workload), brokers_seen(self._view))
-            self._busy = any(each.type == "Ready" and each.reason != "AsDescribed" for each in verdict.conditions)
+            self._busy = pool.replace_volume_of is not None or any(
+                each.type == "Ready" and each.reason != "AsDescribed" for each in verdict.conditions)
             late = await self._write(pool, verdict)
             if late is None or not verdict.actions:
                 return min(late or _LOOK_S, _LOOK_S)

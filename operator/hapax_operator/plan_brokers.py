@@ -3,6 +3,9 @@
 - A StatefulSet that is told to have fewer replicas deletes the highest ordinals at once. So it is told last: first the
   leaving brokers are marked as draining, then what they hold moves, and the number falls when they hold nothing.
 - Nothing begins that cannot end: where the remaining brokers are too few for what there is, everything stays.
+- The volume of a broker that is wanted, or that still holds something, is kept (an admission policy sees to it, by the
+  status). One at a time may be given up while the broker stays: that of a bad disk, as long as nothing on it is the
+  last copy in sync.
 - Nothing is remembered but the status: which brokers *this* drains (a drain that a person began is not taken back),
   and for how many brokers the topics were last spread. It is written before what it tells of is done, so an operator
   that is killed anywhere in between goes on from what it finds.
@@ -110,10 +113,11 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
         "serving": sum(broker in seen.fit for broker in range(wanted)),
         "leaving": sorted(drained), "balancedFor": balanced_for,
     }
+    status["volumesKeptOf"], volumes = _volumes(pool, workload, seen)
     if pool.meta.paused:
         state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set: nothing is changed")
         paused = Condition("Paused", "True", "Annotated", state.message)
-        return PoolVerdict((), (state, paused), status)
+        return PoolVerdict((), (state, paused, *volumes), status)
     back = drained - set(leaving)
     if marked := tuple(sorted(back & seen.draining)):
         step = _taken_back(marked, seen, wanted, balanced_for)
@@ -130,7 +134,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
         status["leaving"] = list(leaving) if begun else sorted(drained - back)
     if step.balanced_for is not None:
         status["balancedFor"] = step.balanced_for
-    return PoolVerdict(step.actions, (step.ready,), status, step.notes)
+    return PoolVerdict(step.actions, (step.ready, *volumes), status, step.notes)
 
 
 def _taken_back(marked: tuple[int, ...], seen: BrokersSeen, wanted: int, balanced_for: int) -> _Step:
@@ -205,6 +209,24 @@ def _settle(pool: PoolResource, seen: BrokersSeen, balanced_for: int) -> _Step:
     why = f"{len(targets)} partitions get another place, so that each broker has its share"
     return _Step(
         Condition("Ready", "False", "Rebalancing", why), (Move(targets),), (Note("Normal", "Rebalancing", why),))
+
+
+def _volumes(
+    pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen
+) -> tuple[list[int], tuple[Condition, ...]]:
+    """Whose volumes must not be deleted, and what becomes of the one that somebody wants replaced."""
+    kept = {*range(max(workload.replicas, pool.replicas)), *(broker for broker, count in seen.held.items() if count)}
+    asked = pool.replace_volume_of
+    if asked is None:
+        return sorted(kept), ()
+    only = [
+        f"{name.topic}-{name.partition}" for name, held in sorted(seen.partitions.items())
+        if asked in (*held.replicas, *seen.removing.get(name, ())) and not set(held.isr) - {asked}]
+    if only:
+        why = f"no other replica is in sync of {len(only)} partitions of broker {asked}: {', '.join(only[:_NAMED])}"
+        return sorted(kept), (Condition("VolumeReplaceable", "False", "LastCopy", why),)
+    why = f"everything on the volume of broker {asked} has another replica in sync: claim and pod may be deleted"
+    return sorted(kept - {asked}), (Condition("VolumeReplaceable", "True", "Replicated", why),)
 
 
 def _sites(seen: BrokersSeen, without: Collection[int]) -> list[Site]:

@@ -111,6 +111,7 @@ class PoolResource:
     rebalance: str = ON_SCALE_UP
     chart_replicas: int | None = None
     """What the chart's values wanted when the resource last followed them."""
+    replace_volume_of: int | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -153,12 +154,13 @@ def read_producer(body: Mapping[str, Any]) -> ProducerResource:
 def read_pool(body: Mapping[str, Any]) -> PoolResource:
     """Raises BadResource."""
     meta, spec = _meta(POOLS, body), _spec(body)
-    replicas = _number(spec, "replicas", 0)
+    replicas, asked = _number(spec, "replicas", 0), _number(spec, "replaceVolumeOf", -1)
     if replicas < 1:
         raise BadResource("spec.replicas must be at least 1")
     return PoolResource(
         meta=meta, replicas=replicas, rebalance=_text(spec, "rebalance") or ON_SCALE_UP,
-        chart_replicas=replicas_in(body), status=body.get("status") or {})
+        chart_replicas=replicas_in(body), replace_volume_of=None if asked < 0 else asked,
+        status=body.get("status") or {})
 
 
 def replicas_in(body: Mapping[str, Any]) -> int | None:

@@ -70,9 +70,9 @@ class Release:
         return time.monotonic() - began
 
     def wait_ready(self, patience_s: float = 300) -> None:
-        """Until each StatefulSet has all pods of its newest description ready."""
+        """Until each StatefulSet has all pods of its newest description ready, and as many brokers as wanted serve."""
         limit = time.monotonic() + patience_s
-        while unready := [each["metadata"]["name"] for each in self.sets() if not _complete(each)]:
+        while unready := [each["metadata"]["name"] for each in self.sets() if not self._complete(each)]:
             assert time.monotonic() < limit, f"not ready: {unready}\n{self.describe()}"
             time.sleep(_LOOK_EVERY_S)
 
@@ -82,6 +82,19 @@ class Release:
     def pods(self, component: str) -> list[Any]:
         found = self.tools.get("pods", "-n", self.namespace, "-l", f"app.kubernetes.io/component={component}")
         return list(found["items"])
+
+    def _complete(self, body: Any) -> bool:
+        if "hapax.dev/replicas" not in body["metadata"].get("annotations", {}):
+            return _complete(body)
+        name, chart = body["metadata"]["name"], "hapax.dev/replicas"
+        words = ("get", "brokerpools", name, "-n", self.namespace, "--ignore-not-found", "-o", "json")
+        pool = json.loads(self.tools.kubectl(*words) or "{}")
+        conditions = pool.get("status", {}).get("conditions", ())
+        return _complete(body) and any(
+            (each["type"], each["status"]) == ("Ready", "True")
+            and each["observedGeneration"] == pool["metadata"]["generation"]
+            and body["metadata"]["annotations"][chart] == pool["metadata"]["annotations"].get(chart)
+            for each in conditions)
 
     def describe(self) -> str:
         """What a person would look at first when it does not come up."""

@@ -5,6 +5,7 @@ There is no kubelet here, so the test does what it would: it ends a broker whose
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,63 @@ def test_nobody_else_changes_the_statefulset_s_replicas(release: Release) -> Non
         release.api.patch(release.path(), {"spec": {"replicas": 1}})
     release.api.patch(release.path(), {"metadata": {"annotations": {"any": "thing"}}})
     assert release.replicas() == 3
+
+
+def claim(namespace: Namespace, broker: int) -> str:
+    """As the StatefulSet's controller would make it; its path."""
+    path, name = f"/api/v1/namespaces/{namespace.name}/persistentvolumeclaims", f"data-{NAME}-{broker}"
+    namespace.api.create(path, {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
+    # The controller that takes this one off when no pod uses the claim does not run here.
+    namespace.api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
+    return f"{path}/{name}"
+
+
+def test_a_volume_with_records_is_not_deleted(release: Release, admin: Admin) -> None:
+    api, namespace = release.api, release.namespace
+    needed, unused, other = claim(namespace, 1), claim(namespace, 3), claim(namespace, 0)
+
+    def refusal(path: str) -> str:
+        try:
+            api.delete(path)
+        except ApiError as error:
+            return error.message
+        return ""
+
+    wait_until(lambda: "volume" in refusal(f"{needed}?dryRun=All"), "policy", 30)
+    assert "replicas of broker 1 lie on this volume" in refusal(needed)
+    assert refusal(unused) == ""  # no broker of this ordinal is wanted, and none holds anything
+    admin.create_topics([NewTopic("single", 3, 1), NewTopic("twice", 3, 2)])
+    namespace.patch(POOLS, NAME, replaceVolumeOf=1)
+    wait_until(lambda: namespace.condition(POOLS, NAME, "VolumeReplaceable") == ("False", "LastCopy"), "refusal", 30)
+    wait_until(lambda: "no other replica is in sync of 1 partitions of broker 1: single-" in refusal(needed), "why", 30)
+    admin.delete_topics(["single"])
+    wait_until(lambda: namespace.condition(POOLS, NAME, "VolumeReplaceable") == ("True", "Replicated"), "consent", 30)
+    assert "replicas of broker 0 lie on this volume" in refusal(other)  # one at a time
+    wait_until(lambda: refusal(needed) == "", "deletion", 30)
+    admin.delete_topics(["twice"])
+
+
+def test_what_keeps_volumes_does_not_keep_a_namespace(
+    kube_api: KubeApi, render: Callable[..., list[dict[str, Any]]], start_operator: Callable[..., OperatorProcess],
+    tmp_path: Path,
+) -> None:
+    name = f"going-{uuid.uuid4().hex[:8]}"
+    kube_api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    namespace = Namespace(kube_api, name)
+    objects = render(f'operator.watchNamespaces=["{name}"]', namespace=name)
+    release = Release(namespace, objects, start_operator, tmp_path)
+    kept = claim(namespace, 0)
+    wait_until(lambda: namespace.exists(POOLS, NAME), "pool of the chart's values", 60)
+    wait_until(lambda: "volumesKeptOf" in namespace.get(POOLS, NAME).get("status", {}), "status of the pool", 60)
+    wait_until(lambda: kube_api.kubectl("delete", "--raw", f"{kept}?dryRun=All").returncode != 0, "policy", 30)
+    release.operator.kill()
+    kube_api.delete(f"/api/v1/namespaces/{name}")
+    wait_until(lambda: not kube_api.exists(f"/api/v1/namespaces/{name}"), "end of the namespace", 60)
+    for each in ("brokers", "volumes"):
+        for kind in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
+            kube_api.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/{name}-demo-hapax-{each}")
 
 
 @pytest.mark.parametrize(("spec", "sentence"), [

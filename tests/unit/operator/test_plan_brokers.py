@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -202,6 +203,28 @@ def test_a_paused_pool_is_only_looked_at() -> None:
     world = World(3, {"orders": [(0,)]})
     verdict = plan(pool(1, paused=True), workload(3), world.seen())
     assert verdict.actions == () and {each.type for each in verdict.conditions} == {"Ready", "Paused"}
+
+
+def test_volumes_are_kept_as_long_as_their_brokers_are_wanted_or_hold_something() -> None:
+    world = World(3, {"orders": [(3,), (0,)]})
+    assert world.look(apply=False).status["volumesKeptOf"] == [0, 1, 2, 3]
+    assert World(3, {"orders": [(0,)]}).look().status["volumesKeptOf"] == [0, 1, 2]  # that of an ordinal 3 may go
+
+
+def test_a_volume_is_replaced_only_while_nothing_on_it_is_the_last_copy_in_sync() -> None:
+    seen = World(3, {"orders": [(0, 1), (1, 2)], "single": [(2,)]}).seen()
+
+    def verdict(broker: int, seen: BrokersSeen = seen) -> tuple[Any, str, str]:
+        made = plan(pool(3, replace_volume_of=broker), workload(3), seen)
+        (told,) = (each for each in made.conditions if each.type == "VolumeReplaceable")
+        return made.status["volumesKeptOf"], told.status, told.message
+
+    assert verdict(1)[:2] == ([0, 2], "True")
+    kept, status, message = verdict(2)
+    assert (kept, status) == ([0, 1, 2], "False") and message.endswith("1 partitions of broker 2: single-0")
+    name = TopicPartition("orders", PartitionIndex(0))
+    behind = {**seen.partitions, name: Held((NodeId(0), NodeId(1)), (NodeId(1),))}
+    assert verdict(1, replace(seen, partitions=behind))[:2] == ([0, 1, 2], "False")
 
 
 @settings(deadline=None, max_examples=60)
