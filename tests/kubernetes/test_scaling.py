@@ -233,7 +233,10 @@ def test_what_keeps_volumes_does_not_keep_a_namespace(
     wait_until(lambda: "volumesKeptOf" in namespace.get(POOLS, NAME).get("status", {}), "status of the pool", 60)
     wait_until(lambda: kube_api.kubectl("delete", "--raw", f"{kept}?dryRun=All").returncode != 0, "policy", 30)
     release.operator.kill()
+    kube_api.patch(namespace.path(POOLS, NAME), {"metadata": {"finalizers": ["hapax.dev/test"]}})  # it goes last
     kube_api.delete(f"/api/v1/namespaces/{name}")
+    wait_until(lambda: not kube_api.exists(kept), "end of the claim", 60)
+    kube_api.patch(namespace.path(POOLS, NAME), {"metadata": {"finalizers": None}})
     wait_until(lambda: not kube_api.exists(f"/api/v1/namespaces/{name}"), "end of the namespace", 60)
     for each in ("brokers", "volumes"):
         for kind in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
