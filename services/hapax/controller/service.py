@@ -227,8 +227,9 @@ class ControllerService:
     # --- dead nodes
 
     def _concerns(self, node: Node) -> bool:
-        """The one that acts watches those that serve clients; the others watch the one that acts."""
-        if self._term:
+        """Those that serve clients, also while another one acts: who takes over has met them, and so knows who does not
+        answer, when they went away together with the one that acted. And that one."""
+        if node.port or self._term:
             return node.port > 0
         controller = self.view.controller
         return (
@@ -237,6 +238,8 @@ class ControllerService:
 
     async def _revoke(self, node: Node) -> None:
         """Deletes the registration of a process that is gone. Raises MetadataUnavailable."""
+        if node.port and not self._term:
+            return  # for the one that acts to do; where that one is gone, too, this is asked again
         keys, registration, controller = self.view.keys, self.registration, self.view.controller
         assert registration is not None
         fence = self._fence() if self._term else registration.fence()

@@ -125,6 +125,34 @@ def test_a_broker_frozen_beyond_its_lease_ends() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_broker_lost_together_with_the_acting_controller_is_replaced_before_any_lease_ends(frozen: bool) -> None:
+    """As on a machine that has both: who takes over knows already who does not answer."""
+
+    async def scenario(world: ControlWorld) -> None:
+        patient = {**FEW, "broker_session_timeout_ms": 60_000}
+        view = await world.view()
+        first, acting = await world.controller(300, **patient)
+        await view.wait_for(lambda v: v.controller is not None, 60)
+        _, standby = await world.controller(301, **patient)
+        brokers = [await world.broker(n, listens=True) for n in range(3)]
+        await world.coordinator(100)
+        await world.ready(view)
+        await world.create(acting, factor=3, t=12)
+        await asyncio.sleep(2)
+        for process in (first, brokers[0].process):
+            if frozen:
+                world.loop.freeze(process)
+            else:
+                world.kill(process)
+        at = world.loop.time()
+        await view.wait_for(lambda v: all(r.leader != 0 for r in records(v)) and all_led(v), 60)
+        assert world.loop.time() - at < 2.2, "silence, and no lease"
+        assert standby.acts
+
+    run(scenario)
+
+
 def test_a_controller_that_stood_still_itself_passes_nobody_over() -> None:
     async def scenario(world: ControlWorld) -> None:
         view = await world.view()
