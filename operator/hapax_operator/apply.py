@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Final
 
-from hapax.client import Admin, Producer
+from hapax.client import Leases
+from hapax.client.identities import Identities
 from hapax.codec.metadata import PolicyRecord
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.failover import FIT
@@ -18,8 +20,10 @@ from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
 from hapax_operator import plan_topic
 from hapax_operator.plan_brokers import Drain, Undrain
+from hapax_operator.plan_lease import Keep, Take
 from hapax_operator.plan_producer import Fence
 from hapax_operator.plan_topic import Action, Configure, Create, Grow, Note, Replicate
+from hapax_operator.resources import ProducerResource
 
 _TIMEOUT_MS: Final = 20_000
 _SEEN_S: Final = 10.0
@@ -115,10 +119,25 @@ class PolicyWriter:
             raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "the policy was changed by another meanwhile")
 
 
-async def apply_fence(admin: Admin, bootstrap: str, fence: Fence) -> int:
-    """Initialises the id's producer, which fences its holder and aborts what that has open; the new epoch. Raises
-    HapaxError."""
-    async with Producer({"bootstrap.servers": bootstrap, "transactional.id": fence.transactional_id,
-                         "client.id": "hapax-operator"}):
-        (after,) = await admin.describe_transactions([fence.transactional_id])
-    return after.producer_epoch
+async def apply_fence(identities: Identities, resource: ProducerResource, fence: Fence) -> int:
+    """Fences that instance and aborts what it has open; nobody, where another has taken its place since. May be done
+    again. The epoch that counts then. Raises HapaxError."""
+    by = f"hapax-operator for {resource.meta.ref} ({fence.reason})"
+    return await identities.fence(fence.transactional_id, fence.instance, by, socket.gethostname())
+
+
+async def apply_lease(leases: Leases, action: Take | Keep) -> None:
+    """Raises HapaxError: where somebody was faster, too."""
+    lease = action.lease
+    partitions = [_partition(each) for each in lease.partitions]
+    if isinstance(action, Take):
+        await leases.take(
+            lease.name, partitions, expire_ms=lease.expire_s * 1000, holder="hapax-operator", unless_held=True)
+    else:
+        await leases.take(
+            lease.name, partitions, expire_ms=lease.expire_s * 1000, resume=(action.producer_id, action.generation))
+
+
+def _partition(name: str) -> TopicPartition:
+    topic, _, index = name.rpartition("-")
+    return TopicPartition(topic, PartitionIndex(int(index)))

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
-from hapax.client import Admin
+from hapax.client import Leases
 from hapax.client.errors import HapaxError
-from hapax.core.errors import ErrorCode
+from hapax.client.identities import Identities, IdentityInfo
 from hapax.core.failover import FIT
 from hapax.core.moves import Held
 from hapax.core.types import TopicPartition
 from hapax.runtime.cluster import ClusterView
 from hapax_operator.plan_brokers import BrokersSeen
-from hapax_operator.plan_producer import ProducerSeen
+from hapax_operator.plan_lease import LeaseSeen
+from hapax_operator.plan_producer import FencingSeen, ProducerSeen, TokenSeen
 from hapax_operator.plan_topic import PartitionSeen, TopicSeen
 from hapax_operator.resources import ProducerResource
+
+_RUNNING: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 def topic_seen(view: ClusterView, name: str) -> TopicSeen | None:
@@ -63,22 +67,51 @@ def brokers_seen(view: ClusterView) -> BrokersSeen:
              if node.rank == FIT and view.silent.get(node_id) != node.registration})
 
 
-async def producers_seen(admin: Admin, resource: ProducerResource) -> Sequence[ProducerSeen]:
-    """The resource's id, or all ids with its prefix. Raises HapaxError."""
+async def producers_seen(identities: Identities, resource: ProducerResource) -> Sequence[ProducerSeen]:
+    """The resource's id, or all ids with its prefix; of those only the ones that do something are looked at closely,
+    and the first, which the status is about when none does. Raises HapaxError."""
     if resource.transactional_id:
-        names = [resource.transactional_id]
-    else:
-        listed = await admin.list_transactions()
-        names = [each.transactional_id for each in listed if each.transactional_id.startswith(resource.prefix)]
-    found = []
-    for name in names:
-        try:
-            (each,) = await admin.describe_transactions([name])
-        except HapaxError as error:
-            if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                continue
-            raise
-        found.append(ProducerSeen(
-            each.transactional_id, each.producer_id, each.producer_epoch, each.state, each.timeout_ms,
-            each.started_ms, tuple(f"{partition.topic}-{partition.partition}" for partition in each.partitions)))
-    return found
+        found = await identities.describe(resource.transactional_id)
+        return [] if found is None else [_seen(found)]
+    everything = await identities.list_transactions()
+    seen = []
+    for number, each in enumerate(each for each in everything if each.transactional_id.startswith(resource.prefix)):
+        if number and each.state not in _RUNNING:
+            seen.append(ProducerSeen(each.transactional_id, each.producer_id, -1, each.state))
+        elif (described := await identities.describe(each.transactional_id)) is not None:
+            seen.append(_seen(described))
+    return seen
+
+
+def _seen(info: IdentityInfo) -> ProducerSeen:
+    token = max(info.tokens, key=lambda each: each.committed_ms, default=None)
+    fencing = info.fencing
+    return ProducerSeen(
+        info.transactional_id, info.producer_id, info.producer_epoch, info.state, info.timeout_ms, info.opened_ms,
+        tuple(f"{each.topic}-{each.partition}" for each in info.partitions), info.partition_count, info.instance,
+        _who(info.holder_client, info.holder_peer), info.committed, info.decided_ms,
+        None if token is None else TokenSeen(token.scope, token.value, token.records, token.committed_ms),
+        None if fencing is None else FencingSeen(
+            fencing.cause, fencing.at_ms, _who(fencing.by_client, fencing.by_peer),
+            _who(fencing.fenced_client, fencing.fenced_peer), fencing.fenced_epoch))
+
+
+def _who(client: str, peer: str) -> str:
+    if not peer:
+        return client
+    return f"{client or 'a client without a name'} from {peer}"
+
+
+async def lease_seen(leases: Leases, name: str) -> LeaseSeen | None:
+    """None: nobody has ever held it, or it is forgotten. Raises HapaxError."""
+    found = next((each for each in await leases.list(name) if each.name == name), None)
+    if found is None:
+        return None
+    try:
+        progress = await leases.progress(name)
+    except HapaxError:  # a partition without a leader: the rest of the lease is worth showing
+        progress = {}
+    return LeaseSeen(
+        found.producer_id, found.generation, found.holder, found.expires_at_ms,
+        tuple(f"{each.topic}-{each.partition}" for each in found.partitions),
+        {f"{each.topic}-{each.partition}": known.records for each, known in progress.items()})

@@ -30,7 +30,7 @@ class Standing:
 
 def policy_of(resource: ProducerResource) -> PolicyRecord | None:
     """None: it leaves the ids alone."""
-    if not resource.managed:
+    if not resource.managed or resource.lease is not None:
         return None
     return PolicyRecord(
         transactional_id=resource.transactional_id, prefix=resource.prefix, allowed_topics=resource.allowed_topics,

@@ -1,7 +1,8 @@
 """What to show of transactional ids, and when to fence. Pure.
 
 Describing never acts: the only two reasons to fence are a request (`spec.fence` is higher than what was carried out)
-and a transaction that hangs while the resource says Abort.
+and a transaction that hangs while the resource says Abort. A request fences one instance: which one is written down
+first, so that an operator that dies in between does not fence the next one, too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ _SHOWN_PRODUCERS: Final = 20
 _SHOWN_PARTITIONS: Final = 100
 _UNKNOWN: Final = "Unknown"
 _DESCRIPTION: Final = (
-    "transactionalId", "producerId", "producerEpoch", "state", "openTransaction", "producers", "producerCount")
+    "transactionalId", "producerId", "producerEpoch", "state", "openTransaction", "holder", "lastOutcome",
+    "lastToken", "fencedBy", "producers", "producerCount")
 """What the status says of producers."""
+_CAUSES: Final = {"initialized": "Initialized", "timed_out": "TimedOut", "newer_token": "NewerToken"}
 ALONE: Final = Standing()
 
 
@@ -34,13 +37,40 @@ class ProducerSeen(NamedTuple):
     opened_ms: int = -1
     """Wall clock; -1: no transaction is open."""
     partitions: tuple[str, ...] = ()
+    partition_count: int = 0
+    instance: str = ""
+    """Names whoever holds the id; empty: it was listed, not looked at."""
+    holder: str = ""
+    """Its client id and address, for people."""
+    committed: bool | None = None
+    """How the last transaction ended; None: there was none."""
+    decided_ms: int = -1
+    token: TokenSeen | None = None
+    """The last one that was committed, of whatever scope."""
+    fencing: FencingSeen | None = None
+
+
+class TokenSeen(NamedTuple):
+    scope: str
+    value: int
+    records: int
+    committed_ms: int
+
+
+class FencingSeen(NamedTuple):
+    cause: str
+    at_ms: int
+    by: str
+    fenced: str
+    fenced_epoch: int
 
 
 class Fence(NamedTuple):
-    """Of one id. `request`: what `status.fenced` becomes; None where nobody asked but it hangs."""
+    """Of one instance of an id. `request`: what `status.fenced` becomes; None where nobody asked but it hangs."""
 
     transactional_id: str
     epoch: int
+    instance: str
     request: int | None
     reason: str
 
@@ -51,6 +81,10 @@ class Verdict:
     conditions: tuple[Condition, ...]
     status: Mapping[str, Any]
     notes: tuple[Note, ...] = ()
+    ensure: bool = False
+    """Nobody has used the id: it is to get its producer id."""
+    intends: bool = False
+    """The status is to be written before anything is done: it says whom a request is about to fence."""
 
 
 def plan(
@@ -64,21 +98,31 @@ def plan(
     hanging = sorted(
         (each for each in seen if _hangs(resource, each, now_ms)), key=lambda each: each.opened_ms)
     fences: list[Fence] = []
-    requested = resource.fence > (resource.status.get("fenced") or 0)
-    if resource.acts and requested and seen:
-        fences.append(Fence(seen[0].transactional_id, seen[0].epoch, resource.fence, "requested by spec.fence"))
-    elif resource.acts and resource.on_hanging == ABORT:
+    requested = resource.acts and resource.fence > (resource.status.get("fenced") or 0)
+    intent = resource.status.get("fencing") or {}
+    intended = requested and intent.get("request") == resource.fence
+    if requested and seen and intended:
+        fences.append(Fence(
+            seen[0].transactional_id, seen[0].epoch, intent["instance"], resource.fence, "requested by spec.fence"))
+    elif resource.acts and not requested and resource.on_hanging == ABORT:
         fences += [
-            Fence(each.transactional_id, each.epoch, None, f"open for longer than {resource.hanging_after_s} s")
+            Fence(
+                each.transactional_id, each.epoch, each.instance, None,
+                f"open for longer than {resource.hanging_after_s} s")
             for each in hanging
         ]
     status = _status(resource, seen)
-    if requested and not seen and resource.acts:
+    if requested and not seen:
         status["fenced"] = resource.fence  # there is nobody to fence
+    elif requested and not intended:
+        status["fencing"] = {"request": resource.fence, "instance": seen[0].instance}
     conditions = [_readiness(resource, seen), _hanging(resource, hanging), *_policy(resource, standing)]
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
-    return Verdict(tuple(fences), tuple(conditions), status, _notes(resource, hanging))
+    return Verdict(
+        tuple(fences), tuple(conditions), status, _notes(resource, hanging),
+        ensure=resource.acts and bool(resource.transactional_id) and not seen,
+        intends=requested and bool(seen) and not intended)
 
 
 def _conflict(resource: ProducerResource, owner: str) -> Verdict:
@@ -143,7 +187,7 @@ def _notes(resource: ProducerResource, hanging: Sequence[ProducerSeen]) -> tuple
 
 
 def _status(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> dict[str, Any]:
-    status: dict[str, Any] = {name: resource.status.get(name) for name in ("fenced", "lastFence")}
+    status: dict[str, Any] = {name: resource.status.get(name) for name in ("fenced", "lastFence", "fencing")}
     shown = sorted(seen, key=lambda each: (each.opened_ms < 0, each.opened_ms, each.transactional_id))
     if resource.prefix:
         status["producerCount"] = len(shown)
@@ -156,11 +200,25 @@ def _status(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> dict[st
     first = shown[0]
     status |= {
         "transactionalId": first.transactional_id, "producerId": first.producer_id, "producerEpoch": first.epoch,
-        "state": first.state, "openTransaction": None,
+        "state": first.state, "openTransaction": None, "holder": first.holder or None,
+        "lastOutcome": None, "lastToken": None, "fencedBy": None,
     }
+    if first.committed is not None:
+        status["lastOutcome"] = {
+            "result": "Commit" if first.committed else "Abort", "time": from_millis(first.decided_ms)}
+    if first.token is not None:
+        status["lastToken"] = {
+            "scope": first.token.scope, "value": first.token.value, "records": first.token.records,
+            "time": from_millis(first.token.committed_ms)}
+    if first.fencing is not None and (first.fencing.fenced or first.fencing.cause != "initialized"):
+        status["fencedBy"] = {
+            "time": from_millis(first.fencing.at_ms), "cause": _CAUSES.get(first.fencing.cause, first.fencing.cause),
+            "by": first.fencing.by or "the coordinator", "fenced": first.fencing.fenced,
+            "fencedEpoch": first.fencing.fenced_epoch}
     if first.opened_ms >= 0:
         status["openTransaction"] = {
             "openSince": from_millis(first.opened_ms), "timeoutSeconds": first.timeout_ms // 1000,
-            "partitions": list(first.partitions[:_SHOWN_PARTITIONS]), "partitionCount": len(first.partitions),
+            "partitions": list(first.partitions[:_SHOWN_PARTITIONS]),
+            "partitionCount": max(first.partition_count, len(first.partitions)),
         }
     return status

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from hapax.client import Admin
+from hapax.client import Leases
 from hapax.client.errors import HapaxError
+from hapax.client.identities import Identities
 from hapax.core.errors import Refusal
 from hapax.kafka.administration import Administration
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
-from hapax_operator.apply import PolicyWriter, apply_fence, apply_to_topic
+from hapax_operator.apply import PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.conditions import Condition, camel
-from hapax_operator.observe import producers_seen, topic_seen
+from hapax_operator.observe import lease_seen, producers_seen, topic_seen
+from hapax_operator.plan_lease import Take, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
+from hapax_operator.plan_producer import Fence
 from hapax_operator.plan_producer import plan as plan_producer
 from hapax_operator.plan_topic import Delete, Note, Verdict
 from hapax_operator.plan_topic import plan as plan_topic
@@ -61,6 +64,8 @@ class PolicyUid(NamedTuple):
     uid: str
 
 
+_Client = TypeVar("_Client", Identities, Leases)
+
 Key = Ref | PolicyUid | str
 """A TransactionalProducer, a policy, or the name of a topic: all resources that name one are looked at together."""
 
@@ -82,8 +87,8 @@ class Reconciler:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
-        self._admin: Admin | None = None
-        self._admin_lock = asyncio.Lock()
+        self._clients: dict[type[Identities | Leases], Identities | Leases] = {}
+        self._clients_lock = asyncio.Lock()
         self._known_policies = {each.policy.uid: each.policy for each in view.policies}
         self._count = metrics.counter("operator_reconciles_total", "Looks at a topic or a producer.")
         self._failed = metrics.counter("operator_reconcile_failures_total", "Looks that failed and are repeated.")
@@ -102,8 +107,8 @@ class Reconciler:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._admin is not None:
-            await self._admin.close()
+        for client in self._clients.values():
+            await client.close()
 
     # --- what wakes it
 
@@ -313,41 +318,85 @@ class Reconciler:
         resource = self.resources.get(ref)
         if not isinstance(resource, ProducerResource) or resource.meta.deleting:
             return
+        if resource.lease is not None:
+            await self._lease(resource)
+            return
         stands = standing(resource, self._view.policies)
-        admin = await self._connected()
-        seen = [] if stands.conflict is not None else await producers_seen(admin, resource)
+        identities = await self._connected(Identities)
+        seen = [] if stands.conflict is not None else await producers_seen(identities, resource)
         verdict = plan_producer(resource, seen, self._clock.now_ms(), stands)
         for note in verdict.notes:
             await self._note(resource, note)
         status = dict(verdict.status)
+        if verdict.ensure:
+            producer_id, _ = await identities.ensure(resource.transactional_id)
+            await self._note(resource, Note(
+                "Normal", "IdentityMade", f"{resource.transactional_id} has producer id {producer_id}"))
         for fence in verdict.fences:
-            epoch = await apply_fence(admin, self._bootstrap(), fence)
-            told = f"the producer of {fence.transactional_id} is fenced: {fence.reason}"
-            log.info(told, epoch=epoch, fenced=fence.epoch)
-            await self._note(resource, Note("Normal", "ProducerFenced", told))
-            status["lastFence"] = {
-                "time": self._statuses.now(), "reason": fence.reason, "fencedEpoch": fence.epoch, "epoch": epoch}
-            if fence.request is not None:
-                status["fenced"] = fence.request
-        late = await self._statuses.write(resource, status, verdict.conditions, urgent=bool(verdict.fences))
+            await self._fence(identities, resource, fence, status)
+        urgent = bool(verdict.fences) or verdict.intends
+        late = await self._statuses.write(resource, status, verdict.conditions, urgent=urgent)
         if late is None:
             self.gone(ref)
+        elif verdict.intends:
+            self._queue.add(ref)
+        else:
+            self._later(ref, 0.5 if verdict.fences or verdict.ensure else late)
+
+    async def _fence(
+        self, identities: Identities, resource: ProducerResource, fence: Fence, status: dict[str, Any]
+    ) -> None:
+        epoch = await apply_fence(identities, resource, fence)
+        told = f"the producer of {fence.transactional_id} is fenced: {fence.reason}"
+        log.info(told, epoch=epoch, fenced=fence.epoch)
+        await self._note(resource, Note("Normal", "ProducerFenced", told))
+        status["lastFence"] = {
+            "time": self._statuses.now(), "reason": fence.reason, "fencedEpoch": fence.epoch, "epoch": epoch}
+        if fence.request is not None:
+            status |= {"fenced": fence.request, "fencing": None}
+
+    async def _lease(self, resource: ProducerResource) -> None:
+        lease = resource.lease
+        assert lease is not None
+        leases = await self._connected(Leases)
+        verdict = plan_lease(resource, await lease_seen(leases, lease.name), self._clock.now_ms())
+        conditions = verdict.conditions
+        if verdict.action is not None:
+            try:
+                await apply_lease(leases, verdict.action)
+            except HapaxError as error:
+                refused = Condition("Ready", "False", "LeaseRefused", str(error))
+                await self._statuses.write(resource, verdict.status, [refused, *conditions[1:]])
+                raise
+            if isinstance(verdict.action, Take):
+                await self._note(resource, Note("Normal", "LeaseTaken", f"the lease {lease.name} is taken"))
+            self._queue.add(resource.meta.ref)
             return
-        self._queue.add_after(ref, 0.5 if verdict.fences else max(
-            late, _PRODUCER_EVERY_S, len(self._producers()) / _PRODUCERS_PER_S))
+        late = await self._statuses.write(resource, verdict.status, conditions)
+        if late is None:
+            self.gone(resource.meta.ref)
+        else:
+            self._later(resource.meta.ref, late)
+
+    def _later(self, ref: Ref, late: float) -> None:
+        """Looks again; `late` below the pace of all producers together is for what was begun."""
+        pace = max(_PRODUCER_EVERY_S, len(self._producers()) / _PRODUCERS_PER_S)
+        self._queue.add_after(ref, late if 0 < late < 1 else max(late, pace))
 
     def _bootstrap(self) -> str:
         nodes = [node for node in self._view.nodes() if node.port > 0]
         return ",".join(f"{node.host}:{node.port}" for node in nodes[:5])
 
-    async def _connected(self) -> Admin:
+    async def _connected(self, kind: type[_Client]) -> _Client:
         """Raises HapaxError where there is no cluster to ask."""
-        async with self._admin_lock:
-            if self._admin is None:
+        async with self._clients_lock:
+            known = self._clients.get(kind)
+            if known is None:
                 await self._view.wait_for(lambda view: any(node.port > 0 for node in view.nodes()))
-                self._admin = await Admin(
+                known = self._clients[kind] = await kind(
                     {"bootstrap.servers": self._bootstrap(), "client.id": "hapax-operator"}).start()
-            return self._admin
+            assert isinstance(known, kind)
+            return known
 
 
 def _key(resource: Resource) -> Key:

@@ -83,12 +83,22 @@ class TopicResource:
         return self.managed and not self.meta.paused
 
 
+class LeaseSpec(NamedTuple):
+    """A producer identity on lease."""
+
+    name: str
+    partitions: tuple[str, ...]
+    """As topic-number."""
+    expire_s: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerResource:
     meta: Meta
     transactional_id: str = ""
     prefix: str = ""
-    """One of the two is empty."""
+    lease: LeaseSpec | None = None
+    """One of the three is given."""
     hanging_after_s: int = 300
     on_hanging: str = ALERT
     fence: int = 0
@@ -141,11 +151,13 @@ def read_producer(body: Mapping[str, Any]) -> ProducerResource:
     """Raises BadResource."""
     meta, spec = _meta(PRODUCERS, body), _spec(body)
     name, prefix = _text(spec, "transactionalId"), _text(spec, "transactionalIdPrefix")
-    if bool(name) == bool(prefix):
-        raise BadResource("spec must have either transactionalId or transactionalIdPrefix")
+    lease = _lease(spec)
+    if bool(name) + bool(prefix) + (lease is not None) != 1:
+        raise BadResource("spec must have either transactionalId or transactionalIdPrefix or lease")
     return ProducerResource(
-        meta=meta, transactional_id=name, prefix=prefix, hanging_after_s=_number(spec, "hangingAfterSeconds", 300),
-        on_hanging=_text(spec, "onHanging") or ALERT, fence=_number(spec, "fence", 0),
+        meta=meta, transactional_id=name, prefix=prefix, lease=lease,
+        hanging_after_s=_number(spec, "hangingAfterSeconds", 300), on_hanging=_text(spec, "onHanging") or ALERT,
+        fence=_number(spec, "fence", 0),
         allowed_topics=_texts(spec, "allowedTopics"), max_timeout_s=_number(spec, "maxTransactionTimeoutSeconds", 0),
         managed=spec.get("managed") is not False, status=body.get("status") or {},
     )
@@ -167,6 +179,18 @@ def replicas_in(body: Mapping[str, Any]) -> int | None:
     """What the annotation of the chart says; None: it is not there, or no number of brokers."""
     text = str((body["metadata"].get("annotations") or {}).get(CHART_REPLICAS, ""))
     return int(text) if text.isdigit() and 0 < int(text) <= 100 else None
+
+
+def _lease(spec: Mapping[str, Any]) -> LeaseSpec | None:
+    lease = spec.get("lease")
+    if lease is None:
+        return None
+    if not isinstance(lease, Mapping):
+        raise BadResource("spec.lease must be an object")
+    name, partitions = _text(lease, "name"), _texts(lease, "partitions")
+    if not name or not partitions:
+        raise BadResource("spec.lease must have a name and partitions")
+    return LeaseSpec(name, partitions, _number(lease, "expireSeconds", 3600))
 
 
 def _meta(plural: str, body: Mapping[str, Any]) -> Meta:

@@ -44,7 +44,7 @@ class StatusWriter:
             **fields, "observedGeneration": generation,
             "conditions": merged(former, conditions, generation, self._moment()),
         }
-        changes = {name: value for name, value in wanted.items() if known.get(name) != value}
+        changes = difference(known, wanted)
         if not changes:
             return 0.0
         prompt = urgent or not _PROMPT.isdisjoint(changes) or _outline(former) != _outline(wanted["conditions"])
@@ -60,6 +60,23 @@ class StatusWriter:
 
     def _moment(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+
+
+def difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch that makes the fields of `known` as `wanted`; other fields stay. None is for no value; an object
+    is replaced, so that what it no longer has goes."""
+    changes: dict[str, Any] = {}
+    for name, value in wanted.items():
+        before = known.get(name)
+        if not isinstance(value, Mapping):
+            if before != value:
+                changes[name] = value
+            continue
+        former = before if isinstance(before, Mapping) else {}
+        inner = difference(former, {**dict.fromkeys(former), **value})
+        if inner or not isinstance(before, Mapping):
+            changes[name] = inner
+    return changes
 
 
 def _outline(conditions: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

@@ -60,7 +60,14 @@ def test_what_cannot_change_is_refused(namespace: Namespace, change: dict[str, o
 
 
 @pytest.mark.parametrize(("spec", "sentence"), [
-    ({}, "give either transactionalId or transactionalIdPrefix"),
+    ({}, "give either transactionalId or transactionalIdPrefix or lease"),
+    ({"transactionalId": "a", "lease": {"name": "a", "partitions": ["t-0"]}}, "one of the three"),
+    ({"lease": {"name": "a", "partitions": []}}, "should have at least 1 items"),
+    ({"lease": {"partitions": ["t-0"]}}, "spec.lease.name: Required value"),
+    ({"lease": {"name": "a", "partitions": ["t"]}}, "a partition is written as topic-number, such as orders-0"),
+    ({"lease": {"name": "a", "partitions": ["t-0"], "expireSeconds": 1}}, "greater than or equal to 30"),
+    ({"lease": {"name": "a", "partitions": ["t-0"]}, "fence": 1}, "not for a prefix or a lease"),
+    ({"lease": {"name": "a", "partitions": ["t-0"]}, "allowedTopics": ["t"]}, "a lease has no transactions"),
     ({"transactionalId": "a", "transactionalIdPrefix": "b"}, "give either"),
     ({"transactionalIdPrefix": "b", "fence": 1}, "not for a prefix"),
     ({"transactionalId": "a", "hangingAfterSeconds": 1}, "greater than or equal to 5"),

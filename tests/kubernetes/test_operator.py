@@ -234,7 +234,7 @@ def test_a_transactional_producer_is_shown_and_never_fenced_by_looking(
     with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
         admin.create_topics([NewTopic(topic, 1)])
     namespace.producer("loader", transactionalId=name)
-    wait_until(lambda: namespace.get(PRODUCERS, "loader").get("status", {}).get("state") == "Unknown", "unknown id")
+    wait_until(lambda: namespace.get(PRODUCERS, "loader").get("status", {}).get("state") == "Empty", "its identity")
     with Producer({"bootstrap.servers": hapax.bootstrap, "transactional.id": name}) as producer:
         producer.begin()
         producer.send(topic, b"one")

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from hapax.cli.local.cluster import LocalCluster
-from hapax.client import NewTopic
-from hapax.client.blocking import Admin, Producer
+from hapax.client import CommitToken, NewTopic
+from hapax.client.blocking import Admin, Leases, Producer
 from hapax.client.errors import HapaxError
 from hapax.codec.metadata import Keys, PolicyRecord
 from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.etcd import EtcdStore
 from hapax_kube.operator import Namespace, OperatorProcess
 from integration.waiting import wait_until
@@ -46,6 +47,12 @@ def refusal(call: Callable[[], object]) -> int:
     with pytest.raises(HapaxError) as caught:
         call()
     return caught.value.code
+
+
+def refusal_text(call: Callable[[], object]) -> str:
+    with pytest.raises(HapaxError) as caught:
+        call()
+    return str(caught.value)
 
 
 def producer(hapax: LocalCluster, name: str, timeout_ms: int = 20_000) -> Producer:
@@ -111,6 +118,72 @@ def test_the_oldest_resource_of_an_id_counts_and_the_next_follows(
     until_enforced(namespace, "younger")
     wait_until(lambda: namespace.condition(PRODUCERS, "younger")[0] == "True", "its turn", 60)
     producer(hapax, f"{prefix}-a").start().close()
+
+
+def test_an_id_gets_its_identity_and_the_status_tells_how_it_fares(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    topic, name = unique("payments"), unique("loader")
+    with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
+        admin.create_topics([NewTopic(topic, 1)])
+    namespace.producer("loader", transactionalId=name)
+    wait_until(lambda: status(namespace).get("state") == "Empty", "its identity", 60)
+    made = status(namespace)
+    assert made["producerId"] >= 0 and "holder" not in made and "IdentityMade" in namespace.events()
+    with producer(hapax, name) as first:
+        assert first.identity.producer_id == made["producerId"]
+        first.begin()
+        first.send(topic, b"x")
+        first.commit(CommitToken("q", 7, records=1, allow_unknown_history=True))
+        wait_until(lambda: status(namespace).get("lastOutcome", {}).get("result") == "Commit", "outcome", 60)
+        shown = status(namespace)
+        assert (shown["lastToken"]["scope"], shown["lastToken"]["value"], shown["lastToken"]["records"]) == ("q", 7, 1)
+        assert "127.0.0.1" in shown["holder"] and "fencedBy" not in shown  # nobody held it before
+
+        with producer(hapax, name) as second:
+            wait_until(lambda: "fencedBy" in status(namespace), "fencing", 60)
+            by = status(namespace)["fencedBy"]
+            assert (by["cause"], by["fenced"]) == ("Initialized", shown["holder"])
+            second.begin()
+            second.send(topic, b"y")
+            second.flush()
+            namespace.patch(PRODUCERS, "loader", fence=1)
+            wait_until(lambda: status(namespace).get("fenced") == 1, "fence", 60)
+            told = refusal_text(lambda: second.commit())
+            assert f"by hapax-operator for {namespace.name}/loader (requested by spec.fence)" in told
+        wait_until(lambda: "hapax-operator" in status(namespace)["fencedBy"]["by"], "who fenced", 60)
+        assert status(namespace)["lastOutcome"]["result"] == "Abort" and "fencing" not in status(namespace)
+
+
+def test_a_lease_is_taken_kept_and_shown_and_its_holder_never_fenced(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    topic, name = unique("files"), unique("lease")
+    here = {"bootstrap.servers": hapax.bootstrap}
+    with Admin(here) as admin, Leases(here) as leases:
+        admin.create_topics([NewTopic(topic, 2)])
+        namespace.producer("files", lease={"name": name, "partitions": [f"{topic}-0"], "expireSeconds": 30})
+        wait_until(lambda: namespace.condition(PRODUCERS, "files") == ("True", "Leased"), "lease", 60)
+        shown = status(namespace, "files")
+        assert (shown["state"], shown["producerEpoch"], shown["lease"]["holder"]) == ("Leased", 0, "hapax-operator")
+        resumed = leases.take(
+            name, [TopicPartition(topic, PartitionIndex(0))], expire_ms=30_000, holder="me",
+            resume=(shown["producerId"], shown["producerEpoch"]))
+        with Producer({"bootstrap.servers": hapax.bootstrap}, start_from=resumed.start_from()) as writer:
+            writer.send(topic, b"x", partition=0).result(30)
+            namespace.patch(PRODUCERS, "files", lease={"partitions": [f"{topic}-0", f"{topic}-1"]})
+            wait_until(lambda: status(namespace, "files")["lease"].get("partitionCount") == 2, "second partition", 60)
+            wait_until(lambda: status(namespace, "files")["lease"].get("records") == 1, "progress", 60)
+            expires = status(namespace, "files")["lease"]["expiresAt"]
+            wait_until(lambda: status(namespace, "files")["lease"]["expiresAt"] > expires, "renewal", 60)
+            writer.send(topic, b"y", partition=0).result(30)  # it is still the holder
+        assert status(namespace, "files")["lease"]["holder"] == "me"
+        assert status(namespace, "files")["producerEpoch"] == 0 and "LeaseTaken" in namespace.events()
+
+
+def status(namespace: Namespace, name: str = "loader") -> dict[str, Any]:
+    found: dict[str, Any] = namespace.get(PRODUCERS, name).get("status", {})
+    return found
 
 
 def _is_older(namespace: Namespace, name: str) -> bool:

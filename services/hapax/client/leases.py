@@ -79,17 +79,20 @@ class Leases(Connected):
         expire_ms: int = 60_000,
         holder: str = "",
         resume: tuple[int, int] | None = None,
+        unless_held: bool = False,
     ) -> Lease:
         """Takes a lease, or takes it over, fencing who had it. An empty name gets a new one.
 
         `resume`: (producer id, generation) as saved: goes on under them if nobody has taken the lease over since,
-        else raises FencedError. `holder`: shown to whoever is fenced by this.
+        else raises FencedError. `holder`: shown to whoever is fenced by this. `unless_held`: raises FatalError where
+        somebody holds it, and fences nobody.
         """
         request = pb.LeasePidRequest(
             name=name,
             partitions=[pb.Partition(topic=p.topic, partition=p.partition) for p in partitions],
             expire_ms=expire_ms,
             holder=holder,
+            unless_held=unless_held,
         )
         if resume is not None:
             request.resume_producer_id, request.resume_generation = resume

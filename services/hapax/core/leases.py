@@ -65,6 +65,8 @@ class LeaseRequest(NamedTuple):
     resume_producer_id: int = -1
     """-1: take the lease over, if anybody holds it."""
     resume_generation: int = -1
+    unless_held: bool = False
+    """Take it only if that fences nobody."""
 
     @property
     def resumes(self) -> bool:
@@ -82,6 +84,16 @@ def check_duration(expire_ms: int, max_expire_ms: int) -> None:
     """Raises Refusal."""
     if not 0 < expire_ms <= max_expire_ms:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"expire_ms must be between 1 and {max_expire_ms}, not {expire_ms}")
+
+
+def check_free(lease: Lease, request: LeaseRequest, now_ms: int) -> None:
+    """Raises Refusal where the request would fence a holder and must not."""
+    if request.unless_held and not request.resumes and not lease.rests and lease.expires_at_ms > now_ms:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"lease {lease.name!r} is held by {lease.holder or 'somebody'!r} until {lease.expires_at_ms} "
+            "(ms since the epoch)",
+        )
 
 
 def must_close(lease: Lease, request: LeaseRequest) -> bool:

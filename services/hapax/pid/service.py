@@ -157,6 +157,7 @@ class PidService:
                 request.holder,
                 request.resume_producer_id if resumes else -1,
                 request.resume_generation if resumes else -1,
+                request.unless_held,
             ))
             self._leases_granted.add()
             return lease_pb2.LeasePidResponse(

@@ -57,6 +57,15 @@ def test_only_the_holder_resumes_renews(producer_id: int, generation: int, now: 
     assert resumed.value.code == renewed.value.code == code
 
 
+def test_a_lease_that_somebody_holds_is_left_alone_where_that_is_asked() -> None:
+    careful = request(unless_held=True)
+    with pytest.raises(Refusal, match="held by 'host-a' until 61000"):
+        leases.check_free(HELD, careful, 60_999)
+    leases.check_free(HELD, careful, 61_000)
+    leases.check_free(HELD, request(), 5_000)
+    leases.check_free(HELD, request(unless_held=True, resume_producer_id=7, resume_generation=3), 5_000)
+
+
 def test_who_is_fenced_is_told_by_whom_and_when() -> None:
     with pytest.raises(Refusal, match="taken over by 'host-a' at 1000"):
         leases.renew(HELD, 7, 2, 1, 5_000)

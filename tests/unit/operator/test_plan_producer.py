@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax_operator.plan_producer import Fence, ProducerSeen, plan
+from hapax_operator.plan_producer import Fence, FencingSeen, ProducerSeen, TokenSeen, plan
 from hapax_operator.resources import ABORT, ALERT, PRODUCERS, Meta, ProducerResource, Ref
 
 NOW = 1_800_000_000_000
@@ -27,7 +27,7 @@ def seen(name: str = "loader", open_for_s: int | None = None, **fields: Any) -> 
     state = "Empty" if open_for_s is None else "Ongoing"
     return ProducerSeen(**{
         "transactional_id": name, "producer_id": 7, "epoch": 3, "state": state, "timeout_ms": 60_000,
-        "opened_ms": opened, **fields})
+        "opened_ms": opened, "instance": "one", **fields})
 
 
 def test_an_open_transaction_is_shown() -> None:
@@ -39,15 +39,41 @@ def test_an_open_transaction_is_shown() -> None:
     assert plan(resource(), [seen()], NOW).status["openTransaction"] is None
 
 
-def test_an_id_that_nobody_used_is_unknown_and_a_request_to_fence_it_is_done() -> None:
+def test_an_id_that_nobody_used_is_made_and_a_request_to_fence_it_is_done() -> None:
     verdict = plan(resource(fence=2), [], NOW)
     assert (verdict.fences, verdict.status["state"], verdict.status["fenced"]) == ((), "Unknown", 2)
+    assert verdict.ensure and not plan(resource(), [seen()], NOW).ensure
+    for leaves_alone in (resource(paused=True), resource(managed=False), resource(prefix="lo")):
+        assert not plan(leaves_alone, [], NOW).ensure
 
 
-def test_a_request_fences_once() -> None:
-    verdict = plan(resource(fence=2, status={"fenced": 1}), [seen()], NOW)
-    assert verdict.fences == (Fence("loader", 3, 2, "requested by spec.fence"),)
-    assert plan(resource(fence=2, status={"fenced": 2}), [seen()], NOW).fences == ()
+def test_a_request_fences_once_and_the_instance_that_was_seen_first() -> None:
+    asked = plan(resource(fence=2, status={"fenced": 1}), [seen()], NOW)
+    assert asked.intends and asked.fences == ()
+    assert asked.status["fencing"] == {"request": 2, "instance": "one"}
+    intended = {"fenced": 1, "fencing": asked.status["fencing"]}
+    # The operator died, perhaps after it fenced, and meanwhile the next instance has begun: that one is spared.
+    again = plan(resource(fence=2, status=intended), [seen(instance="two")], NOW)
+    assert again.fences == (Fence("loader", 3, "one", 2, "requested by spec.fence"),) and not again.intends
+    assert plan(resource(fence=3, status=intended), [seen(instance="two")], NOW).status["fencing"] == {
+        "request": 3, "instance": "two"}
+    done = plan(resource(fence=2, status={"fenced": 2}), [seen()], NOW)
+    assert done.fences == () and not done.intends
+
+
+def test_the_last_outcome_token_and_fencing_are_shown() -> None:
+    known = seen(
+        committed=False, decided_ms=NOW, token=TokenSeen("q", 7, 100, NOW),
+        fencing=FencingSeen("timed_out", NOW, "", "job from h:1", 2), holder="job from h:2")
+    status = plan(resource(), [known], NOW).status
+    assert status["lastOutcome"] == {"result": "Abort", "time": "2027-01-15T08:00:00Z"}
+    assert status["lastToken"] == {"scope": "q", "value": 7, "records": 100, "time": "2027-01-15T08:00:00Z"}
+    assert status["fencedBy"] == {
+        "time": "2027-01-15T08:00:00Z", "cause": "TimedOut", "by": "the coordinator", "fenced": "job from h:1",
+        "fencedEpoch": 2}
+    assert status["holder"] == "job from h:2"
+    first = seen(fencing=FencingSeen("initialized", NOW, "job from h:1", "", 0))  # nobody held the id
+    assert plan(resource(), [first], NOW).status["fencedBy"] is None
 
 
 def test_what_hangs_is_told_once_and_fenced_only_with_abort() -> None:
@@ -73,7 +99,8 @@ def test_the_list_of_a_prefix_is_bounded_and_shows_the_longest_open_first() -> N
 @given(
     st.builds(
         resource, paused=st.booleans(), managed=st.booleans(), on_hanging=st.sampled_from([ABORT, ALERT]),
-        fence=st.integers(0, 2), status=st.sampled_from([{}, {"fenced": 1}, {"fenced": 2}])),
+        fence=st.integers(0, 2), status=st.sampled_from([
+            {}, {"fenced": 1}, {"fenced": 2}, {"fencing": {"request": 1, "instance": "one"}}])),
     st.lists(st.builds(seen, open_for_s=st.sampled_from([None, 10, 1000])), max_size=1))
 def test_looking_never_fences(described: ProducerResource, found: list[ProducerSeen]) -> None:
     fences = plan(described, found, NOW).fences

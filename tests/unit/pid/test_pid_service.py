@@ -235,6 +235,16 @@ def test_a_holder_resumes_where_it_was() -> None:
     in_lab(scenario)
 
 
+def test_a_careful_taker_fences_nobody() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, holder="a", unless_held=True)
+        refused = await lab.lease(0, holder="b", unless_held=True)
+        assert refused.error == ErrorCode.INVALID_REQUEST and "held by 'a'" in refused.reason
+        assert lab.write(first, 0, 1)
+
+    in_lab(scenario)
+
+
 def test_renewal_moves_the_end_everywhere_and_stops_at_it() -> None:
     async def scenario(lab: Lab) -> None:
         lease = await lab.lease(0, 1, expire_ms=10_000)

@@ -1,0 +1,93 @@
+"""What to show of a producer identity on lease, and how to keep it. Pure.
+
+The identity lives as long as the resource: it is taken where nobody holds it, and its expiry is pushed out under the
+generation that it has. That fences nobody: programs take it over from each other, or go on under what the status says,
+without the operator. When the resource is gone the lease ends by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from hapax_operator.conditions import Condition, from_millis
+from hapax_operator.resources import LeaseSpec, ProducerResource
+
+_SHOWN_PARTITIONS: Final = 100
+
+
+class LeaseSeen(NamedTuple):
+    producer_id: int
+    """-1: the lease rests, nobody has held it for long."""
+    generation: int
+    holder: str
+    expires_at_ms: int
+    partitions: tuple[str, ...]
+    """As topic-number."""
+    records: Mapping[str, int]
+    """Of this producer, by partition, over all generations; without those that did not answer."""
+
+
+class Take(NamedTuple):
+    """Unless somebody holds it."""
+
+    lease: LeaseSpec
+
+
+class Keep(NamedTuple):
+    """The same generation lasts longer, and has the partitions that are missing."""
+
+    lease: LeaseSpec
+    producer_id: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseVerdict:
+    action: Take | Keep | None
+    conditions: tuple[Condition, ...]
+    status: Mapping[str, Any]
+
+
+def plan_lease(resource: ProducerResource, seen: LeaseSeen | None, now_ms: int) -> LeaseVerdict:
+    lease = resource.lease
+    assert lease is not None
+    held = seen is not None and seen.producer_id >= 0 and seen.expires_at_ms > now_ms
+    action: Take | Keep | None = None
+    if resource.acts and not held:
+        action = Take(lease)
+    elif resource.acts and seen is not None:
+        ends_soon = seen.expires_at_ms - now_ms < lease.expire_s * 1000 // 2
+        if ends_soon or not set(lease.partitions) <= set(seen.partitions):
+            action = Keep(lease, seen.producer_id, seen.generation)
+    conditions = [_readiness(lease, seen, held)]
+    if resource.meta.paused:
+        conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
+    return LeaseVerdict(action, tuple(conditions), _status(lease, seen, held))
+
+
+def _readiness(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> Condition:
+    if not held:
+        return Condition("Ready", "False", "NotLeased", f"nobody holds the lease {lease.name}")
+    assert seen is not None
+    missing = [each for each in lease.partitions if each not in seen.partitions]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        return Condition("Ready", "False", "PartitionsMissing", f"the lease lacks partitions: {shown}")
+    return Condition("Ready", "True", "Leased", f"{seen.holder or 'somebody'} holds the lease {lease.name}")
+
+
+def _status(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> dict[str, Any]:
+    if seen is None:
+        return {"state": "Unknown", "producerId": None, "producerEpoch": None, "lease": {"name": lease.name}}
+    shown = seen.partitions[:_SHOWN_PARTITIONS]
+    return {
+        "state": "Leased" if held else "Expired", "producerId": seen.producer_id if seen.producer_id >= 0 else None,
+        "producerEpoch": seen.generation if seen.producer_id >= 0 else None,
+        "lease": {
+            "name": lease.name, "holder": seen.holder, "expiresAt": from_millis(seen.expires_at_ms),
+            "records": sum(seen.records.values()), "partitionCount": len(seen.partitions),
+            "progress": [{"partition": each, "records": seen.records[each]} for each in shown if each in seen.records],
+        },
+    }

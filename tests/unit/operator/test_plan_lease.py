@@ -1,0 +1,67 @@
+"""How an identity on lease is kept, and that looking after it never fences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapax_operator.plan_lease import Keep, LeaseSeen, Take, plan_lease
+from hapax_operator.plan_policy import policy_of
+from hapax_operator.resources import BadResource, LeaseSpec, ProducerResource, read_producer
+
+NOW = 1_800_000_000_000
+SPEC: dict[str, Any] = {"lease": {"name": "files", "partitions": ["a-b-0", "c-1"], "expireSeconds": 60}}
+LEASE = LeaseSpec("files", ("a-b-0", "c-1"), 60)
+
+
+def resource(annotations: dict[str, str] | None = None, **spec: Any) -> ProducerResource:
+    return read_producer({
+        "metadata": {"namespace": "team", "name": "loader", "uid": "1", "annotations": annotations or {}},
+        "spec": SPEC | spec})
+
+
+def seen(left_s: float = 50, generation: int = 3, partitions: tuple[str, ...] = LEASE.partitions) -> LeaseSeen:
+    return LeaseSeen(7, generation, "host", int(NOW + left_s * 1000), partitions, {"c-1": 5, "a-b-0": 6})
+
+
+def test_it_is_taken_where_nobody_holds_it() -> None:
+    assert resource().lease == LEASE and policy_of(resource()) is None
+    for nobody in (None, seen(0), seen()._replace(producer_id=-1)):
+        verdict = plan_lease(resource(), nobody, NOW)
+        assert verdict.action == Take(LEASE)
+        assert (verdict.conditions[0].status, verdict.conditions[0].reason) == ("False", "NotLeased")
+
+
+def test_it_is_kept_under_the_generation_it_has() -> None:
+    assert plan_lease(resource(), seen(31), NOW).action is None
+    assert plan_lease(resource(), seen(29), NOW).action == Keep(LEASE, 7, 3)
+    assert plan_lease(resource(), seen(partitions=("c-1", "z-0")), NOW).action == Keep(LEASE, 7, 3)
+
+
+def test_the_progress_is_shown() -> None:
+    status = plan_lease(resource(), seen(), NOW).status
+    assert (status["state"], status["producerId"], status["producerEpoch"]) == ("Leased", 7, 3)
+    assert status["lease"] == {
+        "name": "files", "holder": "host", "expiresAt": "2027-01-15T08:00:50Z", "records": 11, "partitionCount": 2,
+        "progress": [{"partition": "a-b-0", "records": 6}, {"partition": "c-1", "records": 5}]}
+    assert plan_lease(resource(), None, NOW).status["state"] == "Unknown"
+
+
+@pytest.mark.parametrize("spec", [
+    {"transactionalId": "a"}, {"lease": {"name": "files"}}, {"lease": "files"}, {"lease": {"partitions": ["a-0"]}}])
+def test_what_cannot_be_read_is_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(BadResource):
+        resource(**spec)
+
+
+@given(st.none() | st.builds(
+    seen, st.floats(-10, 100), st.integers(0, 5), st.lists(st.sampled_from(["a-b-0", "c-1", "d-0"])).map(tuple)))
+def test_a_holder_is_never_fenced(found: LeaseSeen | None) -> None:
+    action = plan_lease(resource(), found, NOW).action
+    if found is not None and found.expires_at_ms > NOW:
+        assert action is None or action == Keep(LEASE, found.producer_id, found.generation)
+    assert plan_lease(resource(managed=False), found, NOW).action is None
+    assert plan_lease(resource({"hapax.dev/pause": "true"}), found, NOW).action is None
