@@ -248,14 +248,16 @@ class ControlWorld:
             await changed.wait()
             changed.clear()
 
-    async def coordinator(self, node_id: int = 100, *, listens: bool = False) -> tuple[SimProcess, Registration]:
+    async def coordinator(
+        self, node_id: int = 100, *, listens: bool = False, **record: Any
+    ) -> tuple[SimProcess, Registration]:
         process = self.process(f"coordinator-{node_id - 100}")
         ports = self.ports(process)
         if listens:
             await self.inside(process, ports.network.listen(
                 "127.0.0.1", 9000 + node_id, Answering, FrameLimits()))
         registration = await self.inside(
-            process, self._register(process, ports, node_id, "coordinator", f"127.0.0.1:{node_id}"))
+            process, self._register(process, ports, node_id, "coordinator", f"127.0.0.1:{node_id}", **record))
         return process, registration
 
     async def _register(

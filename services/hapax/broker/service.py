@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from hapax.broker.calls import OffsetService, ProducerService, ProduceService
@@ -49,7 +49,7 @@ from hapax.runtime.handover import hand_over, partitions_finished
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.node_ids import claim_folder
-from hapax.runtime.ports import FrameListener, Ports, RpcServer
+from hapax.runtime.ports import Ports, RpcServer
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
@@ -78,7 +78,7 @@ class BrokerService:
         self._drained = False
         self.events: EventLog | None = None
         self._zombies: set[tuple[TopicIdPartition, int, int]] = set()
-        self._listener: FrameListener | None = None
+        self._bound: Mapping[str, Address] = {}
         self._rpc_server: RpcServer | None = None
         self.node_id = NodeId(settings.node_id)
         self.verifier = Verifier(ports.network, view)
@@ -249,9 +249,8 @@ class BrokerService:
 
     @property
     def kafka_address(self) -> Address:
-        """Where the listener is bound."""
-        assert self._listener is not None
-        return Address((self._listener.host, self._listener.port))
+        """Where the nodes' own listener is bound."""
+        return next(iter(self._bound.values()))
 
     async def serve(self, identity: str, http_address: str) -> None:
         ports, settings = self._ports, self.settings
@@ -259,14 +258,14 @@ class BrokerService:
         rpc = BrokerRpc(self.partitions, self._transactional_id_of)
         listen = settings.rpc_address
         self._rpc_server = await ports.network.serve_rpc(listen.host, listen.port, rpc.handlers())
-        bound = settings.kafka_address
-        self._listener = await self.server.start(bound.host, bound.port)
-        advertised = settings.advertised_kafka(self.kafka_address)
+        self._bound = await self.server.start_all(settings.kafka_addresses)
+        advertised, *further = settings.advertised_kafka(self._bound).items()
         record = NodeRecord(
-            self.node_id, "broker", advertised.host, advertised.port,
+            self.node_id, "broker", *advertised[1],
             str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
             rack=settings.broker_rack or "", identity=identity,
             intact_since=RegistrationEpoch(self.partitions.intact_since),
+            listeners=tuple((name, *address) for name, address in further),
         )
         self.registration = await register(
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=self._on_lost,
@@ -283,7 +282,7 @@ class BrokerService:
         self.producer_ids.start()
         self.upkeep.start()
         self.scrubber.start()
-        log.info("serving", address=str(advertised), rpc=record.rpc_address)
+        log.info("serving", address=str(advertised[1]), rpc=record.rpc_address)
 
     async def drain(self) -> None:
         """Lets others lead first; then answers what waits and closes every log so that the next start reads none."""

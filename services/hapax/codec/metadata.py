@@ -232,13 +232,16 @@ class NodeRecord:
     standing: str = ""
     """Why a broker wants to lead nothing (`stopping`, `draining`, `full disk`, `slow disk`); empty: it is fit.
     It keeps leading what nobody else in sync can lead."""
+    listeners: tuple[tuple[str, str, int], ...] = ()
+    """Name, host and port of each further Kafka listener: what clients that came by it are told."""
 
     def encode(self) -> bytes:
+        further = {"listeners": [list(each) for each in self.listeners]} if self.listeners else {}
         return _encode({
             "node_id": self.node_id, "role": self.role, "host": self.host, "port": self.port,
             "rpc_address": self.rpc_address, "http_address": self.http_address, "session": self.session.hex(),
             "rack": self.rack, "identity": self.identity, "intact_since": self.intact_since,
-            "standing": self.standing,
+            "standing": self.standing, **further,
         })
 
     @classmethod
@@ -250,6 +253,7 @@ class NodeRecord:
             NodeId(f["node_id"]), cast(Role, f["role"]), f["host"], f["port"], f["rpc_address"],
             f.get("http_address", ""), bytes.fromhex(f.get("session", "")), f.get("rack", ""),
             f.get("identity", ""), RegistrationEpoch(f.get("intact_since", 0)), f.get("standing", ""),
+            tuple((str(name), str(host), int(port)) for name, host, port in f.get("listeners", ())),
         )
 
 

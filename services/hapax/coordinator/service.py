@@ -33,7 +33,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, shards_finished
 from hapax.runtime.node_ids import claim_folder
-from hapax.runtime.ports import FrameListener, Ports, RpcServer
+from hapax.runtime.ports import Ports, RpcServer
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
@@ -66,7 +66,6 @@ class CoordinatorService:
         self._writer: LogWriter | None = None
         self._markers: MarkerSender | None = None
         self._events: EventLog | None = None
-        self._listener: FrameListener | None = None
         self._rpc_server: RpcServer | None = None
         table = node_table(
             self.node_id, view, ports.network, auto_create=settings.auto_create_topics_enable,
@@ -108,13 +107,13 @@ class CoordinatorService:
         ports, settings, view = self._ports, self.settings, self.view
         listen = settings.rpc_address
         self._rpc_server = await ports.network.serve_rpc(listen.host, listen.port, self.rpc.handlers())
-        bound = settings.kafka_address
-        self._listener = await self.server.start(bound.host, bound.port)
-        advertised = settings.advertised_kafka(Address((self._listener.host, self._listener.port)))
+        bound = await self.server.start_all(settings.kafka_addresses)
+        advertised, *further = settings.advertised_kafka(bound).items()
         record = NodeRecord(
-            self.node_id, "coordinator", advertised.host, advertised.port,
+            self.node_id, "coordinator", *advertised[1],
             str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
             rack=settings.broker_rack or "", identity=identity,
+            listeners=tuple((name, *address) for name, address in further),
         )
         registration = self.registration = await register(
             ports.metadata, view.keys, record, random=ports.random, on_lost=self._on_lost,
@@ -122,7 +121,7 @@ class CoordinatorService:
         )
         self.producer_ids.start()
         self._start_shards(registration)
-        log.info("serving", address=str(advertised), rpc=record.rpc_address)
+        log.info("serving", address=str(advertised[1]), rpc=record.rpc_address)
 
     def _start_shards(self, registration: Registration) -> None:
         ports, settings, view = self._ports, self.settings, self.view

@@ -40,7 +40,7 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
             throttle_time_ms=0, error_code=0, error_message=None, endpoint_type=_BROKERS,
             cluster_id="" if cluster is None else cluster.cluster_id,
             controller_id=node_id,
-            brokers=[_broker(view, node) for node in client_nodes(view)],
+            brokers=[_broker(view, node, ctx.listener) for node in client_nodes(view)],
             authorized_operations=None,
         )
         allocators = [node for node in view.nodes("pid") if node.rpc_address]
@@ -54,9 +54,9 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
     table.on(ApiKey.DESCRIBE_CLUSTER, handle)
 
 
-def _broker(view: ClusterView, node: Node) -> Any:
-    entry = _Broker(
-        broker_id=node.node_id, host=node.host, port=node.port, rack=node.record.rack or None, is_fenced=False)
+def _broker(view: ClusterView, node: Node, listener: str) -> Any:
+    host, port = node.address(listener)
+    entry = _Broker(broker_id=node.node_id, host=host, port=port, rack=node.record.rack or None, is_fenced=False)
     if node.rpc_address:
         set_unknown_tag(entry, NODE_RPC_TAG, node.rpc_address.encode())
     standing = node.record.standing or ("draining" if view.is_draining(node.node_id) else "")

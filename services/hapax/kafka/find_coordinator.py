@@ -21,6 +21,7 @@ _Coordinator = FindCoordinatorResponse.Coordinator
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+_NOWHERE: Final = ("", -1)
 _OWNER_S: Final = 3.0
 """How long a request waits for its shards to get owners, instead of sending the client away."""
 
@@ -42,15 +43,15 @@ class FindCoordinatorApi:
             return FindCoordinatorResponse(
                 throttle_time_ms=0,
                 coordinators=[
-                    _coordinator(key, await self._find(key, key_type, deadline)) for key in request.coordinator_keys],
+                    _coordinator(key, await self._find(key, key_type, deadline), ctx.listener)
+                    for key in request.coordinator_keys],
             )
         found = await self._find(request.key, key_type, deadline)
         node = found.node
+        host, port = _NOWHERE if node is None else node.address(ctx.listener)
         return FindCoordinatorResponse(
             throttle_time_ms=0, error_code=found.code, error_message=found.reason,
-            node_id=-1 if node is None else node.node_id,
-            host="" if node is None else node.host,
-            port=-1 if node is None else node.port,
+            node_id=-1 if node is None else node.node_id, host=host, port=port,
         )
 
     async def _find(self, key: str, key_type: int, deadline: float) -> _Found:
@@ -75,13 +76,12 @@ class FindCoordinatorApi:
         return _Found(owner, ErrorCode.NONE, None)
 
 
-def _coordinator(key: str, found: _Found) -> Any:
+def _coordinator(key: str, found: _Found, listener: str) -> Any:
     node = found.node
+    host, port = _NOWHERE if node is None else node.address(listener)
     return _Coordinator(
         key=key, error_code=found.code, error_message=found.reason,
-        node_id=-1 if node is None else node.node_id,
-        host="" if node is None else node.host,
-        port=-1 if node is None else node.port,
+        node_id=-1 if node is None else node.node_id, host=host, port=port,
     )
 
 

@@ -52,7 +52,7 @@ class MetadataApi:
         self._administration = administration
         self._auto_create = auto_create
         self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
-        self._answers: dict[tuple[int, bytes], tuple[bytes, ...]] = {}
+        self._answers: dict[tuple[int, str, bytes], tuple[bytes, ...]] = {}
         self._answers_revision = -1
 
     def handle(self, ctx: RequestContext, body: memoryview) -> tuple[bytes, ...] | Awaitable[tuple[bytes, ...]]:
@@ -61,29 +61,31 @@ class MetadataApi:
         if self._answers_revision != self._view.revision:
             self._answers.clear()
             self._answers_revision = self._view.revision
-        key = (version, bytes(body))
+        key = (version, ctx.listener, bytes(body))
         answer = self._answers.get(key)
         if answer is not None:
             return answer
         request = ctx.api.decode(body, version)
         wanted = request.topics
         if wanted is None or (version == 0 and not wanted):
-            response = self._response([self._known(topic) for topic in self._view.topics()])
+            response = self._response(ctx, [self._known(topic) for topic in self._view.topics()])
         else:
             if self._auto_create and (version < 4 or request.allow_auto_topic_creation):
                 missing = [entry.name for entry in wanted if self._creatable(entry.name)]
                 if missing:
-                    return self._create_and_answer(version, wanted, missing)
-            response = self._response([self._topic(entry, {}) for entry in wanted])
+                    return self._create_and_answer(ctx, wanted, missing)
+            response = self._response(ctx, [self._topic(entry, {}) for entry in wanted])
         answer = (bytes(response.encode(version=version)),)
         if len(self._answers) < _KEPT_ANSWERS and len(body) <= _KEPT_REQUEST_BYTES:
             self._answers[key] = answer
         return answer
 
-    async def _create_and_answer(self, version: int, wanted: list[Any], missing: list[str]) -> tuple[bytes, ...]:
+    async def _create_and_answer(
+        self, ctx: RequestContext, wanted: list[Any], missing: list[str]
+    ) -> tuple[bytes, ...]:
         refused = await self._create(missing)
-        response = self._response([self._topic(entry, refused) for entry in wanted])
-        return (bytes(response.encode(version=version)),)
+        response = self._response(ctx, [self._topic(entry, refused) for entry in wanted])
+        return (bytes(response.encode(version=ctx.api_version)),)
 
     def _topic(self, entry: Any, refused: Mapping[str, ErrorCode]) -> Any:
         return self._by_id(entry.topic_id) if entry.name is None else self._by_name(entry.name, refused)
@@ -140,13 +142,17 @@ class MetadataApi:
 
     # --- encoding ---------------------------------------------------------------------------------------------
 
-    def _response(self, topics: list[Any]) -> Any:
+    def _response(self, ctx: RequestContext, topics: list[Any]) -> Any:
+        """A client is told the addresses that lead to the nodes by the listener that it came by."""
         cluster = self._view.cluster
+        listed = [
+            (node, *node.address(ctx.listener))
+            for node in (*client_nodes(self._view), *self._view.departed_coordinators(LISTED_AFTER_S))]
         return MetadataResponse(
             throttle_time_ms=0,
             brokers=[
-                _Broker(node_id=node.node_id, host=node.host, port=node.port, rack=node.record.rack or None)
-                for node in (*client_nodes(self._view), *self._view.departed_coordinators(LISTED_AFTER_S))
+                _Broker(node_id=node.node_id, host=host, port=port, rack=node.record.rack or None)
+                for node, host, port in listed
             ],
             cluster_id=None if cluster is None else cluster.cluster_id,
             controller_id=self._node_id,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, RequestContext
 from hapax.runtime import telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network
+from hapax.runtime.settings import PLAINTEXT, Address
 
 log = telemetry.logger("listener")
 
@@ -49,21 +51,30 @@ class KafkaServer:
         self.sessions: set[Session] = set()
         self._waiting: deque[Session] = deque()
         self._network = network
-        self._listener: FrameListener | None = None
+        self._listeners: list[FrameListener] = []
         self.complain = Incidents(log, asyncio.get_running_loop().time)
         self.refused = 0
         if metrics is not None:
             self._observe(metrics)
 
-    async def start(self, host: str, port: int) -> FrameListener:
-        """Port 0 picks a free one. Raises OSError where the address is taken."""
-        self._listener = await self._network.listen(host, port, self._accept, self.limits.frames)
-        return self._listener
+    async def start(self, host: str, port: int, name: str = PLAINTEXT) -> FrameListener:
+        """One listener; port 0 picks a free one. Raises OSError where the address is taken."""
+        listener = await self._network.listen(host, port, partial(self._accept, listener=name), self.limits.frames)
+        self._listeners.append(listener)
+        return listener
+
+    async def start_all(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
+        """Every listener by its name; where each is bound."""
+        bound = {}
+        for name, address in addresses.items():
+            listener = await self.start(address.host, address.port, name)
+            bound[name] = Address((listener.host, listener.port))
+        return bound
 
     async def close(self) -> None:
         """Accepts no more requests; queued answers leave first."""
-        if self._listener is not None:
-            await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
 
     def _observe(self, metrics: telemetry.Metrics) -> None:
         metrics.observe(
@@ -75,8 +86,8 @@ class KafkaServer:
         metrics.observe(
             "request_bytes_in_flight", "Bytes of requests without an answer.", lambda: [((), self.bytes_in_flight)])
 
-    def _accept(self, connection: FrameConnection) -> Session:
-        session = Session(self, connection)
+    def _accept(self, connection: FrameConnection, listener: str = PLAINTEXT) -> Session:
+        session = Session(self, connection, listener)
         self.sessions.add(session)
         return session
 
@@ -92,10 +103,11 @@ class KafkaServer:
 class Session:
     """One client connection: decodes headers, keeps the answers' order, bounds what is in flight."""
 
-    __slots__ = ("_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection")
+    __slots__ = ("_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection", "listener")
 
-    def __init__(self, server: KafkaServer, connection: FrameConnection) -> None:
+    def __init__(self, server: KafkaServer, connection: FrameConnection, listener: str = PLAINTEXT) -> None:
         self.connection = connection
+        self.listener = listener
         self.closed = False
         self._server = server
         self._order: deque[RequestContext] = deque()  # requests without an answer on its way, oldest first

@@ -65,6 +65,11 @@ class RequestContext:
         return self.session.connection
 
     @property
+    def listener(self) -> str:
+        """The name of the listener that the connection came by."""
+        return self.session.listener
+
+    @property
     def closed(self) -> bool:
         """The connection is gone: nobody will read the answer. State changes must be finished all the same."""
         return self.session.closed

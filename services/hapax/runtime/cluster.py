@@ -85,6 +85,13 @@ class Node:
     def port(self) -> int:
         return self.record.port
 
+    def address(self, listener: str) -> tuple[str, int]:
+        """Host and port for a client that came by this listener; those of the nodes' own where there is no other."""
+        for name, host, port in self.record.listeners:
+            if name == listener:
+                return host, port
+        return self.record.host, self.record.port
+
     @property
     def rpc_address(self) -> str:
         return self.record.rpc_address

@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 from hapax.core.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 
 ENVIRONMENT_PREFIX: Final = "HAPAX_"
+PLAINTEXT: Final = "PLAINTEXT"
+_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,30}")
 
 _NOT_SETTINGS: Final = re.compile(
     # Kubernetes describes every service to every pod; the rest are switches of the tests and of the set-up.
@@ -57,12 +60,30 @@ class Address(tuple[str, int]):
     def parse(cls, text: str) -> Address:
         """Accepts `host:port`, `[v6]:port` and Kafka's `PLAINTEXT://host:port`. Raises ValueError."""
         protocol, separator, rest = text.strip().rpartition("://")
-        if separator and protocol.upper() != "PLAINTEXT":
+        if separator and protocol.upper() != PLAINTEXT:
             raise ValueError(f"listener protocol {protocol!r} is not supported, only PLAINTEXT")
         host, colon, port = rest.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
             raise ValueError(f"{text!r} is not host:port")
         return cls((host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)))
+
+
+def parse_listeners(text: str, node_id: int = 0) -> dict[str, Address]:
+    """By name, the nodes' own first. Raises ValueError."""
+    found: dict[str, Address] = {}
+    for part in text.split(","):
+        name, separator, rest = part.strip().rpartition("://")
+        name = name.upper() if separator else PLAINTEXT
+        if name in _PROTOCOLS:
+            raise ValueError(f"listener protocol {name!r} is not supported, only PLAINTEXT")
+        if not _LISTENER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a listener")
+        if name in found:
+            raise ValueError(f"two listeners are named {name}")
+        address, plus, _ = rest.partition("+node.id")
+        parsed = Address.parse(address)
+        found[name] = Address((parsed.host, parsed.port + node_id)) if plus else parsed
+    return found
 
 
 class Between(NamedTuple):
@@ -101,9 +122,11 @@ class Settings:
     broker_rack: str | None = None
     """Rack of this node, for placement."""
     listeners: str = "PLAINTEXT://127.0.0.1:9092"
-    """Where the Kafka listener binds. Port 0 picks a free one."""
+    """Where the Kafka listener binds; port 0 picks a free one. More than one with commas between them, each with a name
+    of its own: `PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095`. The first is the nodes' own."""
     advertised_listeners: str | None = None
-    """What clients are told to connect to; default: where the listener is bound."""
+    """What clients are told to connect to, by the name of the listener that they came by; default: where it is bound.
+    A port may be `30000+node.id`, the sum."""
     rpc_listen: str = "127.0.0.1:0"
     """Where calls between services are served."""
     rpc_advertised: str | None = None
@@ -271,8 +294,9 @@ class Settings:
     # --- views ---
 
     @property
-    def kafka_address(self) -> Address:
-        return Address.parse(self.listeners)
+    def kafka_addresses(self) -> dict[str, Address]:
+        """Where each Kafka listener binds, by its name; the nodes' own first."""
+        return parse_listeners(self.listeners)
 
     @property
     def rpc_address(self) -> Address:
@@ -286,9 +310,13 @@ class Settings:
     def etcd_addresses(self) -> list[Address]:
         return [Address.parse(endpoint.removeprefix("http://")) for endpoint in self.etcd_endpoints.split(",")]
 
-    def advertised_kafka(self, bound: Address) -> Address:
-        """What clients are told: advertised.listeners, or where the listener is bound (`bound` has the real port)."""
-        return _advertised(self.advertised_listeners, bound)
+    def advertised_kafka(self, bound: Mapping[str, Address]) -> dict[str, Address]:
+        """What clients are told, by listener: advertised.listeners, or where it is bound (`bound`: the real ports)."""
+        told = {} if self.advertised_listeners is None else parse_listeners(self.advertised_listeners, self.node_id)
+        return {
+            name: Address((told[name].host, told[name].port or address.port)) if name in told else address
+            for name, address in bound.items()
+        }
 
     def advertised_rpc(self, bound: Address) -> Address:
         return _advertised(self.rpc_advertised, bound)
@@ -467,7 +495,11 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
                 faults[name] = f"{name}={text} ({source}): {error}"
     if faults:
         raise SettingsError("\n".join(faults.values()))
-    return replace(base, **values)
+    made = replace(base, **values)
+    nowhere = set(parse_listeners(made.advertised_listeners or made.listeners)) - set(made.kafka_addresses)
+    if nowhere:
+        raise SettingsError(f"advertised.listeners names {', '.join(sorted(nowhere))}, and listeners does not")
+    return made
 
 
 @lru_cache(maxsize=1)
@@ -511,8 +543,8 @@ def _endpoints(text: str) -> None:
         Address.parse(endpoint.removeprefix("http://"))
 
 
-_ADDRESSES: Final = {
-    "listeners": Address.parse, "advertised_listeners": Address.parse, "rpc_listen": Address.parse,
+_ADDRESSES: Final[Mapping[str, Callable[[str], object]]] = {
+    "listeners": parse_listeners, "advertised_listeners": parse_listeners, "rpc_listen": Address.parse,
     "rpc_advertised": Address.parse, "http_listen": Address.parse, "etcd_endpoints": _endpoints,
 }  # fmt: skip
 """Settings whose text must be an address."""

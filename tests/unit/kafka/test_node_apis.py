@@ -54,10 +54,11 @@ class Node:
         table = node_table(NodeId(7), self.view, ports.network, **self._options)
         register_other_roles(table)
         self._names = {api.key: api for api in table.advertised()}
-        self._session = KafkaServer(ports.network, table)._accept(self)
+        server = KafkaServer(ports.network, table)
+        self._sessions = {name: server._accept(self, name) for name in ("PLAINTEXT", "EXTERNAL")}
 
-    async def ask(self, name: str, version: int, **fields: Any) -> Any:
-        """Encodes, hands the frame over inside the node's process, decodes what is sent back."""
+    async def ask(self, name: str, version: int, *, by: str = "PLAINTEXT", **fields: Any) -> Any:
+        """By the listener `by`: encodes, hands the frame over inside the node's process, decodes what is sent back."""
         request = getattr(messages, f"{name}Request")(**fields)
         api = next(api for api in self._names.values() if api.name == name)
         flexible = version >= api.first_flexible
@@ -65,7 +66,7 @@ class Node:
         frame += bytes(request.encode(version=version))
 
         async def inside() -> bytes:
-            self._session.on_frame(memoryview(frame))
+            self._sessions[by].on_frame(memoryview(frame))
             return await self._answers.get()
 
         answer = await self._world.inside(self._process, inside())
@@ -120,6 +121,29 @@ async def metadata(node: Node, *names: str, version: int = 12, create: bool = Fa
 
 
 # --- Metadata -----------------------------------------------------------------------------------------------------
+
+
+def test_clients_are_told_the_addresses_of_the_listener_that_they_came_by() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.controller()
+        await world.broker(0, listeners=(("EXTERNAL", "outside", 30_000),))
+        await world.broker(1)  # it has the nodes' own listener only
+        await world.coordinator(100, listeners=(("EXTERNAL", "outside", 30_100),))
+        node = await Node(world).start()
+        inside = {0: 9000, 1: 9001, 100: 9100}
+        for by, ports in (("PLAINTEXT", inside), ("EXTERNAL", {**inside, 0: 30_000, 100: 30_100})):
+            for _ in range(2):  # the second answer is a kept one
+                answer = await node.ask("Metadata", 12, by=by, topics=[], allow_auto_topic_creation=False)
+                assert {each.node_id: each.port for each in answer.brokers} == ports
+                assert (answer.brokers[0].host == "outside") == (by == "EXTERNAL")
+            described = await node.ask("DescribeCluster", 1, by=by, endpoint_type=1)
+            assert {each.broker_id: each.port for each in described.brokers} == ports
+            found = await node.ask("FindCoordinator", 4, by=by, key_type=TXN, coordinator_keys=["a"])
+            assert found.coordinators[0].port == ports[100]
+            found = await node.ask("FindCoordinator", 3, by=by, key_type=TXN, key="a")
+            assert (found.host, found.port) == ("outside" if by == "EXTERNAL" else "127.0.0.1", ports[100])
+
+    run(scenario)
 
 
 def test_metadata_names_nodes_leaders_and_itself_for_administration() -> None:

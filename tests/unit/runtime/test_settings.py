@@ -112,7 +112,27 @@ def test_addresses(text: str, host: str, port: int) -> None:
 
 def test_an_advertised_port_0_is_the_bound_one() -> None:
     settings = load(["advertised.listeners=broker.example:0"], environment={})
-    assert str(settings.advertised_kafka(Address(("0.0.0.0", 41)))) == "broker.example:41"
+    assert settings.advertised_kafka({"PLAINTEXT": Address(("0.0.0.0", 41))}) == {
+        "PLAINTEXT": Address(("broker.example", 41))}
+
+
+def test_each_listener_has_its_own_advertised_address() -> None:
+    settings = load([
+        "node.id=101", "listeners=PLAINTEXT://:9092,external://:9095,LAST://:9096",
+        "advertised.listeners=PLAINTEXT://inside:9092,EXTERNAL://outside:30000+node.id"], environment={})
+    assert list(settings.kafka_addresses) == ["PLAINTEXT", "EXTERNAL", "LAST"]
+    assert settings.advertised_kafka(settings.kafka_addresses) == {
+        "PLAINTEXT": ("inside", 9092), "EXTERNAL": ("outside", 30101), "LAST": ("0.0.0.0", 9096)}
+
+
+@pytest.mark.parametrize(("setting", "sentence"), [
+    ("listeners=SSL://:9092", "only PLAINTEXT"), ("listeners=:1,:2", "two listeners are named PLAINTEXT"),
+    ("listeners=a b://:1", "no name of a listener"),
+    ("advertised.listeners=EXTERNAL://a:1", "names EXTERNAL, and listeners does not"),
+])
+def test_bad_listeners_are_refused(setting: str, sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        load([setting], environment={})
 
 
 def test_every_setting_is_documented() -> None:
