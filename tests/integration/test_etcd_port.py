@@ -324,3 +324,23 @@ async def test_a_frozen_member_costs_one_time_out_not_for_ever(shared_etcd: Etcd
         assert kv is None or kv.value == b"x"  # the outcome was unknown, and either is possible
     finally:
         await store.close()
+
+
+async def test_a_watch_soon_leaves_a_member_that_stands_still(shared_etcd: EtcdProcess) -> None:
+    """No connection ends, and nothing comes: whoever watches has to ask."""
+    store = EtcdStore([shared_etcd.endpoint, "127.0.0.1:1"], timeout_s=30)
+    try:
+        await put(store, "a")
+        watch = store.watch(PREFIX, 1)
+        await anext(watch)
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(2.5)
+        assert not waiting.done(), "a member that answers is not left"
+        shared_etcd.freeze()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(MetadataUnavailable):
+            await waiting
+        assert asyncio.get_running_loop().time() - began < 6.0, "well before gRPC's pings would tell"
+    finally:
+        shared_etcd.thaw()
+        await store.close()

@@ -41,6 +41,11 @@ MAX_TXN_OPERATIONS: Final = 128
 _PAGE: Final = 5_000
 """Keys per Range call of `list`: a response stays far below gRPC's and etcd's size limits."""
 _PAUSE_S: Final = 0.05
+_ASK_AFTER_S: Final = 1.0
+_ANSWER_S: Final = 1.0
+"""A watch on which nothing has come for the one asks its member for a sign of life, and waits for it for the other: a
+member whose machine stands still or cannot be reached ends no connection, and gRPC's own pings must be seldom."""
+_SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=b"\0", serializable=True, count_only=True)
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -180,7 +185,7 @@ class EtcdStore:
                     raise MetadataUnavailable(f"watch of {prefix} was cancelled: {response.cancel_reason}")
                 if response.events:
                     yield [_watch_event(event) for event in response.events]
-                response = await call.read()
+                response = await self._heard(endpoint, call)
             raise MetadataUnavailable(f"watch of {prefix}: the stream ended ({await call.details()})")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._turn_from(endpoint)
@@ -190,6 +195,18 @@ class EtcdStore:
             raise MetadataUnavailable(f"watch of {prefix}: not created in {self._timeout_s} s") from error
         finally:
             call.cancel()
+
+    async def _heard(self, endpoint: _Endpoint, call: Any) -> Any:
+        """The next response of a watch. Raises AioRpcError where the member is gone and another one may be there."""
+        if len(self._addresses) == 1:
+            return await call.read()
+        reading = asyncio.ensure_future(call.read())
+        try:
+            while not (await asyncio.wait([reading], timeout=_ASK_AFTER_S))[0]:
+                await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S)
+            return reading.result()
+        finally:
+            reading.cancel()
 
     async def close(self) -> None:
         for endpoint in self._endpoints:
