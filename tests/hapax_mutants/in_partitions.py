@@ -9,6 +9,44 @@ MACHINE = "core/partition.py"
 
 MUTANTS = (
     Mutant(
+        "a replica copies over what its leader has compacted", "rule 5: a new replica copies the leader's producer snapshot",
+        "broker/inheritance.py",
+        "        return header.base_offset != expected or header.record_count <= header.last_offset_delta\n",
+        "        return False\n",
+        (unit("broker/test_inheritance.py"), sim()),
+    ),
+    Mutant(
+        "what is inherited never counts", "rule 5: a new replica copies the leader's producer snapshot",
+        "broker/inheritance.py",
+        "            machine.adopt(inherited.snapshot)\n",
+        "            pass\n",
+        (unit("broker/test_inheritance.py"),),
+    ),
+    Mutant(
+        "what a former leader handed out counts under the next one", "rule 5", "broker/inheritance.py",
+        "        return inherited.leader_epoch != leader_epoch\n",
+        "        return False\n",
+        (unit("broker/test_inheritance.py"),),
+    ),
+    Mutant(
+        "a replica joins before it knows the producers", "rule 5", "core/replication.py",
+        "max(high_watermark, self.epoch_start, follower.handed_end)",
+        "max(high_watermark, self.epoch_start)",
+        (unit("core/test_replication.py"), unit("broker/test_inheritance.py")),
+    ),
+    Mutant(
+        "compaction overtakes a replica unnoticed", "rule 5", "core/replication.py",
+        "        return not follower.overtaken or offset >= follower.handed_end\n",
+        "        return True\n",
+        (unit("core/test_replication.py"),),
+    ),
+    Mutant(
+        "a log whose snapshots are lost counts as whole", "rule 5", "broker/replica.py",
+        "    replica.inheritance.lacking = recovery.incomplete and replica.inheritance.inherited is None\n",
+        "",
+        (unit("broker/test_inheritance.py"),),
+    ),
+    Mutant(
         "a duplicate is appended again", "idempotence", MACHINE,
         "if entry.last_sequence == last and entry.delta == delta:",
         "if entry.last_sequence == last and entry.delta == delta:\n                    return None\n                if False:",

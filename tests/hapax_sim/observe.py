@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,8 +84,6 @@ def producer_states(cluster: SimCluster) -> dict[str, list[tuple[int, int, str]]
     for node, replica in replicas_of(cluster):
         machine = replica.machine
         views = machine.describe_producers()
-        if replica.internal:  # a replay of what compaction left counts fewer; nobody resumes by these counts
-            views = [dataclasses.replace(view, record_count=0, txn_record_count=0) for view in views]
         producers = [str(view) for view in views]
         opened = [str(transaction) for transaction in machine.open_transactions()]
         state = [*producers, *opened, f"{machine.shard_epoch} {sorted(machine.marker_epochs.items())}"]

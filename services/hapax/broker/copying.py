@@ -2,31 +2,34 @@
 
 Batches are appended byte for byte and replayed into the same machine as the leader's, so that either can lead. What
 the leader does not have is cut (KIP-101, KIP-595), and the machine is rebuilt from the newest snapshot below the cut.
-A replica that lacks what the leader has already deleted begins anew at the leader's log start; the producers it can
-no longer learn of from the log it inherits as a snapshot of the leader's (rule 5).
+A replica that lacks what the leader has already removed or compacted begins anew at the leader's log start; the
+producers it can no longer learn of from the log it inherits as a snapshot of the leader's (rule 5), which takes the
+place of what it has replayed when the copy comes to its offset. Until then it counts as having synced nothing where
+that could make it a leader: see `core.replication`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from hapax.broker.inheritance import Inherited
+from hapax.broker.replica import Replica
 from hapax.codec.batch import check_batch, iterate_batches
 from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
 from hapax.runtime import telemetry
-from hapax.runtime.log.layout import INHERITED, SNAPSHOT, encode_inherited, offset_name
+from hapax.runtime.log.durable import sync_folder
+from hapax.runtime.log.layout import BEGINS_ANEW, INHERITED, SNAPSHOT, encode_inherited, offset_name
 from hapax.runtime.log.recovery import read_newest_snapshot, replay_again
-
-if TYPE_CHECKING:
-    from hapax.broker.replica import Replica
+from hapax.runtime.registration import Registration
 
 log = telemetry.logger("copying")
 
 
-class Inheritance(NamedTuple):
+class Handed(NamedTuple):
     """A leader's answer to FetchSnapshot."""
 
     offset: int
@@ -43,8 +46,12 @@ class Lost(NamedTuple):
     leader_epoch: int
 
 
-FetchSnapshot = Callable[["Replica", NodeId, int], Awaitable[Inheritance]]
-"""(replica, leader, leader epoch). Raises Refusal."""
+FetchSnapshot = Callable[[Replica, NodeId, int, Registration], Awaitable[Handed]]
+"""(replica, leader, leader epoch, this node's registration). Raises Refusal."""
+
+
+class Overtaken(Exception):
+    """The leader has compacted what comes next."""
 
 
 class Source(Protocol):
@@ -99,7 +106,7 @@ class Copying:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def append(self, records: memoryview) -> None:
-        """Appends what the leader sent. Raises Refusal (what is there is no log of this leader), OSError."""
+        """Appends what the leader sent. Raises Refusal (what is there is no log of this leader), Overtaken, OSError."""
         replica = self.replica
         machine, segment_log = replica.machine, replica.log
         known_epoch = machine.leader_epochs.latest
@@ -119,6 +126,8 @@ class Copying:
                         f"a batch at {header.base_offset} of leader epoch {header.leader_epoch} after "
                         f"{machine.log_end_offset} of {machine.leader_epochs.latest}",
                     )
+                if replica.inheritance.is_overtaken(header):
+                    raise Overtaken
                 segment_log.append(batch, header.base_offset, header.last_offset, header.max_timestamp)
                 replica.replay(header, batch, 0)
                 machine = replica.machine
@@ -133,19 +142,15 @@ class Copying:
         self.leader_high_watermark = high_watermark
         machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))
         if log_start_offset > machine.log_start_offset and log_start_offset <= machine.log_end_offset:
-            if self.replica.log.drop_below(log_start_offset):
-                log.info(
-                    "removed what the leader has removed", partition=self.replica.name,
-                    log_start_offset=log_start_offset,
-                )
             machine.advance_log_start(log_start_offset)
+            self.replica.drop_removed()
 
     # --- cut --------------------------------------------------------------------------------------------------------
 
     def begin(
         self, work: Coroutine[Any, Any, Lost | None], done: Callable[[Lost | None, BaseException | None], None]
     ) -> None:
-        """Runs `truncate` or `begin_anew`; `done` hears of its outcome unless the copying has ended meanwhile."""
+        """Runs `truncate` or `inherit`; `done` hears of its outcome unless the copying has ended meanwhile."""
         self.busy = True
 
         def finished(task: asyncio.Task[Lost | None]) -> None:
@@ -171,10 +176,15 @@ class Copying:
         own_epoch, own_end = machine.leader_epochs.end_offset_of(epoch, machine.log_end_offset)
         cut = end if own_end < 0 else min(own_end, end) if own_epoch == epoch else own_end
         cut = min(cut, machine.log_end_offset)
-        if cut < machine.log_start_offset or (replica.inherited is not None and cut < replica.inherited.offset):
+        inherited = replica.inheritance.inherited
+        if cut < machine.log_start_offset or (
+            inherited is not None and cut < inherited.offset <= machine.log_end_offset
+        ):
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"cut at {cut} of a log from {machine.log_start_offset}")
         former_end, committed = machine.log_end_offset, machine.high_watermark
         await replica.keeping.stop()
+        if cut < committed and replica.log.config.compact:
+            replica.inheritance.lacking = True  # what was compacted is told of by snapshots of later
         try:
             await self._rebuild(cut)
         finally:
@@ -200,35 +210,54 @@ class Copying:
                 segment_log.truncate_to(cut)
         else:
             replica.machine.truncate_to(cut, None)
+            replica.inheritance.lacking |= segment_log.start_offset > 0
         await replay_again(segment_log, replica.machine.log_end_offset, replica.replay)
         replica.machine.log_end_offset = cut
         replica.copied(new_epoch=True)
 
-    async def begin_anew(self, fetch_snapshot: FetchSnapshot) -> Lost | None:
-        """Forgets everything, and begins at the leader's log start with its producers. Raises Refusal, OSError,
-        SyncFailed."""
+    async def inherit(self, asked: Awaitable[Handed], *, anew: bool) -> Lost | None:
+        """Takes the leader's producers, and the log from its start again (`anew`) or from where it ends here, as far
+        as it is known to be the leader's. Raises Refusal, OSError, SyncFailed."""
         replica = self.replica
-        inheritance = await fetch_snapshot(replica, self.leader, self.leader_epoch)
+        handed = await asked
         if self.ended:
             return None
-        start = inheritance.log_start_offset
-        inherited = decode_snapshot(inheritance.snapshot, inheritance.offset)
+        inherited = Inherited(self.leader_epoch, decode_snapshot(handed.snapshot, handed.offset))
+        former_end = replica.machine.log_end_offset
         await replica.keeping.stop()
         try:
+            if anew or former_end > inherited.offset:
+                await self._begin_at(handed.log_start_offset)
             await replica.shared.disk.write_atomically(
-                f"{replica.log.folder}/{INHERITED}", encode_inherited(inheritance.offset, inheritance.snapshot))
-            former_end = replica.machine.log_end_offset
-            replica.log.restart_at(start)
-            replica.restore(None, start, start, (), ())
-            replica.inherited = inherited
+                f"{replica.log.folder}/{INHERITED}",
+                encode_inherited(inherited.offset, inherited.leader_epoch, handed.snapshot),
+            )
+            replica.inheritance.take(inherited)
+            await self._is_begun()
             replica.copied(new_epoch=True)
         finally:
             replica.keeping.resume()
         log.info(
-            "begins anew with the leader's producers", partition=replica.name, log_start_offset=start,
-            former_end_offset=former_end, producers_as_of=inheritance.offset,
+            "takes the leader's producers", partition=replica.name, from_offset=replica.machine.log_end_offset,
+            former_end_offset=former_end, producers_as_of=inherited.offset,
         )
         return None
+
+    async def _begin_at(self, start: int) -> None:
+        """Removes everything. A crash before `_is_begun` leaves a folder that is made anew at the next start."""
+        replica = self.replica
+        await replica.shared.disk.write_atomically(f"{replica.log.folder}/{BEGINS_ANEW}", b"")
+        replica.inheritance.inherited = None
+        replica.log.restart_at(start)
+        replica.restore(None, start, start, (), ())
+        replica.inheritance.lacking = start > 0
+        await replica.log.sync_names()
+
+    async def _is_begun(self) -> None:
+        disk, folder = self.replica.shared.disk, self.replica.log.folder
+        if disk.exists(f"{folder}/{BEGINS_ANEW}"):
+            disk.remove(f"{folder}/{BEGINS_ANEW}")
+            await sync_folder(disk, folder)
 
     def stop(self) -> None:
         """Nothing is appended any more. What is at work in the log goes on to its end: see `busy`."""

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from hapax.broker.copying import Copying, FetchSnapshot, Lost
+from hapax.broker.copying import Copying, FetchSnapshot, Lost, Overtaken
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
 from hapax.codec.metadata import PartitionRecord
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.replication import UNKNOWN_END
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId
 from hapax.kafka.messages import FetchRequest
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
@@ -208,7 +209,7 @@ class Fetcher:
         self._name(copying)
 
     def synced(self, copying: Copying) -> None:
-        if copying.replica.halted:
+        if copying.replica.halted or copying.reported == UNKNOWN_END:
             return
         if copying.waits_for_disk:
             self._name(copying)
@@ -335,7 +336,7 @@ class Fetcher:
     def _naming(copying: Copying, max_bytes: int) -> Naming:
         replica = copying.replica
         machine = replica.machine
-        copying.reported = replica.durable_end
+        copying.reported = UNKNOWN_END if replica.inheritance.awaited(copying.leader_epoch) else replica.durable_end
         return Naming(
             TopicId(copying.key[0]), copying.key[1], copying.leader_epoch, machine.log_end_offset,
             machine.leader_epochs.latest, machine.log_start_offset, max_bytes, copying.reported,
@@ -371,12 +372,12 @@ class Fetcher:
             copying.named_in = -1
             copying.begin(copying.truncate(*partition.diverging), lambda lost, error: self._done(copying, lost, error))
             return
+        if replica.inheritance.awaited(copying.leader_epoch):
+            self._inherit(copying, anew=replica.log.config.compact)
+            return
         try:
             if partition.records:
                 copying.named_in = -1
-                if replica.must_inherit(partition.log_start_offset, partition.high_watermark):
-                    self._begin_anew(copying)
-                    return
                 if replica.storage_error:
                     self._name_later(copying, self._backoff_max_s)
                     return
@@ -384,6 +385,8 @@ class Fetcher:
                 copying.backoff_s = 0.0
                 self._go_on(copying, len(partition.records))
             copying.heard(partition.high_watermark, partition.log_start_offset)
+        except Overtaken:
+            self._inherit(copying, anew=True)
         except Refusal as refusal:
             log.error("the leader sent what does not fit", partition=replica.name, leader=self.leader, reason=refusal)
             self._name_later(copying, self._backoff_max_s)
@@ -411,24 +414,25 @@ class Fetcher:
     def _refused(self, copying: Copying, error: int) -> None:
         copying.named_in = -1
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._begin_anew(copying)
+            self._inherit(copying, anew=True)
             return
         if error not in _EXPECTED:
             log.warning("a leader refused a fetch", partition=copying.replica.name, leader=self.leader, error=error)
         copying.backoff_s = min(max(_BACKOFF_FIRST_S, 2 * copying.backoff_s), self._backoff_max_s)
         self._name_later(copying, copying.backoff_s * (0.5 + self._around.random.random()))
 
-    def _begin_anew(self, copying: Copying) -> None:
+    def _inherit(self, copying: Copying, *, anew: bool) -> None:
         copying.named_in = -1
-        copying.begin(
-            copying.begin_anew(self._around.fetch_snapshot), lambda lost, error: self._done(copying, lost, error))
+        asked = self._around.fetch_snapshot(
+            copying.replica, copying.leader, copying.leader_epoch, self._registration)
+        copying.begin(copying.inherit(asked, anew=anew), lambda lost, error: self._done(copying, lost, error))
 
     def _done(self, copying: Copying, lost: Lost | None, error: BaseException | None) -> None:
         """The log was cut or begun anew."""
         if isinstance(error, SyncFailed):
             self._around.fatal(error)
         elif isinstance(error, Refusal) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._begin_anew(copying)
+            self._inherit(copying, anew=True)
         elif isinstance(error, Damaged):  # the machine knows half of the log by now
             copying.replica.shared.committer.fatal(f"{error}; exiting, so that recovery cuts the log there")
         elif error is not None:

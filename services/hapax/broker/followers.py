@@ -280,7 +280,8 @@ class Pull:
         if replication is None or self._session.node.node_id not in replication.replicas:
             raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH)  # the follower knows of it earlier than this node
         machine = replica.machine
-        if named.offset < machine.log_start_offset:
+        node_id, now_ms = self._session.node.node_id, replica.shared.clock.monotonic_ms()
+        if named.offset < machine.log_start_offset or not replication.asked(node_id, named.offset, now_ms):
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
         if named.last_fetched_epoch >= 0:
             self._diverging = diverging(replica, named.last_fetched_epoch, named.offset)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.partition import PartitionSnapshot
 from hapax.runtime import telemetry
-from hapax.runtime.log.compaction import Compacted, Rules, compact
+from hapax.runtime.log.compaction import Compacted, Rules, compact, dirty_segments
 from hapax.runtime.log.durable import SyncFailed
-from hapax.runtime.log.layout import INHERITED
 from hapax.runtime.log.soundness import Damaged
 
 if TYPE_CHECKING:
@@ -69,10 +68,7 @@ class Housekeeping:
         segment_log.write_leader_epochs(self._replica.machine.leader_epochs.entries())
         segment_log.committed_offset = self._replica.machine.high_watermark
         await segment_log.checkpoint(snapshot.offset, encoder.result())
-        inherited = self._replica.inherited
-        if inherited is not None and snapshot.offset >= inherited.offset:
-            segment_log.disk.remove(f"{segment_log.folder}/{INHERITED}")
-            self._replica.inherited = None
+        self._replica.checkpointed()
 
     async def last_checkpoint(self) -> None:
         """After `stop`: the next start needs no scan. Raises SyncFailed, OSError."""
@@ -91,6 +87,12 @@ class Housekeeping:
             self._checkpoint_due = False
             self.begin_checkpoint()
 
+    async def end_compaction(self) -> None:
+        """Returns when no run is at work any more; another may begin."""
+        if self._compaction is not None:
+            self._compaction.cancel()
+            await asyncio.gather(self._compaction, return_exceptions=True)
+
     async def rest(self) -> None:
         """Returns when what is at work has ended."""
         if self._compaction is not None:
@@ -101,12 +103,24 @@ class Housekeeping:
     # --- compaction and retention ---------------------------------------------------------------------------------
 
     async def compact(self) -> Compacted | None:
-        """One run of compaction, where it is worth it. Raises OSError, SyncFailed."""
+        """One run of compaction, where it is worth it. Raises OSError, SyncFailed.
+
+        None goes above a snapshot that stays: the log would not tell any more what the snapshot was taken from. And
+        none begins while a replica is catching up, see `core.replication`.
+        """
         machine, segment_log = self._replica.machine, self._replica.log
-        if not segment_log.config.compact or not segment_log.snapshot_offsets or self._stopped:
+        replication, clock = self._replica.replication, self._replica.shared.clock
+        if (
+            not segment_log.config.compact or self._stopped or self._replica.inheritance.inherited is not None
+            or (replication is not None and replication.catching_up(clock.monotonic_ms()))
+        ):
             return None
-        limit = min(machine.last_stable_offset, segment_log.snapshot_offsets[-1])
-        now_ms = self._replica.shared.clock.now_ms()
+        limit = min(machine.last_stable_offset, segment_log.snapshot_below(machine.high_watermark))
+        if not dirty_segments(segment_log, self.compacted_to, limit):
+            return None
+        if replication is not None:
+            replication.compacting()
+        now_ms = clock.now_ms()
         self._compaction = asyncio.get_running_loop().create_task(compact(segment_log, self.compacted_to, Rules(
             limit=limit,
             aborted=machine.aborted_transactions(machine.log_start_offset, limit),
@@ -138,7 +152,8 @@ class Housekeeping:
     def retire(self) -> int:
         """Applies retention; returns the number of segments that went. Raises OSError."""
         replica = self._replica
-        dropped = replica.log.retire(replica.shared.clock.now_ms(), replica.machine.last_stable_offset)
+        dropped = replica.log.retire(
+            replica.shared.clock.now_ms(), replica.machine.last_stable_offset, replica.log.covered)
         if dropped:
             replica.machine.advance_log_start(replica.log.start_offset)
             log.info(

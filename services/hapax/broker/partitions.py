@@ -17,6 +17,7 @@ from hapax.broker.copying import Copying
 from hapax.broker.fetcher import Fetchers
 from hapax.broker.high_watermarks import HighWatermarks
 from hapax.broker.in_sync import InSync
+from hapax.broker.inheritance import Inherited
 from hapax.broker.replica import Replica, Shared, open_replica
 from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
@@ -28,6 +29,7 @@ from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.layout import (
+    BEGINS_ANEW,
     CLEAN_SHUTDOWN,
     INHERITED,
     LOG,
@@ -391,6 +393,9 @@ class PartitionSet:
         partition = assigned.id
         replica = Replica(self.shared, topic.name, partition, self._settings_of(topic), internal=topic.internal)
         known = self._folders.get(partition)
+        if known is not None and self.shared.disk.exists(f"{known}/{BEGINS_ANEW}"):
+            await self._remove(partition, "a half removed replica's")
+            known = None
         if known is None:
             await self._make(replica, topic)
         else:
@@ -405,7 +410,7 @@ class PartitionSet:
                 replica, known, clean=clean, high_watermark=self.high_watermarks.of(name),
                 known_epoch=assigned.record.leader_epoch,
             )
-            if replica.inherited is not None:
+            if replica.inheritance.inherited is not None:
                 replica.copied(new_epoch=False)
             if not recovery.clean:
                 log.info(
@@ -425,8 +430,8 @@ class PartitionSet:
             return
         file = disk.open(path)
         try:
-            offset, snapshot = decode_inherited(file.read(0, file.size()))
-            replica.inherited = decode_snapshot(snapshot, offset)
+            offset, leader_epoch, snapshot = decode_inherited(file.read(0, file.size()))
+            replica.inheritance.take(Inherited(leader_epoch, decode_snapshot(snapshot, offset)))
         except (LayoutError, DamagedSnapshot) as error:
             log.error("what was inherited cannot be read", partition=replica.name, error=error)
         finally:

@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from hapax.broker.commit import Committer
 from hapax.broker.housekeeping import Housekeeping
+from hapax.broker.inheritance import Inheritance
 from hapax.broker.storage import StorageGuard
 from hapax.broker.waiters import Settled, Settles, Waiters
 from hapax.codec.batch import (
@@ -48,7 +49,6 @@ from hapax.core.partition import (
     Duplicate,
     Partition,
 )
-from hapax.core.partition_types import PartitionSnapshot
 from hapax.core.replication import Replication
 from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs, Verification
@@ -170,8 +170,7 @@ class Replica:
         """What the other replicas have, of a partition that is led here. None: there are no others."""
         self.pulls: list[Pulls] = []
         self.copies: Copies | None = None
-        self.inherited: PartitionSnapshot | None = None
-        """The leader's producers as of an offset that the copy has not checkpointed yet (rule 5)."""
+        self.inheritance = Inheritance(self)
         self.halted = False
         """Nothing is asked of its leader: the copy is damaged and will be made anew."""
         self.too_few_in_sync = False
@@ -238,8 +237,8 @@ class Replica:
 
     def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
         """`recovery.State`: the same as live, so that recovery, copying and live operation cannot differ."""
-        if self.inherited is not None and self.machine.log_end_offset <= self.inherited.offset <= header.base_offset:
-            self.machine.adopt(self.inherited)
+        if self.inheritance.inherited is not None:
+            self.inheritance.comes_to(header.base_offset)
         if header.attributes & CONTROL:
             aborted = self.machine.replay_control(header, decode_control(buffer, header, position))
             if aborted is not None:
@@ -256,8 +255,8 @@ class Replica:
         self.fencing = None
         self.serving = True
         self._epoch_begins = self.machine.leader_epochs.latest < leader_epoch
-        if self.inherited is not None and self.machine.log_end_offset < self.inherited.offset:
-            self.inherited = None  # what it describes is not going to happen
+        if self.inheritance.renounce():
+            log.error("leads without knowing all former producers: nobody else could", partition=self.name)
         self.replication = replication
         self.members_changed()
         self.advance(self.durable_end)
@@ -423,12 +422,8 @@ class Replica:
     def copied(self, *, new_epoch: bool) -> None:
         """More has been copied from the leader, or the copy was cut: it becomes durable like what is written here."""
         self.note_recovered()
-        inherited = self.inherited
-        if inherited is not None and self.machine.log_end_offset >= inherited.offset:
-            if self.machine.log_end_offset == inherited.offset:
-                self.machine.adopt(inherited)
-            self.keeping.begin_checkpoint()
-        elif self.log.scan_cost >= self._checkpoint_cost:
+        self.inheritance.comes_to(self.machine.log_end_offset)
+        if self.log.scan_cost >= self._checkpoint_cost or self.inheritance.wants_checkpoint:
             self.keeping.begin_checkpoint()
         if new_epoch:
             self._note_leader_epoch()
@@ -437,11 +432,19 @@ class Replica:
         elif not self.commit_queued:
             self.shared.committer.request(self)
 
-    def must_inherit(self, leader_log_start: int, leader_high_watermark: int) -> bool:
-        """An empty copy must know the leader's producers before it takes records, where those are not all that there
-        ever was: retention may have removed the first ones, and compaction any that are committed."""
-        empty = self.machine.log_end_offset == self.log.start_offset and self.inherited is None
-        return empty and (leader_log_start > 0 or (self.log.config.compact and leader_high_watermark > 0))
+    def drop_removed(self) -> None:
+        """Removes the segments that the leader has removed, once a snapshot says what they said. Raises OSError."""
+        if self.log.drop_below(min(self.machine.log_start_offset, self.log.covered)):
+            log.info(
+                "removed what the leader has removed", partition=self.name,
+                log_start_offset=self.machine.log_start_offset,
+            )
+
+    def checkpointed(self) -> None:
+        """A snapshot was written. Raises OSError."""
+        self.inheritance.checkpointed()
+        if self.copies is not None:
+            self.drop_removed()
 
     def _note_leader_epoch(self) -> None:
         """The first batch of an epoch: the checkpoint file says so from the next sync on."""
@@ -677,4 +680,5 @@ async def open_replica(
         clean=clean, known_epoch=known_epoch,
     )
     replica.opened(segment_log, high_watermark)
+    replica.inheritance.lacking = recovery.incomplete and replica.inheritance.inherited is None
     return recovery

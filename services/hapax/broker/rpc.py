@@ -14,7 +14,7 @@ from hapax.broker.snapshots import Snapshots
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import ProducerView
-from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
+from hapax.core.types import PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.ports import RpcError, RpcHandler
 
@@ -136,9 +136,13 @@ class BrokerRpc:
 
     async def fetch_snapshot(self, payload: bytes) -> bytes:
         request = _decoded(broker_pb2.FetchSnapshotRequest, payload)
+        asking = self._partitions.view.registered(RegistrationEpoch(request.registration_epoch), request.session)
         try:
+            if asking is None:
+                raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the registration that was shown is not a live one")
             replica = self._find(request.partition)
-            response = await self._snapshots.piece(replica, request.leader_epoch, request.offset, request.position)
+            response = await self._snapshots.piece(
+                replica, asking.node_id, request.leader_epoch, request.offset, request.position)
         except Refusal as refusal:
             response = broker_pb2.FetchSnapshotResponse(error=refusal.code, reason=refusal.reason)
         return response.SerializeToString()

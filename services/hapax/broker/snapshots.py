@@ -1,4 +1,8 @@
-"""FetchSnapshot: a leader's producers for a replica that copies the log from its start (rule 5)."""
+"""FetchSnapshot: a leader's producers for a replica whose log does not tell of all of them (rule 5).
+
+Whoever gets them goes on to copy the log up to their offset, so the leader notes that offset: until the replica is
+there it is not in sync, and nothing is compacted under it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from hapax.broker.copying import Inheritance
+from hapax.broker.copying import Handed
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
+from hapax.runtime.registration import Registration
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica
@@ -39,14 +44,14 @@ class Snapshots:
         self._kept: dict[Replica, _Kept] = {}
 
     async def piece(
-        self, replica: Replica, leader_epoch: int, offset: int, position: int
+        self, replica: Replica, asking: NodeId, leader_epoch: int, offset: int, position: int
     ) -> broker_pb2.FetchSnapshotResponse:
-        """Raises Refusal."""
+        """`asking`: the node that `position` goes to. Raises Refusal."""
         if leader_epoch != replica.leader_epoch:
             raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {replica.leader_epoch}")
         kept = self._kept.get(replica)
         if offset < 0:
-            kept = await self._take(replica)
+            kept = await self._take(replica, asking)
         elif kept is None or kept.offset != offset:
             raise Refusal(ErrorCode.SNAPSHOT_NOT_FOUND, "begin again")
         return broker_pb2.FetchSnapshotResponse(
@@ -54,8 +59,11 @@ class Snapshots:
             data=kept.content[position : position + _PIECE],
         )
 
-    async def _take(self, replica: Replica) -> _Kept:
+    async def _take(self, replica: Replica, asking: NodeId) -> _Kept:
+        self._hand(replica, asking)  # from here on no compaction begins
+        await replica.keeping.end_compaction()
         snapshot, log_start = replica.machine.snapshot(), replica.machine.log_start_offset
+        self._hand(replica, asking)
         encoder = SnapshotEncoder(snapshot)
         for _ in encoder:
             await asyncio.sleep(0)
@@ -68,6 +76,12 @@ class Snapshots:
         asyncio.get_running_loop().call_later(_KEPT_S, forget)
         return kept
 
+    @staticmethod
+    def _hand(replica: Replica, asking: NodeId) -> None:
+        replication, now_ms = replica.replication, replica.shared.clock.monotonic_ms()
+        if replication is None or not replication.handed(asking, replica.machine.log_end_offset, now_ms):
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is no replica here")
+
 
 class SnapshotSource:
     """The follower's side; `fetch` is `copying.FetchSnapshot`."""
@@ -76,15 +90,18 @@ class SnapshotSource:
         self._network = network
         self._view = view
 
-    async def fetch(self, replica: Replica, leader: NodeId, leader_epoch: int) -> Inheritance:
-        """Raises Refusal: the leader did not answer, or is none."""
+    async def fetch(
+        self, replica: Replica, leader: NodeId, leader_epoch: int, registration: Registration
+    ) -> Handed:
+        """Raises Refusal: the leader did not answer, or is none. `registration`: this node's."""
         node = self._view.node(leader)
         if node is None or not node.rpc_address:
             raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the leader is not there")
         channel = self._network.rpc_channel(node.rpc_address)
         request = broker_pb2.FetchSnapshotRequest(
             partition=common_pb2.TopicPartition(topic_id=replica.id.topic_id, partition=replica.index),
-            leader_epoch=leader_epoch, offset=-1,
+            leader_epoch=leader_epoch, offset=-1, registration_epoch=registration.epoch,
+            session=registration.record.session,
         )
         content = bytearray()
         while True:
@@ -97,5 +114,5 @@ class SnapshotSource:
                 raise Refusal(ErrorCode(piece.error), piece.reason)
             content += piece.data
             if len(content) >= piece.size or not piece.data:
-                return Inheritance(piece.offset, bytes(content), piece.log_start_offset)
+                return Handed(piece.offset, bytes(content), piece.log_start_offset)
             request.offset, request.position = piece.offset, len(content)

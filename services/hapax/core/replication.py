@@ -6,6 +6,8 @@ The rules everything else follows from:
   set, so an addition counts from the moment its write is sent, for the write may have arrived; a removal counts once
   it is known to be stored, for it may not have.
 * **A replica has what it has synced** (by the durability setting), the leader too. What it fetched says nothing.
+* **A replica that was handed the producers as of an offset has them once it comes there**, and not before (rule 5).
+  Until then nothing may be compacted, or it would miss the ends of transactions whose records it has.
 * **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose.
 
 A proposal is a compare-and-swap on one revision of the partition's record. Its outcome may stay unknown; it is decided
@@ -20,6 +22,8 @@ from typing import Final, NamedTuple
 from hapax.core.types import NodeId, RegistrationEpoch
 
 UNKNOWN_END: Final = -1
+_SILENT_AFTER_MS: Final = 60_000
+"""A replica that has not asked for so long is not waited for."""
 
 
 class Eligible(NamedTuple):
@@ -42,7 +46,9 @@ class Proposal(NamedTuple):
 class Follower:
     """One replica as the leader sees it."""
 
-    __slots__ = ("caught_up_ms", "end", "marked_end", "marked_ms", "registration")
+    __slots__ = (
+        "asked_ms", "caught_up_ms", "end", "handed_end", "marked_end", "marked_ms", "overtaken", "registration",
+    )  # fmt: skip
 
     def __init__(self, log_end: int, now_ms: int) -> None:
         self.registration = RegistrationEpoch(0)
@@ -54,6 +60,12 @@ class Follower:
         self.marked_ms = now_ms
         self.marked_end = log_end
         """The leader's end at the last check that it has passed since: reaching it means having been in sync then."""
+        self.asked_ms = now_ms - _SILENT_AFTER_MS
+        """When it last asked for records, or for the producers."""
+        self.handed_end = UNKNOWN_END
+        """The offset as of which it was given the producers."""
+        self.overtaken = False
+        """What lies below that offset has been compacted since."""
 
 
 class Replication:
@@ -112,6 +124,36 @@ class Replication:
         follower.registration = registration
         follower.end = end
         return True
+
+    def handed(self, node: NodeId, end: int, now_ms: int) -> bool:
+        """A replica is given the producers as of `end`, to copy the log up to there. False: it is none."""
+        follower = self._followers.get(node)
+        if follower is None:
+            return False
+        follower.handed_end, follower.overtaken, follower.asked_ms = end, False, now_ms
+        return True
+
+    def asked(self, node: NodeId, offset: int, now_ms: int) -> bool:
+        """A replica asks for the log from `offset` on. False: compaction has overtaken it below the offset whose
+        producers it was given, and it has to begin anew."""
+        follower = self._followers.get(node)
+        if follower is None:
+            return True
+        follower.asked_ms = now_ms
+        return not follower.overtaken or offset >= follower.handed_end
+
+    def catching_up(self, now_ms: int) -> bool:
+        """A replica is on its way to the in-sync set: compaction waits for it."""
+        return any(
+            (node not in self.isr or follower.end < follower.handed_end)
+            and now_ms - follower.asked_ms < _SILENT_AFTER_MS
+            for node, follower in self._followers.items()
+        )
+
+    def compacting(self) -> None:
+        """What is committed may change from now on."""
+        for follower in self._followers.values():
+            follower.overtaken = follower.handed_end >= 0
 
     def forgot(self, node: NodeId) -> None:
         """It copies no more, and nothing that it said counts: it may be about to lose what it has."""
@@ -189,7 +231,7 @@ class Replication:
 
     def _has_all(self, node: NodeId, high_watermark: int) -> bool:
         follower = self._followers.get(node)
-        return follower is not None and follower.end >= high_watermark and follower.end >= self.epoch_start
+        return follower is not None and follower.end >= max(high_watermark, self.epoch_start, follower.handed_end)
 
     def check_lag(self, log_end: int, now_ms: int, lag_max_ms: int) -> tuple[NodeId, ...]:
         """Members that have not been in sync for replica.lag.time.max.ms. To be called a few times in that time."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hapax.broker.commit import Committer
-from hapax.broker.copying import Inheritance
+from hapax.broker.copying import Handed
 from hapax.broker.fetcher import Fetchers, Surroundings
 from hapax.broker.replica import Replica, Shared, open_replica
 from hapax.broker.storage import StorageGuard
@@ -28,6 +28,7 @@ from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import PARTITION_METADATA, encode_partition_metadata
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.network import TcpNetwork
+from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings
 
 FOLDER = "t-0"
@@ -210,7 +211,7 @@ def batch(
 
 def unfollowing(view: ClusterView, committer: Committer) -> Fetchers:
     """Fetchers of a broker that is alone in its test."""
-    async def no_snapshot(replica: Replica, leader: NodeId, leader_epoch: int) -> Inheritance:
+    async def no_snapshot(replica: Replica, leader: NodeId, leader_epoch: int, registration: Registration) -> Handed:
         raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
 
     return Fetchers(Surroundings(

@@ -230,6 +230,35 @@ def test_the_high_watermark_never_passes_what_a_stored_member_lacks(
         assert all(synced[member] >= high_watermark for member in store.isr), store.isr
 
 
+def test_who_was_handed_producers_joins_where_they_count_and_is_waited_for_meanwhile() -> None:
+    replication = leadership((A, B))
+    assert not replication.catching_up(100_000)
+    assert replication.handed(C, 50, 100_000)
+    assert not replication.handed(D, 50, 100_000)
+    fetched(replication, C, 49)
+    assert not replication.may_join(C, 10)
+    assert replication.decide_isr(10, LIVE) is None
+    assert replication.catching_up(150_000)
+    assert replication.asked(C, 49, 120_000)
+    assert replication.catching_up(170_000)
+    assert not replication.catching_up(180_000)
+    fetched(replication, C, 50)
+    assert replication.may_join(C, 10)
+
+
+def test_who_is_overtaken_by_compaction_begins_anew() -> None:
+    replication = leadership((A, B))
+    replication.compacting()
+    assert replication.asked(C, 0, 1), "it has not been handed anything that could be wrong by now"
+    replication.handed(C, 50, 1)
+    assert replication.asked(C, 0, 2)
+    replication.compacting()
+    assert not replication.asked(C, 49, 3)
+    assert replication.asked(C, 50, 3)
+    replication.handed(C, 60, 4)
+    assert replication.asked(C, 0, 5)
+
+
 def test_who_may_be_losing_what_it_has_counts_for_nothing_until_it_speaks_again() -> None:
     replication = leadership(isr=(A, B))
     replication.synced(10)

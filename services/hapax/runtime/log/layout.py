@@ -7,6 +7,7 @@
       <topic>-<partition>/
         partition.metadata                  topic id (rule 10)
         inherited-producers                 a leader's snapshot, while the log is copied up to its offset
+        begins-anew                         the log is being removed, to be copied from its leader's start
         leader-epoch-checkpoint             `epoch start-offset` lines
         00000000000000000000.log            record batches, named by the first offset
         00000000000000000000.index          relative offset i32, position i32
@@ -41,10 +42,13 @@ PARTITION_METADATA: Final = "partition.metadata"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 INHERITED: Final = "inherited-producers"
+BEGINS_ANEW: Final = "begins-anew"
 
 _FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _GONE: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|stray)")
-_INHERITED: Final = struct.Struct(">hq")
+_VERSION: Final = struct.Struct(">h")
+_INHERITED_V0: Final = struct.Struct(">hq")
+_INHERITED: Final = struct.Struct(">hqi")
 _OFFSET_NAME: Final = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
@@ -146,16 +150,20 @@ def decode_high_watermarks(data: bytes) -> dict[TopicPartition, Offset]:
     return found
 
 
-def encode_inherited(offset: int, snapshot: bytes) -> bytes:
-    """A snapshot that another replica took at `offset`."""
-    return _INHERITED.pack(0, offset) + snapshot
+def encode_inherited(offset: int, leader_epoch: int, snapshot: bytes) -> bytes:
+    """A snapshot that the leader of `leader_epoch` took at `offset`."""
+    return _INHERITED.pack(1, offset, leader_epoch) + snapshot
 
 
-def decode_inherited(data: bytes) -> tuple[int, bytes]:
-    """(offset, snapshot)."""
-    if len(data) < _INHERITED.size or _INHERITED.unpack_from(data)[0] != 0:
-        raise LayoutError(f"{INHERITED}: not of version 0")
-    return _INHERITED.unpack_from(data)[1], data[_INHERITED.size :]
+def decode_inherited(data: bytes) -> tuple[int, int, bytes]:
+    """(offset, leader epoch or -1, snapshot). Raises LayoutError."""
+    version = _VERSION.unpack_from(data)[0] if len(data) >= _INHERITED.size else -1
+    if version == 1:
+        _, offset, leader_epoch = _INHERITED.unpack_from(data)
+        return offset, leader_epoch, data[_INHERITED.size :]
+    if version == 0:
+        return _INHERITED_V0.unpack_from(data)[1], -1, data[_INHERITED_V0.size :]
+    raise LayoutError(f"{INHERITED}: of version {version}")
 
 
 def _checkpoint_lines(data: bytes, name: str) -> list[str]:

@@ -72,6 +72,8 @@ class Recovery:
     truncated_bytes: int = 0
     truncated_why: str = ""
     end_offset: int = 0
+    incomplete: bool = False
+    """The state lacks what the log does not tell any more: no snapshot says it either."""
 
 
 async def open_log(
@@ -154,6 +156,7 @@ def _restore_newest(
         recovery.clean = clean and newest
         return None if recovery.clean else found
     recovery.from_offset = start_offset
+    recovery.incomplete = start_offset > 0
     state.restore(None, start_offset, start_offset, aborted, leader_epochs)
     return 0, 0
 
@@ -317,6 +320,8 @@ class _Scan:
                 or (header.base_offset > self.expected and not self._is_gap(segment, header, position + end))
             ):
                 break
+            if header.base_offset > self.expected or header.record_count <= header.last_offset_delta:
+                self.recovery.incomplete = True  # compacted, and a snapshot of later has been lost
             segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
             state.replay(header, chunk, at)
             self.expected, self.leader_epoch = header.next_offset, header.leader_epoch

@@ -24,7 +24,7 @@ from hapax.runtime.log.layout import (
     offset_name,
 )
 from hapax.runtime.log.segment import LogRange, Place, Segment
-from hapax.runtime.log.soundness import Damage, Damaged, Pace
+from hapax.runtime.log.soundness import NOWHERE, Damage, Damaged, Pace
 from hapax.runtime.log.survey import check, survey
 from hapax.runtime.log.txn_index import append_aborted, cut_aborted
 from hapax.runtime.ports import Disk
@@ -326,6 +326,20 @@ class SegmentLog:
             waiting[:0] = mine
             raise
 
+    @property
+    def covered(self) -> int:
+        """What lies below is needed for no recovery: the newest snapshot has it."""
+        return self.snapshot_below(self.end_offset)
+
+    def snapshot_below(self, offset: int) -> int:
+        """Offset of the newest snapshot that a cut at `offset` would leave; -1: there is none."""
+        return max((at for at in self.snapshot_offsets if at <= offset), default=-1)
+
+    def remove_snapshots(self, below: int) -> None:
+        for offset in [at for at in self.snapshot_offsets if at < below]:
+            self.disk.remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
+            self.snapshot_offsets.remove(offset)
+
     def checkpoint_started(self) -> None:
         self.scan_cost = 0
 
@@ -544,8 +558,9 @@ class SegmentLog:
 
     # --- retention ------------------------------------------------------------------------------------------------
 
-    def retire(self, now_ms: int, limit: int) -> list[Segment]:
-        """Takes the oldest segments out of the log, by size and by age, none with offsets >= `limit`.
+    def retire(self, now_ms: int, limit: int, covered: int = NOWHERE) -> list[Segment]:
+        """Takes the oldest segments out of the log, by size and by age, none with offsets >= `limit` or >= `covered`:
+        recovery would miss those.
 
         The caller persists nothing: the first segment's name is the log's start. Returns what was dropped.
         """
@@ -555,6 +570,7 @@ class SegmentLog:
             self.roll()
         excess = self.size() - self.config.retention_bytes if self.config.retention_bytes != UNLIMITED else 0
         dropped: list[Segment] = []
+        limit = min(limit, covered)
         for segment, following in zip(self.segments, self._bases[1:], strict=False):
             too_large = 0 < segment.size <= excess
             if following > limit or not (too_large or self._expired(segment, now_ms)):

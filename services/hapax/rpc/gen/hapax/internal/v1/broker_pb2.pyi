@@ -120,16 +120,20 @@ class FenceProducerResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[_Union[ProducerState, _Mapping]] = ...) -> None: ...
 
 class FetchSnapshotRequest(_message.Message):
-    __slots__ = ("partition", "leader_epoch", "offset", "position")
+    __slots__ = ("partition", "leader_epoch", "offset", "position", "registration_epoch", "session")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    REGISTRATION_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     partition: _common_pb2.TopicPartition
     leader_epoch: int
     offset: int
     position: int
-    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    registration_epoch: int
+    session: bytes
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., position: _Optional[int] = ..., registration_epoch: _Optional[int] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class FetchSnapshotResponse(_message.Message):
     __slots__ = ("error", "reason", "offset", "log_start_offset", "size", "data")

@@ -1,0 +1,102 @@
+"""A leader's producers in a copy whose log does not tell of all of them (rule 5).
+
+What retention or compaction has removed, a new replica cannot replay. It is given the leader's producers as of an
+offset, copies the log up to there, and then takes them in place of what it has replayed. Until a snapshot of its own
+holds them below its high watermark, they stay in a file beside the log: whatever is cut or lost, they come back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hapax.core.batch import BatchHeader
+from hapax.core.partition_types import PartitionSnapshot
+from hapax.runtime.log.layout import INHERITED
+
+if TYPE_CHECKING:
+    from hapax.broker.replica import Replica
+
+ANY_EPOCH = -1
+
+
+class Inherited(NamedTuple):
+    """The producers as of `snapshot.offset`."""
+
+    leader_epoch: int
+    """Of the leader that gave them: under another one the log may take another course below the offset. `ANY_EPOCH`:
+    nobody noted it."""
+    snapshot: PartitionSnapshot
+
+    @property
+    def offset(self) -> int:
+        return self.snapshot.offset
+
+
+class Inheritance:
+    """Of one replica."""
+
+    __slots__ = ("_replica", "inherited", "lacking")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.inherited: Inherited | None = None
+        """What no snapshot of the log's own holds yet, below its high watermark."""
+        self.lacking = False
+        """The log does not tell of all producers that there ever were, and nothing is left that does."""
+
+    def take(self, inherited: Inherited) -> None:
+        self.inherited, self.lacking = inherited, False
+
+    def awaited(self, leader_epoch: int) -> bool:
+        """A copy of the leader of that epoch cannot go on without its producers: they are lacking, or those that are
+        there are another leader's, as of an offset that the copy has not come to."""
+        inherited = self.inherited
+        if inherited is None or self._replica.machine.log_end_offset >= inherited.offset:
+            return self.lacking
+        return inherited.leader_epoch != leader_epoch
+
+    def _is_ahead(self) -> bool:
+        return self.inherited is not None and self._replica.machine.log_end_offset < self.inherited.offset
+
+    def is_overtaken(self, header: BatchHeader) -> bool:
+        """Compaction has removed records before this batch, or of it, of which nobody has told the copy: it has to
+        begin anew. Nothing else leaves gaps."""
+        expected = self._replica.machine.log_end_offset
+        if self.inherited is not None:
+            if header.next_offset <= self.inherited.offset:
+                return False
+            expected = max(expected, self.inherited.offset)
+        return header.base_offset != expected or header.record_count <= header.last_offset_delta
+
+    def comes_to(self, offset: int) -> None:
+        """The next batch begins at `offset`, or the log ends there."""
+        inherited, machine = self.inherited, self._replica.machine
+        if inherited is None or not machine.log_end_offset <= inherited.offset <= offset:
+            return
+        # Led from below that offset, as after an unclean election, it would be another log by now.
+        if inherited.leader_epoch == ANY_EPOCH or machine.leader_epochs.latest <= inherited.leader_epoch:
+            machine.adopt(inherited.snapshot)
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        inherited, replica = self.inherited, self._replica
+        if inherited is None or self._is_ahead():
+            return False
+        return replica.log.covered < inherited.offset
+
+    def checkpointed(self) -> None:
+        """A snapshot of the log's own was written. Raises OSError."""
+        inherited, log = self.inherited, self._replica.log
+        if inherited is not None and log.snapshot_below(log.committed_offset) >= inherited.offset:
+            log.remove_snapshots(below=inherited.offset)  # those lack what was inherited
+            self.inherited = None
+        if self.inherited is None:
+            log.disk.remove(f"{log.folder}/{INHERITED}")
+
+    def renounce(self) -> bool:
+        """The replica leads as it is: what it lacks nobody else has. False: it lacks nothing."""
+        lacked = self.lacking or self._is_ahead()
+        self.lacking = False
+        if self._is_ahead():
+            self.inherited = None  # what it describes is not going to happen
+        return lacked
