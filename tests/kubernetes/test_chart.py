@@ -51,6 +51,9 @@ def test_a_real_api_server_takes_every_object(kube_api: KubeApi, namespace: Name
         (), ('etcd.enabled=false', 'etcd.externalEndpoints=["etcd.example:2379"]'),
         (f'operator.watchNamespaces=["{namespace.name}"]', 'broker.storage.className="fast"',
          'networkPolicy.clients=[{"namespaceSelector":{}}]', 'podDisruptionBudget.enabled=false'),
+        ('external.enabled=true', 'protection.enabled=false'),
+        ('external.enabled=true', 'external.type="LoadBalancer"', 'external.domain="log.example.com"',
+         'external.sourceRanges=["192.0.2.0/24"]', 'networkPolicy.external=[{"ipBlock":{"cidr":"192.0.2.0/24"}}]'),
     )):
         rendered = tmp_path / f"{number}.yaml"
         rendered.write_text(yaml.safe_dump_all(render(*values, namespace=namespace.name)))
@@ -125,6 +128,58 @@ def test_a_pod_has_longer_to_end_than_a_node_takes_to_drain(render: Render) -> N
             assert pod["terminationGracePeriodSeconds"] * 1000 >= load().drain_timeout_ms + 10_000, name
 
 
+@pytest.mark.parametrize(("values", "inside", "outside"), [
+    ((), "9092", None),
+    (('external.enabled=true', 'external.host="203.0.113.9"', 'external.firstNodePort=31000'), "9092",
+     "203.0.113.9:{}"),
+    (('external.enabled=true', 'external.type="LoadBalancer"', 'external.domain="log.example.com"'), "9092",
+     "{}.log.example.com:9095"),
+])
+def test_clients_inside_and_outside_are_told_addresses_of_their_own(
+    render: Render, values: tuple[str, ...], inside: str, outside: str | None
+) -> None:
+    objects = render(*values)
+    services = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Service"}
+    for role, node_id in (("broker", 2), ("coordinator", 101)):
+        workload = of(objects, "StatefulSet", f"demo-hapax-{role}")
+        name = f"demo-hapax-{role}-{node_id}"
+        texts = {each: value.replace("$(POD_NAME)", name)
+                 for each, value in environment(workload["spec"]["template"]["spec"]).items() if isinstance(value, str)}
+        settings = load(environment={**texts, "HAPAX_NODE_ID": str(node_id), "HAPAX_BROKER_RACK": ""})
+        told = settings.advertised_kafka(settings.kafka_addresses)
+        assert str(told["PLAINTEXT"]) == f"{name}.demo-hapax-{role}.prod.svc.cluster.local:{inside}"
+        if outside is None:
+            assert list(told) == ["PLAINTEXT"] and f"{name}-external" not in services
+            continue
+        service = services[f"{name}-external"]
+        assert service["selector"]["apps.kubernetes.io/pod-index"] == str(node_id)
+        assert service["ports"][0]["targetPort"] == "external"
+        port = service["ports"][0].get("nodePort")
+        assert str(told["EXTERNAL"]) == outside.format(port or name)
+    ports = [spec["ports"][0].get("nodePort") for spec in services.values() if "nodePort" in spec["ports"][0]]
+    assert len(set(ports)) == len(ports)
+    if outside is not None:
+        assert services["demo-hapax-external"]["selector"]["app.kubernetes.io/component"] == "broker"
+        (policy,) = (each for each in objects if each["metadata"]["name"] == "demo-hapax-nodes")
+        assert {"port": 9095} in [port for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+
+
+def test_updates_and_evictions_wait_until_a_broker_has_caught_up(render: Render) -> None:
+    objects = render()
+    for role, path in (("broker", "/syncz"), ("coordinator", "/readyz")):
+        spec = of(objects, "StatefulSet", f"demo-hapax-{role}")["spec"]
+        assert spec["updateStrategy"] == {"type": "RollingUpdate"} and spec["minReadySeconds"] == 5
+        assert spec["podManagementPolicy"] == "Parallel"  # all at once after an outage: none is ready alone
+        pod = spec["template"]["spec"]
+        container = pod["containers"][0]
+        assert container["readinessProbe"]["httpGet"]["path"] == path
+        assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+        before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert pod["terminationGracePeriodSeconds"] * 1000 >= load().drain_timeout_ms + before * 1000 + 10_000
+        budget = of(objects, "PodDisruptionBudget", f"demo-hapax-{role}")["spec"]
+        assert budget["maxUnavailable"] == 1
+
+
 def test_the_brokers_number_is_never_the_manifest_s(render: Render) -> None:
     """Else an upgrade, or going back to an older release, would delete brokers at once."""
     broker = of(render("broker.replicas=5"), "StatefulSet", "demo-hapax-broker")
@@ -174,6 +229,8 @@ def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subp
                 'broker.settings={"Num": 1}'):
         done = helm("template", RELEASE, str(CHART), "--set-json", bad)
         assert done.returncode != 0, bad
+    lacking = helm("template", RELEASE, str(CHART), "--set", "external.enabled=true,external.type=LoadBalancer")
+    assert "external.domain is needed" in lacking.stderr
     assert "must name an etcd" in helm("template", RELEASE, str(CHART), "--set", "etcd.enabled=false").stderr
 
 

@@ -47,6 +47,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "hapax.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9092
 {{- end -}}
 
+{{/* What a pod tells clients outside: the port of its own service there. */}}
+{{- define "hapax.outside" -}}
+{{- $external := .Values.external -}}
+{{- if eq $external.type "NodePort" -}}
+EXTERNAL://{{ default "$(HOST_IP)" $external.host }}:{{ int $external.firstNodePort }}+node.id
+{{- else -}}
+EXTERNAL://$(POD_NAME).{{ required "external.domain is needed for LoadBalancers: each pod's name below it leads to its own" $external.domain }}:9095
+{{- end -}}
+{{- end -}}
+
 {{- define "hapax.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -101,6 +111,8 @@ spec:
   {{- end }}
   serviceName: {{ $name }}
   podManagementPolicy: Parallel
+  minReadySeconds: {{ .values.minReadySeconds }}
+  updateStrategy: {type: RollingUpdate}
   ordinals: {start: {{ .first }}}
   selector:
     matchLabels: {{ $labels | toJson }}
@@ -160,9 +172,15 @@ spec:
             - name: HAPAX_NODE_ID
               valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
             {{- if .kafka }}
+            {{- $inside := printf "PLAINTEXT://$(POD_NAME).%s.%s.svc.%s:9092" $name $root.Release.Namespace $root.Values.clusterDomain }}
+            {{- if $root.Values.external.enabled }}
+            - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+            - {name: HAPAX_LISTENERS, value: "PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095"}
+            - {name: HAPAX_ADVERTISED_LISTENERS, value: {{ printf "%s,%s" $inside (include "hapax.outside" $root) | quote }}}
+            {{- else }}
             - {name: HAPAX_LISTENERS, value: "PLAINTEXT://0.0.0.0:9092"}
-            - name: HAPAX_ADVERTISED_LISTENERS
-              value: "PLAINTEXT://$(POD_NAME).{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9092"
+            - {name: HAPAX_ADVERTISED_LISTENERS, value: {{ $inside | quote }}}
+            {{- end }}
             {{- end }}
             {{- if eq .role "broker" }}
             - name: HAPAX_BROKER_RACK
@@ -180,13 +198,23 @@ spec:
           ports:
             {{- if .kafka }}
             - {name: kafka, containerPort: 9092}
+            {{- if $root.Values.external.enabled }}
+            - {name: external, containerPort: 9095}
+            {{- end }}
             {{- end }}
             - {name: rpc, containerPort: 9094}
             - {name: http, containerPort: 8080}
           # Reading a long log back takes its time; the process answers meanwhile, so it counts as alive.
           startupProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 2, failureThreshold: 60}
           livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 6}
-          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
+          # A broker is ready when it leads or follows what it should: with replicas that have to catch up it is not, so
+          # that a rolling update, or a drain of machines, takes the next one only when it would not be missed.
+          readinessProbe: {httpGet: {path: {{ ternary "/syncz" "/readyz" .claims }}, port: http}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
+          {{- if .kafka }}
+          # Then SIGTERM, on which it hands its leaderships or shards over. Until now a client may still be sent here by a
+          # service whose endpoints are behind.
+          lifecycle: {preStop: {sleep: {seconds: {{ .values.preStopSeconds }}}}}
+          {{- end }}
           resources: {{ .values.resources | toJson }}
           securityContext: {{- include "hapax.containerSecurity" $root | nindent 12 }}
           volumeMounts:

@@ -136,6 +136,17 @@ class PartitionSet:
             return record.accepted and record.leader_registration == registration.epoch and replica.serving
         return record.leader >= 0 or node_id not in record.isr
 
+    def behind(self) -> int:
+        """Replicas here that a live leader does not count as in sync. Those that a move adds or removes do not matter
+        yet, or any more; where nobody leads there is nothing to catch up with."""
+        if self._registration is None:
+            return 0
+        node_id = self._registration.record.node_id
+        return sum(
+            node_id in record.replicas and node_id not in (*record.isr, *record.adding, *record.removing)
+            and self.view.leader_of(*each.id) is not None
+            for each in self.view.partitions() for record in (each.record,))
+
     # --- start ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -247,6 +247,10 @@ class BrokerService:
             return "registration"
         return "" if self.partitions.settled() else "partitions"
 
+    def in_sync(self) -> str:
+        behind = self.partitions.behind()
+        return f"{behind} replicas to catch up" if behind else ""
+
     @property
     def kafka_address(self) -> Address:
         """Where the nodes' own listener is bound."""

@@ -10,7 +10,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import uvloop
 
@@ -43,6 +43,15 @@ class Service(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """A service that holds copies of what others lead."""
+
+    def in_sync(self) -> str:
+        """"" while none of them has to catch up, else how many."""
+        ...
 
 
 class Start(Protocol):
@@ -78,7 +87,9 @@ async def _serve(settings: Settings, start: Start) -> int:
         asyncio.get_running_loop().add_signal_handler(number, ends, "")
     service: Service | None = None
     metrics = telemetry.Metrics()
-    health = telemetry.HealthServer(metrics, lambda: "start" if service is None else service.ready())
+    health = telemetry.HealthServer(
+        metrics, lambda: "start" if service is None else service.ready(),
+        lambda: service.in_sync() if isinstance(service, Follower) else "")
     store = EtcdStore([str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000)
     disk: RealDisk | None = None
     try:

@@ -132,7 +132,7 @@ class Settings:
     rpc_advertised: str | None = None
     """What other services are told to call; default: where it is bound."""
     http_listen: str = "127.0.0.1:0"
-    """Where /healthz, /readyz and /metrics are served."""
+    """Where /healthz, /readyz, /syncz and /metrics are served."""
     etcd_endpoints: str = "127.0.0.1:2379"
     """Comma-separated `host:port` of etcd."""
     etcd_timeout_ms: Millis = 5_000

@@ -1,4 +1,4 @@
-"""What a process tells about itself: one-line logs, metrics, and /healthz, /readyz, /metrics over HTTP.
+"""What a process tells about itself: one-line logs, metrics, and /healthz, /readyz, /syncz, /metrics over HTTP.
 
 Logs: `2026-01-31T12:00:00.123Z INFO broker-0 recovery: scanned the tail topic=flights partition=0 bytes=4096`.
 Use `log = telemetry.logger("recovery")`, then `log.info("scanned the tail", topic=..., bytes=...)`.
@@ -252,14 +252,17 @@ def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 class HealthServer:
-    """/healthz (the loop turns), /readyz (the service serves), /metrics. Plain HTTP/1.1, GET only.
+    """/healthz (the loop turns), /readyz (the service serves), /syncz (and lacks nothing), /metrics. Plain HTTP/1.1,
+    GET only.
 
-    `ready` returns "" once the service serves, else what it waits for, which becomes the body of the 503.
+    `ready` returns "" once the service serves, else what it waits for, which becomes the body of the 503; `in_sync`
+    says so of what it has to catch up with.
     """
 
-    def __init__(self, metrics: Metrics, ready: Callable[[], str]) -> None:
+    def __init__(self, metrics: Metrics, ready: Callable[[], str], in_sync: Callable[[], str] = lambda: "") -> None:
         self._metrics = metrics
         self._ready = ready
+        self._in_sync = in_sync
         self._server: asyncio.Server | None = None
         self.host = ""
         self.port = 0
@@ -295,9 +298,9 @@ class HealthServer:
             return "405 Method Not Allowed", b"GET only\n"
         if path == "/healthz":
             return "200 OK", b"ok\n"
-        if path == "/readyz":
-            waits_for = self._ready()
+        if path in ("/readyz", "/syncz"):
+            waits_for = self._ready() or (self._in_sync() if path == "/syncz" else "")
             return ("503 Service Unavailable", waits_for.encode() + b"\n") if waits_for else ("200 OK", b"ok\n")
         if path == "/metrics":
             return "200 OK", self._metrics.render()
-        return "404 Not Found", b"/healthz, /readyz, /metrics\n"
+        return "404 Not Found", b"/healthz, /readyz, /syncz, /metrics\n"

@@ -112,8 +112,11 @@ async def test_a_member_that_stands_still_leaves_after_the_lag_time(make: Make) 
     await world.until(stuck.done)
     assert stuck.result().error == 0
     assert world.record.isr == (0, 2)
+    await world.until(lambda: world.brokers[1].in_sync() == "1 replicas to catch up")
+    assert [world.brokers[node].in_sync() for node in (0, 2)] == ["", ""]
     slow.release()
     await world.until(lambda: world.record.isr == (0, 1, 2))
+    await world.until(lambda: world.brokers[1].in_sync() == "")
 
 
 async def test_acks_all_is_refused_below_min_insync_replicas(make: Make) -> None:

@@ -75,14 +75,17 @@ async def _request(port: int, request: bytes) -> tuple[int, bytes]:
 
 
 async def test_health_readiness_and_metrics() -> None:
-    waits_for = "etcd"
-    server = telemetry.HealthServer(telemetry.Metrics(), lambda: waits_for)
+    waits_for, behind = "etcd", "2 replicas to catch up"
+    server = telemetry.HealthServer(telemetry.Metrics(), lambda: waits_for, lambda: behind)
     await server.start("127.0.0.1", 0)
     try:
         assert await _request(server.port, b"GET /healthz HTTP/1.1\r\n\r\n") == (200, b"ok\n")
         assert await _request(server.port, b"GET /readyz HTTP/1.1\r\n\r\n") == (503, b"etcd\n")
         waits_for = ""
         assert await _request(server.port, b"GET /readyz?x=1 HTTP/1.1\r\n\r\n") == (200, b"ok\n")
+        assert await _request(server.port, b"GET /syncz HTTP/1.1\r\n\r\n") == (503, b"2 replicas to catch up\n")
+        behind = ""
+        assert await _request(server.port, b"GET /syncz HTTP/1.1\r\n\r\n") == (200, b"ok\n")
         assert (await _request(server.port, b"GET /metrics HTTP/1.0\r\n\r\n"))[0] == 200
         assert (await _request(server.port, b"GET /other HTTP/1.1\r\n\r\n"))[0] == 404
         assert (await _request(server.port, b"POST /healthz HTTP/1.1\r\n\r\n"))[0] == 405
