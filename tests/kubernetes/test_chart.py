@@ -234,6 +234,19 @@ def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subp
     assert "must name an etcd" in helm("template", RELEASE, str(CHART), "--set", "etcd.enabled=false").stderr
 
 
+def test_the_inner_loop_builds_and_installs_what_is_here(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    loop = yaml.safe_load((ROOT / "skaffold.yaml").read_text())
+    (image,) = loop["build"]["artifacts"]
+    assert (ROOT / image["docker"]["dockerfile"]).is_file()
+    (release,) = loop["deploy"]["helm"]["releases"]
+    values = {**release["setValues"], **release["setValueTemplates"]}
+    sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}".replace("{", "x"))]
+    done = helm("template", release["name"], str(ROOT / release["chartPath"]), *sets)
+    assert done.returncode == 0, done.stderr
+    names = {each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout) if each and each["kind"] == "Service"}
+    assert {each["resourceName"] for each in loop["portForward"]} <= names
+
+
 def test_the_operator_works_with_the_chart_s_rights_alone(
     kube_api: KubeApi, namespace: Namespace, render: Render, start_operator: Callable[..., OperatorProcess],
     tmp_path: Path,
