@@ -39,6 +39,12 @@ CLIENTS: Final = ("native", "librdkafka")
 DIRECT: Final = Layout()
 PROXIED: Final = Layout(namespaces=False, proxied=True)
 SMALL_DISKS: Final = Layout(namespaces=False, disk_mb=48)
+SMALL_SEGMENTS: Final = Layout(
+    settings=(
+        ("log.segment.bytes", "2048"), ("log.index.interval.bytes", "256"), ("log.snapshot.interval.bytes", "1024"),
+    )
+)  # fmt: skip
+"""So that a few seconds' records leave closed segments with all their files behind."""
 
 _REQUESTS: Final = (
     ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID,
@@ -46,6 +52,8 @@ _REQUESTS: Final = (
 )  # fmt: skip
 _HARMLESS: Final = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR)
 """Late or twice, they change nothing."""
+_AT_START: Final = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID)
+"""A client that runs hardly sends them."""
 _NODES: Final = (
     "leader", "follower", "txn-log-leader", "coordinator", "other-coordinator", "controller", "pid", "etcd",
 )  # fmt: skip
@@ -126,7 +134,9 @@ def _disks() -> Iterator[Scenario]:
 
 def _damages() -> Iterator[Scenario]:
     for name, how in DAMAGES.items():
-        yield Scenario(f"{name}@leader", damage(how, TARGETS["leader"]))
+        beside = name.endswith(("index", "snapshot"))
+        layout = SMALL_SEGMENTS if beside else DIRECT
+        yield Scenario(f"{name}@leader", damage(how, TARGETS["leader"]), layout)
     for name in ("torn-tail", "bit-flip-early", "lost-tail"):
         yield Scenario(f"{name}@follower", damage(DAMAGES[name], TARGETS["follower"]))
 
@@ -150,7 +160,7 @@ def _single_requests() -> Iterator[Scenario]:
         for action in ACTIONS:
             if action in ("reset", "unanswered") or (key not in _HARMLESS and action != "slow"):
                 fault = requests(action, [key])
-                if key is ApiKey.INIT_PRODUCER_ID:  # a client that runs does not send it
+                if key in _AT_START:
                     fault = both(requests(action, [key], share=0.5), kill(TARGETS["client"], down_s=0.1, times=3))
                 yield Scenario(f"{action}@{key.name}", fault, PROXIED)
     everything = [key for key in _REQUESTS if key is not ApiKey.FETCH]
