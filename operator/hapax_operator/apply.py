@@ -24,26 +24,29 @@ from hapax_operator.plan_lease import Keep, Take
 from hapax_operator.plan_producer import Fence
 from hapax_operator.plan_topic import Action, Configure, Create, Grow, Note, Replicate
 from hapax_operator.resources import ProducerResource
+from hapax_operator.topic_making import TopicMaker
 
-_TIMEOUT_MS: Final = 20_000
+TIMEOUT_MS: Final = 20_000
 _SEEN_S: Final = 10.0
 
 
-async def apply_to_topic(administration: Administration, view: ClusterView, topic: str, action: Action) -> Note:
+async def apply_to_topic(
+    administration: Administration, maker: TopicMaker, view: ClusterView, topic: str, action: Action
+) -> Note:
     """Returns what a person would want to know. Raises Refusal: the cluster's own sentence."""
     match action:
         case Create(partitions, factor, config):
             spec = pb.TopicSpec(name=topic, partitions=partitions, replication_factor=factor, config=dict(config))
-            _check((await administration.create_topics([spec], _TIMEOUT_MS))[0])
+            _check(await maker.create(spec))
             return Note("Normal", "TopicCreated", f"topic {topic} was made with {partitions} partitions")
         case Grow(partitions):
-            _check((await administration.create_partitions({topic: partitions}, _TIMEOUT_MS))[0])
+            _check((await administration.create_partitions({topic: partitions}, TIMEOUT_MS))[0])
             return Note("Normal", "PartitionsAdded", f"topic {topic} has {partitions} partitions now")
         case Configure(changes):
             change = pb.TopicConfigChange(
                 topic=topic, set={name: value for name, value in changes.items() if value is not None},
                 reset=[name for name, value in changes.items() if value is None])
-            _check((await administration.alter_topic_configs([change], _TIMEOUT_MS))[0])
+            _check((await administration.alter_topic_configs([change], TIMEOUT_MS))[0])
             told = ", ".join(f"{name}={value}" if value is not None else f"{name} reset"
                              for name, value in changes.items())
             return Note("Normal", "Configured", f"topic {topic}: {told}")
@@ -51,7 +54,7 @@ async def apply_to_topic(administration: Administration, view: ClusterView, topi
             await _replicate(administration, view, topic, factor)
             return Note("Normal", "ReplicasChanging", f"topic {topic} gets {factor} replicas")
         case plan_topic.Delete(topic_id):
-            (result,) = await administration.delete_topics([], [bytes.fromhex(topic_id)], _TIMEOUT_MS)
+            (result,) = await administration.delete_topics([], [bytes.fromhex(topic_id)], TIMEOUT_MS)
             if result.error != ErrorCode.UNKNOWN_TOPIC_ID:  # somebody else was faster
                 _check(result)
             return Note("Normal", "TopicDeleted", f"topic {topic} and its records are deleted")
@@ -75,12 +78,12 @@ async def _replicate(administration: Administration, view: ClusterView, topic: s
 async def apply_drain(administration: Administration, action: Drain | Undrain) -> None:
     """Raises Refusal."""
     if isinstance(action, Drain):
-        await administration.set_draining(action.brokers, True, _TIMEOUT_MS)
+        await administration.set_draining(action.brokers, True, TIMEOUT_MS)
         return
-    await administration.set_draining(action.brokers, False, _TIMEOUT_MS)
+    await administration.set_draining(action.brokers, False, TIMEOUT_MS)
     back = [pb.Reassignment(topic=name.topic, partition=name.partition) for name in action.cancel]
     if back:  # one that has just ended, or whose old replicas are gone, goes on
-        await administration.alter_reassignments(back, _TIMEOUT_MS)
+        await administration.alter_reassignments(back, TIMEOUT_MS)
 
 
 async def apply_moves(administration: Administration, targets: Targets) -> None:
@@ -89,7 +92,7 @@ async def apply_moves(administration: Administration, targets: Targets) -> None:
         pb.Reassignment(topic=name.topic, partition=name.partition, target=pb.Replicas(nodes=target))
         for name, target in targets.items()
     ]
-    for result in await administration.alter_reassignments(moves, _TIMEOUT_MS):
+    for result in await administration.alter_reassignments(moves, TIMEOUT_MS):
         if result.error:
             raise Refusal(ErrorCode(result.error), f"{result.topic}-{result.partition}: {result.reason}")
 

@@ -20,8 +20,9 @@ from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
-from hapax_operator.apply import PolicyWriter, apply_fence, apply_lease, apply_to_topic
+from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.conditions import Condition, camel
+from hapax_operator.known import Known
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
 from hapax_operator.plan_lease import Take, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
@@ -39,11 +40,13 @@ from hapax_operator.resources import (
     read,
 )
 from hapax_operator.status import StatusWriter
+from hapax_operator.topic_making import TopicMaker
 from hapax_operator.work import WorkQueue
 
 log = telemetry.logger("operator")
 
-_WORKERS: Final = 8
+_WORKERS: Final = 32
+"""What they wait for is the API server and the controller; topics made at one time are made by one call."""
 _ROUNDS: Final = 5
 """Create, grow, configure, replicate, look."""
 _SETTLE_S: Final = 0.2
@@ -77,9 +80,10 @@ class Reconciler:
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock,
         metrics: telemetry.Metrics, policies: PolicyWriter,
     ) -> None:
-        self.resources: dict[Ref, Resource] = {}
+        self.resources = Known()
         self._view = view
         self._administration = administration
+        self._maker = TopicMaker(administration, TIMEOUT_MS)
         self._api = api
         self._clock = clock
         self._policies = policies
@@ -107,6 +111,7 @@ class Reconciler:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._maker.close()
         for client in self._clients.values():
             await client.close()
 
@@ -119,14 +124,13 @@ class Reconciler:
         except BadResource as error:
             log.warning("a resource cannot be read", body=str(body.get("metadata", {}).get("name")), error=error)
             return
-        former = self.resources.get(resource.meta.ref)
-        self.resources[resource.meta.ref] = resource
+        former = self.resources.put(resource)
         if isinstance(former, TopicResource) and isinstance(resource, TopicResource) and former.topic != resource.topic:
             self._queue.add(former.topic)
         self._queue.add(_key(resource))
 
     def gone(self, ref: Ref) -> None:
-        former = self.resources.pop(ref, None)
+        former = self.resources.pop(ref)
         if former is not None:
             self._statuses.forget(former.meta.uid)
             self._queue.add(_key(former))
@@ -147,12 +151,11 @@ class Reconciler:
                 self._known_policies[uid] = stored.policy
             changed = former if stored is None else stored.policy
             if changed is not None:
-                for producer in touched(self._producers(), changed):
+                for producer in touched(self.resources.producers(), changed):
                     self._queue.add_after(producer.meta.ref, _SETTLE_S)
         if changes.nodes:  # a dead leader shows in no partition's record before there is another
-            for resource in self.resources.values():
-                if isinstance(resource, TopicResource):
-                    self._queue.add_after(resource.topic, _SETTLE_S)
+            for name in self.resources.topics():
+                self._queue.add_after(name, _SETTLE_S)
 
     # --- work
 
@@ -186,20 +189,15 @@ class Reconciler:
         else:
             await self._topic(key)
 
-    def _claimants(self, topic: str) -> list[TopicResource]:
-        found = [
-            each for each in self.resources.values() if isinstance(each, TopicResource) and each.topic == topic]
-        return sorted(found, key=lambda each: each.meta.age)
-
     async def _topic(self, topic: str) -> None:
-        for resource in self._claimants(topic):
+        for resource in self.resources.claimants(topic):
             await self._topic_resource(topic, resource.meta.ref)
 
     async def _topic_resource(self, topic: str, ref: Ref) -> None:
         """Until the plan for this one resource has nothing to do. Raises Refusal, once the status says so."""
         confirmed = False
         for _ in range(_ROUNDS):
-            claimants = self._claimants(topic)
+            claimants = self.resources.claimants(topic)
             resource = next((each for each in claimants if each.meta.ref == ref), None)
             if resource is None:
                 return
@@ -226,7 +224,8 @@ class Reconciler:
             await self._note(resource, note)
         for action in verdict.actions:
             try:
-                done = await apply_to_topic(self._administration, self._view, topic, action)
+                done = await apply_to_topic(
+                    self._administration, self._maker, self._view, topic, action)
             except Refusal as refusal:
                 if verdict.status is not None:
                     await self._write(resource, verdict, Condition(
@@ -259,13 +258,13 @@ class Reconciler:
     async def _refresh(self, ref: Ref) -> None:
         body = await self._api.get(ref)
         if body is None:
-            self.resources.pop(ref, None)
+            self.resources.pop(ref)
         else:
-            self.resources[ref] = read(ref.plural, body)
+            self.resources.put(read(ref.plural, body))
 
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self.resources:
-            self.resources[ref] = read(ref.plural, body)
+            self.resources.put(read(ref.plural, body))
 
     async def _note(self, resource: Resource, note: Note) -> None:
         """Events are for people; that one is lost is not worth a second reconcile."""
@@ -276,13 +275,10 @@ class Reconciler:
 
     # --- producers
 
-    def _producers(self) -> list[ProducerResource]:
-        return [each for each in self.resources.values() if isinstance(each, ProducerResource)]
-
     async def _orphan(self, key: PolicyUid) -> None:
         """Takes a policy back whose resource is gone, perhaps while no operator ran."""
         stored = self._view.policies.get(key.uid)
-        if stored is None or any(each.meta.uid == key.uid for each in self._producers()):
+        if stored is None or any(each.meta.uid == key.uid for each in self.resources.producers()):
             return
         namespace, _, name = stored.policy.owner.partition("/")
         try:
@@ -380,7 +376,7 @@ class Reconciler:
 
     def _later(self, ref: Ref, late: float) -> None:
         """Looks again; `late` below the pace of all producers together is for what was begun."""
-        pace = max(_PRODUCER_EVERY_S, len(self._producers()) / _PRODUCERS_PER_S)
+        pace = max(_PRODUCER_EVERY_S, len(self.resources.producers()) / _PRODUCERS_PER_S)
         self._queue.add_after(ref, late if 0 < late < 1 else max(late, pace))
 
     def _bootstrap(self) -> str:

@@ -1,0 +1,51 @@
+"""The resources as last seen, and by what they name: a thousand topics are not searched for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hapax_operator.resources import ProducerResource, Ref, Resource, TopicResource
+
+
+class Known:
+    def __init__(self) -> None:
+        self._all: dict[Ref, Resource] = {}
+        self._topics: dict[str, dict[Ref, TopicResource]] = {}
+        self._producers: dict[Ref, ProducerResource] = {}
+
+    def __contains__(self, ref: Ref) -> bool:
+        return ref in self._all
+
+    def get(self, ref: Ref) -> Resource | None:
+        return self._all.get(ref)
+
+    def put(self, resource: Resource) -> Resource | None:
+        """What was known of it before."""
+        ref = resource.meta.ref
+        former = self.pop(ref)
+        self._all[ref] = resource
+        if isinstance(resource, TopicResource):
+            self._topics.setdefault(resource.topic, {})[ref] = resource
+        elif isinstance(resource, ProducerResource):
+            self._producers[ref] = resource
+        return former
+
+    def pop(self, ref: Ref) -> Resource | None:
+        former = self._all.pop(ref, None)
+        self._producers.pop(ref, None)
+        if isinstance(former, TopicResource):
+            same = self._topics[former.topic]
+            del same[ref]
+            if not same:
+                del self._topics[former.topic]
+        return former
+
+    def claimants(self, topic: str) -> list[TopicResource]:
+        """All that name the topic, the oldest first."""
+        return sorted(self._topics.get(topic, {}).values(), key=lambda each: each.meta.age)
+
+    def topics(self) -> Iterator[str]:
+        yield from list(self._topics)
+
+    def producers(self) -> list[ProducerResource]:
+        return list(self._producers.values())

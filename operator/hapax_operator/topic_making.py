@@ -1,0 +1,67 @@
+"""Topics that are asked for at about the same time are made by one call: the controller writes them in few transactions
+of the metadata store, and plans once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.administration import Administration
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.ports import Task
+
+_GATHER_S: Final = 0.02
+_AT_ONCE: Final = 100
+
+
+class TopicMaker:
+    def __init__(self, administration: Administration, timeout_ms: int) -> None:
+        self._administration = administration
+        self._timeout_ms = timeout_ms
+        self._waiting: list[tuple[pb.TopicSpec, asyncio.Future[pb.TopicResult]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._calls: dict[Task, None] = {}
+
+    async def create(self, spec: pb.TopicSpec) -> pb.TopicResult:
+        """Raises Refusal where nobody knows what became of it."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[pb.TopicResult] = loop.create_future()
+        self._waiting.append((spec, made))
+        if len(self._waiting) >= _AT_ONCE:
+            self._call()
+        elif self._timer is None:
+            self._timer = loop.call_later(_GATHER_S, self._call)
+        return await made
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    def _call(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch, self._waiting = self._waiting, []
+        call = asyncio.get_running_loop().create_task(self._create(batch), name="topic-maker")
+        self._calls[call] = None
+        call.add_done_callback(self._calls.pop)
+
+    async def _create(self, batch: list[tuple[pb.TopicSpec, asyncio.Future[pb.TopicResult]]]) -> None:
+        try:
+            results = await self._administration.create_topics([spec for spec, _ in batch], self._timeout_ms)
+            told: list[pb.TopicResult | Refusal] = list(results)
+        except Refusal as refusal:
+            told = [refusal] * len(batch)
+        except Exception as error:  # whoever waits must not wait for ever
+            told = [Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))] * len(batch)
+        for (_, made), result in zip(batch, told, strict=True):
+            if made.done():
+                continue
+            if isinstance(result, Refusal):
+                made.set_exception(result)
+            else:
+                made.set_result(result)

@@ -1,0 +1,39 @@
+"""The index of the resources finds what a search of all finds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapax_operator.known import Known
+from hapax_operator.resources import PRODUCERS, TOPICS, Meta, ProducerResource, Ref, Resource, TopicResource
+
+names = st.sampled_from("abcd")
+
+
+def meta(plural: str, name: str, created: str) -> Meta:
+    return Meta(ref=Ref(plural, "team", name), uid=name, generation=1, created=created)
+
+
+topics = st.builds(lambda name, created, topic: TopicResource(meta=meta(TOPICS, name, created), topic=topic),
+                   names, st.sampled_from("12"), st.sampled_from("xy"))
+producers = st.builds(lambda name: ProducerResource(meta=meta(PRODUCERS, name, "1"), transactional_id=name), names)
+
+
+@given(st.lists(topics | producers | st.tuples(st.sampled_from([TOPICS, PRODUCERS]), names)))
+def test_it_finds_what_a_search_finds(steps: list[Resource | tuple[str, str]]) -> None:
+    known, model = Known(), dict[Ref, Resource]()
+    for step in steps:
+        if isinstance(step, tuple):
+            ref = Ref(step[0], "team", step[1])
+            assert known.pop(ref) == model.pop(ref, None)
+        else:
+            assert known.put(step) == model.get(step.meta.ref)
+            model[step.meta.ref] = step
+    everything = list(model.values())
+    for topic in "xy":
+        found = [each for each in everything if isinstance(each, TopicResource) and each.topic == topic]
+        assert known.claimants(topic) == sorted(found, key=lambda each: each.meta.age)
+    assert set(known.topics()) == {each.topic for each in everything if isinstance(each, TopicResource)}
+    assert {each.meta.ref for each in known.producers()} == {ref for ref in model if ref.plural == PRODUCERS}
+    assert all(known.get(ref) == each and ref in known for ref, each in model.items())
