@@ -106,6 +106,40 @@ async def commit(life: Life, producer: Producer, running: Running, token: Commit
             raise
 
 
+async def transact(
+    life: Life, producer: Producer, running: Running, micros: list[list[object]],
+    write: Callable[[Sends], Awaitable[None]], given_up: float,
+) -> bool:
+    """One transaction, recorded as `running`: what `write` sends and notes in `micros`, then a commit, or, with that
+    probability, an abort on purpose. Whether it is committed."""
+    sends = Sends(life, producer)
+    producer.begin()
+    _identity(life, producer)
+    try:
+        await write(sends)
+        if life.rng.random() < given_up:
+            await producer.abort()
+            raise _Deliberate
+        await commit(life, producer, running)
+    except (AbortableError, RetriableError, _Deliberate) as error:
+        if not isinstance(error, _Deliberate):
+            await producer.abort()
+        life.recorder.end(running, "fail", micros)
+        return False
+    sends.fill_in()
+    life.recorder.end(running, "ok", micros)
+    return True
+
+
+class _Deliberate(Exception):
+    """The program changed its mind."""
+
+
+def _identity(life: Life, producer: Producer) -> None:
+    identity = producer.identity
+    life.recorder.identities.append((identity.producer_id, identity.generation, life.process))
+
+
 # --- list-append: each process is one producer and one consumer -------------------------------------------------------
 
 
@@ -130,10 +164,11 @@ async def append(life: Life) -> None:
             running = recorder.invoke(process, "txn", [["poll"] if poll else ["send"] for poll in plan])
             micros: list[list[object]] = []
             running.value = micros
-            sends = Sends(life, producer)
-            producer.begin()
-            _identity(life, producer)
-            try:
+
+            async def write(
+                sends: Sends, plan: list[bool] = plan, micros: list[list[object]] = micros
+            ) -> None:
+                nonlocal number
                 for poll in plan:
                     if poll:
                         micros.append(
@@ -147,23 +182,11 @@ async def append(life: Life) -> None:
                         await life.pause()
                 if any(micro[0] == "poll" and micro[1] for micro in micros):
                     await producer.send_offsets({p: await consumer.position(p) for p in where}, f"group-of-{life.name}")
-                if rng.random() < 0.12:
-                    await producer.abort()
-                    raise _Deliberate
-                await commit(life, producer, running)
-                sends.fill_in()
-                recorder.end(running, "ok", micros)
-            except (AbortableError, RetriableError, _Deliberate) as error:
-                if not isinstance(error, _Deliberate):
-                    await producer.abort()
-                recorder.end(running, "fail", micros)
+
+            if not await transact(life, producer, running, micros, write, given_up=0.12):
                 for partition, position in begun.items():
                     consumer.seek(partition, position)
             await life.pause()
-
-
-class _Deliberate(Exception):
-    """The program changed its mind."""
 
 
 async def spread(life: Life) -> None:
@@ -178,29 +201,15 @@ async def spread(life: Life) -> None:
             await asyncio.sleep(max(0.0, due - loop.time()))
             micros: list[list[object]] = []
             running = recorder.invoke(process, "txn", micros)
-            sends = Sends(life, producer)
-            producer.begin()
-            _identity(life, producer)
-            try:
+
+            async def write(sends: Sends, micros: list[list[object]] = micros) -> None:
+                nonlocal number
                 for partition in rng.sample(range(PARTITIONS[APPENDS]), rng.randrange(1, 4)):
                     number += 1
                     micros.append(await sends.send(APPENDS, partition, f"{process}.{number}"))
-                if rng.random() < 0.05:
-                    await producer.abort()
-                    raise _Deliberate
-                await commit(life, producer, running)
-                sends.fill_in()
-                recorder.end(running, "ok", micros)
-            except (AbortableError, RetriableError, _Deliberate) as error:
-                if not isinstance(error, _Deliberate):
-                    await producer.abort()
-                recorder.end(running, "fail", micros)
+
+            await transact(life, producer, running, micros, write, given_up=0.05)
             due += life.spread_every_s
-
-
-def _identity(life: Life, producer: Producer) -> None:
-    identity = producer.identity
-    life.recorder.identities.append((identity.producer_id, identity.generation, life.process))
 
 
 # --- idempotent, outside of transactions ------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ from hapax.kafka.table import CloseConnection, RequestContext
 from hapax.kafka.write_txn_markers import WritableMarker
 from hapax.runtime import telemetry
 from hapax.runtime.log.segment import Place, Segment
+from hapax.runtime.log.soundness import Damaged
+from hapax.runtime.log.times import find_max_timestamp, find_timestamp
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 
 _NO_INTERNAL_WRITES: Final = PartitionResult(
@@ -181,10 +183,15 @@ class OffsetService:
             return FoundOffset(start, -1, self._epoch_at(replica, start))
         if timestamp == LATEST_TIERED:
             return FoundOffset(-1, -1, -1)
-        if timestamp == MAX_TIMESTAMP:
-            found = replica.log.find_max_timestamp()
-        else:
-            found = replica.log.find_timestamp(timestamp, end)
+        try:
+            if timestamp == MAX_TIMESTAMP:
+                found = await find_max_timestamp(replica.log)
+            else:
+                found = await find_timestamp(replica.log, timestamp, end)
+        except Damaged as damage:
+            raise replica.damaged(damage) from damage
+        except OSError as error:
+            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         if found is None:
             return FoundOffset(-1, -1, -1)
         segment, place = found

@@ -649,14 +649,17 @@ class Replica:
         try:
             fetched = self.log.read(offset, max_bytes, end, at_least_one=at_least_one, warmed=warmed)
         except Damaged as damage:
-            # Clients ask again after the one and give up after the other: nobody else will ever have it.
-            code = ErrorCode.CORRUPT_MESSAGE if self.replication is None else ErrorCode.KAFKA_STORAGE_ERROR
-            raise Refusal(code, str(damage)) from damage
+            raise self.damaged(damage) from damage
         found = fetched.range
         if found is None:
             return ReadRange(None, 0, offset, ())
         aborted = machine.aborted_transactions(offset, fetched.next_offset) if committed else ()
         return ReadRange(found, found.size, fetched.next_offset, aborted)
+
+    def damaged(self, damage: Damaged) -> Refusal:
+        """Clients ask again after the one and give up after the other: nobody else will ever have it."""
+        code = ErrorCode.CORRUPT_MESSAGE if self.replication is None else ErrorCode.KAFKA_STORAGE_ERROR
+        return Refusal(code, str(damage))
 
     def wait(self, reader: Waits) -> None:
         """`reader.moved()` is called whenever the readable end moves, until `unwait`."""

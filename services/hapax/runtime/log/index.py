@@ -214,13 +214,11 @@ class TimeIndex:
             return None
         return int.from_bytes(data[:8], "big", signed=True), self.base_offset + int.from_bytes(data[8:12], "big")
 
-    def offset_before(self, timestamp: int) -> int:
-        """Where to begin a scan for the first batch whose greatest timestamp is >= `timestamp`.
-
-        All batches up to the offset of the last entry below `timestamp` are older.
-        """
+    def entry_before(self, timestamp: int) -> tuple[int, int] | None:
+        """The last entry (timestamp, offset) below `timestamp`: all batches up to its offset are older. None: there is
+        none, and a scan has to begin at the segment's start."""
         at = bisect_left(self.timestamps, timestamp)
-        return self.base_offset + (self.relative_offsets[at - 1] if at else 0)
+        return (self.timestamps[at - 1], self.base_offset + self.relative_offsets[at - 1]) if at else None
 
     def truncate(self, offset: int) -> None:
         """Forgets the entries of `offset` and after it."""

@@ -220,9 +220,8 @@ class Segment:
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> Place | None:
         """The first batch from `from_offset` on whose maximum timestamp is >= `timestamp`."""
-        start = max(self.time_index.offset_before(timestamp), from_offset)
         return self._walk(
-            self.index.position_before(start),
+            self.index.position_before(from_offset),
             lambda place: place.max_timestamp >= timestamp and place.last_offset >= from_offset,
         )
 

@@ -23,7 +23,7 @@ from hapax.runtime.log.layout import (
     encode_leader_epochs,
     offset_name,
 )
-from hapax.runtime.log.segment import LogRange, Place, Segment
+from hapax.runtime.log.segment import LogRange, Segment
 from hapax.runtime.log.soundness import NOWHERE, Damage, Damaged, Pace
 from hapax.runtime.log.survey import check, survey
 from hapax.runtime.log.txn_index import append_aborted, cut_aborted
@@ -534,27 +534,6 @@ class SegmentLog:
 
     def segment_of(self, offset: int) -> Segment:
         return self.segments[bisect_right(self._bases, offset) - 1]
-
-    # --- find by time ---------------------------------------------------------------------------------------------
-
-    def find_timestamp(self, timestamp: int, end_offset: int) -> tuple[Segment, Place] | None:
-        """The first batch below `end_offset` whose maximum timestamp is >= `timestamp`."""
-        for segment in self.segments:
-            if segment.max_timestamp >= timestamp:
-                segment.load_indexes()
-                place = segment.find_timestamp(timestamp, segment.base_offset)
-                if place is not None:
-                    return (segment, place) if place.base_offset < end_offset else None
-        return None
-
-    def find_max_timestamp(self) -> tuple[Segment, Place] | None:
-        """The batch that holds the greatest timestamp of the log."""
-        segment = max(self.segments, key=lambda s: s.max_timestamp)
-        if segment.max_timestamp < 0:
-            return None
-        segment.load_indexes()
-        place = segment.find(segment.max_timestamp_offset)
-        return None if place is None else (segment, place)
 
     # --- retention ------------------------------------------------------------------------------------------------
 

@@ -75,9 +75,9 @@ async def test_time_index_bytes_and_lookup(disk: RealDisk) -> None:
     assert again.last() == (0x1_0000_0003, 140)
     again.load()
     assert list(again.timestamps) == [-5, 0x1_0000_0002, 0x1_0000_0003]
-    assert again.offset_before(-6) == 100
-    assert again.offset_before(5) == 101
-    assert again.offset_before(0x1_0000_0003) == 110
+    assert again.entry_before(-6) is None
+    assert again.entry_before(5) == (-5, 101)
+    assert again.entry_before(0x1_0000_0003) == (0x1_0000_0002, 110)
     again.truncate(140)
     assert again.last() == (0x1_0000_0002, 110)
 

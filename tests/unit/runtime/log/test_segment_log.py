@@ -10,6 +10,7 @@ from hapax.codec.batch import iterate_batches
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.segment_log import Cold, SegmentLog
+from hapax.runtime.log.times import find_max_timestamp, find_timestamp
 from unit.runtime.log.log_fixtures import FOLDER, append, batch, reopen
 
 
@@ -191,12 +192,12 @@ async def test_find_by_timestamp(disk: RealDisk) -> None:
     for n in range(500):
         append(log, records=2, timestamp=10_000 + n)
     for timestamp, offset in ((0, 0), (10_000, 0), (10_001, 2), (10_250, 500), (10_499, 998)):
-        found = log.find_timestamp(timestamp, log.end_offset)
+        found = await find_timestamp(log, timestamp, log.end_offset)
         assert found is not None
         assert found[1].base_offset == offset
-    assert log.find_timestamp(10_500, log.end_offset) is None
-    assert log.find_timestamp(10_250, 500) is None
-    latest = log.find_max_timestamp()
+    assert await find_timestamp(log, 10_500, log.end_offset) is None
+    assert await find_timestamp(log, 10_250, 500) is None
+    latest = await find_max_timestamp(log)
     assert latest is not None
     assert latest[1].base_offset == 998
 

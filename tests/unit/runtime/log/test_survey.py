@@ -14,6 +14,7 @@ from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.segment_log import Cold, SegmentLog
 from hapax.runtime.log.soundness import Damage, Damaged, Sound, Walk
+from hapax.runtime.log.times import find_max_timestamp, find_timestamp
 from unit.runtime.log.log_fixtures import FOLDER, batch, read, reopen
 
 CONFIG = LogConfig(segment_bytes=20_000, index_interval_bytes=512)
@@ -154,6 +155,34 @@ async def test_a_damaged_index_is_made_anew(disk: RealDisk, suffix: str, seed: i
     assert path.read_bytes() == good
     assert not log.damages
     assert await readable(log, made) == []
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("seed", range(15))
+async def test_what_is_found_by_time_is_what_was_written(disk: RealDisk, suffix: str, seed: int) -> None:
+    rng = random.Random(seed)
+    log, made = await some_log(disk, rng)
+    log = await opened_again(log, disk)
+    headers = [header for one in made for _, header in iterate_batches(one)]
+    path = closed(log, disk, suffix, rng)
+    at = rng.randrange(path.stat().st_size)
+    if suffix == ".log":  # headers are what is looked at
+        at = rng.choice(list(iterate_batches(path.read_bytes())))[0] + rng.choice([*range(12), *range(35, 43)])
+    elif suffix == ".timeindex":  # the last entry says how old the segment is as a whole
+        at %= path.stat().st_size - 12
+    flip(path, at, rng.randrange(8))
+    refused = 0
+    for header in headers:
+        try:
+            found = await find_timestamp(log, header.max_timestamp, log.end_offset)
+        except Damaged:
+            refused += 1
+            continue
+        assert found is not None and found[1].base_offset == header.base_offset
+    assert refused < 20
+    assert bool(refused) == (suffix == ".log")
+    latest = await find_max_timestamp(log)
+    assert latest is not None and latest[1].base_offset == headers[-1].base_offset
 
 
 async def test_what_was_read_once_is_not_checked_again(disk: RealDisk) -> None:

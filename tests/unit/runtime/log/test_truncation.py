@@ -11,6 +11,7 @@ from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import TXN_INDEX, offset_name
 from hapax.runtime.log.recovery import read_newest_snapshot, replay_again
 from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.times import find_timestamp
 from hapax.runtime.log.txn_index import read_aborted
 from unit.runtime.log.log_fixtures import FOLDER, append, reopen
 from unit.runtime.log.test_segment_log import offsets
@@ -46,7 +47,7 @@ async def test_what_is_cut_is_gone_also_after_a_crash(disk: RealDisk, cut: int) 
     again, recovery, _ = await reopen(disk, config=config)
     assert again.end_offset == cut + 5
     assert recovery.truncated_bytes == 0
-    found = again.find_timestamp(5000, again.end_offset)
+    found = await find_timestamp(again, 5000, again.end_offset)
     assert found is not None and found[1].base_offset == cut
     again.close()
 
