@@ -2,6 +2,7 @@
 
 - A StatefulSet that is told to have fewer replicas deletes the highest ordinals at once. So it is told last: first the
   leaving brokers are marked as draining, then what they hold moves, and the number falls when they hold nothing.
+- A broker that holds something has its place, wanted or not: where it has none it gets it back, to hand it over there.
 - Nothing begins that cannot end: where the remaining brokers are too few for what there is, everything stays.
 - The volume of a broker that is wanted, or that still holds something, is kept (an admission policy sees to it, by the
   status). One at a time may be given up while the broker stays: that of a bad disk, as long as nothing on it is the
@@ -25,6 +26,8 @@ from hapax_operator.plan_topic import Note
 from hapax_operator.resources import ON_SCALE_UP, PoolResource
 
 _NAMED: Final = 5
+_MOST: Final = 100
+"""Brokers; the next node ids are the coordinators'."""
 
 
 # --- as it is -------------------------------------------------------------------------------------------------------
@@ -121,10 +124,12 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     back = drained - set(leaving)
     if marked := tuple(sorted(back & seen.draining)):
         step = _taken_back(marked, seen, wanted, balanced_for)
-    elif workload.replicas < wanted:
-        why = f"from {workload.replicas} to {wanted} brokers"
+    elif workload.replicas < (needed := max(wanted, *(b + 1 for b in known if b < _MOST and seen.held.get(b)), 0)):
+        why = f"from {workload.replicas} to {needed} brokers"
+        if needed > wanted:  # a smaller value was installed over the volumes of a larger cluster
+            why += f": {wanted} are wanted, and broker {needed - 1} holds what has to move first"
         step = _Step(
-            Condition("Ready", "False", "Scaling", why), (SetReplicas(wanted),), (Note("Normal", "ScalingUp", why),))
+            Condition("Ready", "False", "Scaling", why), (SetReplicas(needed),), (Note("Normal", "ScalingUp", why),))
     elif leaving:
         step = _shrink(pool, workload, seen, leaving)
     else:

@@ -234,6 +234,33 @@ def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subp
     assert "must name an etcd" in helm("template", RELEASE, str(CHART), "--set", "etcd.enabled=false").stderr
 
 
+def test_prometheus_finds_the_metrics_of_every_node_and_no_port_twice(render: Render) -> None:
+    assert not [each for each in render() if each["kind"] == "ServiceMonitor"]
+    objects = render('serviceMonitor.enabled=true', 'serviceMonitor.labels={"team": "a"}', 'external.enabled=true')
+    monitor = of(objects, "ServiceMonitor", "demo-hapax")
+    assert monitor["metadata"]["labels"]["team"] == "a"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("http", "/metrics")
+    (rule,) = monitor["spec"]["selector"]["matchExpressions"]
+    found = [
+        each["metadata"]["name"] for each in objects
+        if each["kind"] == "Service" and each["metadata"]["labels"].get(rule["key"]) in rule["values"]
+        and any(port["name"] == endpoint["port"] for port in each["spec"]["ports"])]
+    assert sorted(found) == [f"demo-hapax-{role}" for role in ("broker", "coordinator", "operator", "pid")]
+
+
+def test_the_notes_say_what_to_do_next(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    said = helm("install", RELEASE, str(CHART), "--namespace", "prod", "--dry-run=client", "--set",
+                "external.enabled=true,broker.replicas=1,etcd.replicas=1").stdout
+    notes = said[said.index("NOTES:"):]
+    for sentence in (
+        "demo-hapax.prod.svc.cluster.local:9092", "--for=condition=Ready --timeout=5m brokerpool/demo-hapax-broker",
+        "scale brokerpool/demo-hapax-broker", "demo-hapax-external, port 30200 of any machine",
+        "with fewer than three brokers a record can be lost", "a single etcd", "replicationFactor: 1",
+    ):
+        assert sentence in notes, notes
+
+
 def test_the_inner_loop_builds_and_installs_what_is_here(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     loop = yaml.safe_load((ROOT / "skaffold.yaml").read_text())
     (image,) = loop["build"]["artifacts"]

@@ -177,6 +177,17 @@ def test_a_dead_broker_with_the_only_copy_keeps_its_place_and_the_condition_name
     assert "no other replica is in sync yet of 1 partitions: orders-0" in verdict.conditions[0].message
 
 
+def test_a_broker_that_holds_something_gets_its_place_back_to_hand_it_over() -> None:
+    """A smaller value was installed over the volumes of a larger cluster; or something was placed there at the last."""
+    world = World(4, {"orders": [(3,), (0,)]})
+    world.replicas = world.wanted = 2
+    world.live = {0, 1}
+    verdict = world.look()
+    assert verdict.actions == (SetReplicas(4),) and "broker 3 holds what has to move first" in verdict.notes[0].message
+    assert ready(world.settled()) == ("True", "AsDescribed") and (world.replicas, world.draining) == (2, set())
+    assert not any(3 in replicas for replicas in world.held.values())
+
+
 def test_a_scale_down_can_be_taken_back_half_way() -> None:
     world = World(4, {"orders": [(3, 0), (1, 3), (2, 3), (3, 1), (0, 3), (3, 2)]})
     world.wanted = 3

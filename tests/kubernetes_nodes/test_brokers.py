@@ -1,0 +1,168 @@
+"""Brokers come, leave and restart one by one while a transactional producer writes: nothing is lost, nothing doubled.
+
+The clients run outside the pods and come by the external listeners.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaAdminClient
+
+from hapax.client import NewTopic
+from hapax.client.blocking import Admin, Consumer, Producer
+from hapax_kube.tools import Release
+from integration.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+NAME = "hapax-broker"
+PATIENCE = "--timeout=240s"
+
+
+@pytest.fixture
+def outside(release: Release) -> str:
+    """Where clients outside begin: a port of any machine."""
+    (address, *_) = (
+        each["address"] for each in release.tools.get("nodes")["items"][0]["status"]["addresses"]
+        if each["type"] == "InternalIP")
+    return f"{address}:30200"
+
+
+@pytest.fixture
+def admin(outside: str) -> Iterator[Admin]:
+    with Admin({"bootstrap.servers": outside}) as admin:
+        yield admin
+
+
+class Load:
+    """Transactions of three records, until it is closed; then what was committed."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.committed: list[bytes] = []
+        self.failure: BaseException | None = None
+        self._topic = topic
+        self._options = {"bootstrap.servers": bootstrap, "transactional.id": topic, "delivery.timeout.ms": 120_000}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with Producer(self._options) as producer:
+                number = 0
+                while not self._end.is_set():
+                    values = [b"%d" % (number + k) for k in range(3)]
+                    with producer.transaction():
+                        for value in values:
+                            producer.send(self._topic, value)
+                    self.committed += values
+                    number += 3
+                    self._end.wait(0.05)
+        except BaseException as error:
+            self.failure = error
+
+    def close(self) -> list[bytes]:
+        self._end.set()
+        self._thread.join(180)
+        assert not self._thread.is_alive(), "the producer hangs"
+        if self.failure is not None:
+            raise self.failure
+        return self.committed
+
+
+@pytest.fixture
+def load(admin: Admin, outside: str) -> Iterator[Load]:
+    topic = f"load-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(topic, 6, 3, config={"min.insync.replicas": "2"})])
+    load = Load(outside, topic)
+    wait_until(lambda: len(load.committed) > 30 or load.failure is not None, "first transactions", 60)
+    yield load
+    before = len(load.committed)
+    wait_until(lambda: len(load.committed) > before + 30 or load.failure is not None, "last transactions", 60)
+    committed = load.close()
+    read: Counter[bytes] = Counter()
+    with Consumer({
+        "bootstrap.servers": outside, "isolation.level": "read_committed", "auto.offset.reset": "earliest",
+    }) as consumer:
+        consumer.assign(consumer.partitions(topic))
+        limit = time.monotonic() + 60
+        while len(read) < len(committed) and time.monotonic() < limit:
+            read.update(record.value for record in consumer.poll())
+    assert read == Counter(committed)
+    admin.delete_topics([topic])
+
+
+def held(admin: Admin, broker: int) -> int:
+    return sum(broker in each.replicas for topic in admin.list_topics() for each in topic.partitions)
+
+
+def wait_for_pool(release: Release) -> None:
+    release.tools.kubectl(
+        "-n", release.namespace, "wait", "--for=condition=Ready", PATIENCE, f"brokerpool/{NAME}", timeout_s=260)
+
+
+def names(release: Release) -> list[str]:
+    return sorted(each["metadata"]["name"] for each in release.pods("broker"))
+
+
+def test_clients_outside_are_told_addresses_that_they_reach(outside: str, release: Release) -> None:
+    """By another's client, too."""
+    client = KafkaAdminClient(bootstrap_servers=outside)
+    try:
+        told = {each["broker_id"]: (each["host"], each["port"]) for each in client.describe_cluster()["brokers"]}
+    finally:
+        client.close()
+    machines = {
+        address["address"] for node in release.tools.get("nodes")["items"] for address in node["status"]["addresses"]}
+    assert {host for host, _ in told.values()} <= machines
+    assert {node_id: port for node_id, (_, port) in told.items()} == {
+        node_id: 30_000 + node_id for node_id in told} and len(told) >= 3
+
+
+def test_a_broker_comes_gets_its_share_and_leaves_without_it(
+    release: Release, admin: Admin, load: Load, figures: dict[str, float]
+) -> None:
+    began = time.monotonic()
+    release.upgrade("--set", "broker.replicas=4")
+    assert names(release)[-1] == f"{NAME}-3" and held(admin, 3) > 0
+    figures["from 3 to 4 brokers, with their shares"] = time.monotonic() - began
+
+    began = time.monotonic()
+    release.tools.kubectl("-n", release.namespace, "scale", f"brokerpool/{NAME}", "--replicas=3")
+    wait_for_pool(release)
+    wait_until(lambda: names(release) == [f"{NAME}-{number}" for number in range(3)], "end of the pod", 60)
+    assert held(admin, 3) == 0
+    figures["from 4 to 3 brokers, once what it held had moved"] = time.monotonic() - began
+    kept = release.tools.get("pvc", "-n", release.namespace, f"data-{NAME}-3")
+    assert kept["metadata"].get("deletionTimestamp") is None
+    release.tools.kubectl("-n", release.namespace, "delete", "pvc", f"data-{NAME}-3")
+    with pytest.raises(AssertionError, match="replicas of broker 1 lie on this volume"):
+        release.tools.kubectl("-n", release.namespace, "delete", "pvc", f"data-{NAME}-1")
+
+
+def test_a_rolling_restart_takes_the_next_broker_when_the_last_is_in_sync(
+    release: Release, admin: Admin, load: Load, figures: dict[str, float]
+) -> None:
+    before = {each["metadata"]["name"]: each["metadata"]["uid"] for each in release.pods("broker")}
+    began = time.monotonic()
+    release.tools.kubectl("-n", release.namespace, "rollout", "restart", f"statefulset/{NAME}")
+    fewest = 3
+
+    def restarted() -> bool:
+        nonlocal fewest
+        for topic in admin.list_topics():
+            for each in topic.partitions:
+                fewest = min(fewest, len(each.isr)) if len(each.replicas) == 3 else fewest
+        now = {each["metadata"]["name"]: each["metadata"]["uid"] for each in release.pods("broker")}
+        return now.keys() == before.keys() and not set(now.values()) & set(before.values())
+
+    wait_until(restarted, "new pods", 240)
+    release.wait_ready()
+    figures["a rolling restart of 3 brokers"] = time.monotonic() - began
+    assert fewest >= 2, "a broker went while another one had to catch up"
