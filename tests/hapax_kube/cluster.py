@@ -25,6 +25,7 @@ _FIRST_SERVICE: Final = "10.96.0.1"
 _READY_S: Final = 180.0
 _LOOK_EVERY_S: Final = 0.1
 _VOLUMES: Final = 40
+_CPU_SHARES: Final = 20 * 1024
 
 
 class ControlPlane(KubeApi):
@@ -88,6 +89,9 @@ class Cluster:
     # --- as a whole
 
     def start(self) -> Cluster:
+        make_cgroup(self.name)
+        # All pods of all nodes would weigh as much as one process of this machine: they stand for machines.
+        (CGROUPS / "cpu" / self.name / "cpu.shares").write_text(str(_CPU_SHARES))
         run("ip", "link", "add", "nodes", "type", "bridge")
         run("ip", "addr", "add", f"{GATEWAY}/24", "dev", "nodes")
         run("ip", "link", "set", "nodes", "up")
@@ -104,6 +108,7 @@ class Cluster:
 
     def close(self) -> None:
         for name in list(self._running):
+            self.thaw(name)
             self.crash(name)
         self.control.close()
         remove_cgroup(self.name)
@@ -178,7 +183,9 @@ class Cluster:
         os.kill(int(init), signal.SIGKILL)  # the kernel ends everything else in its namespace
         set_frozen(f"{self.name}/{name}", False)  # what stands still does not end
         process.wait()
-        subprocess.run(["ip", "link", "del", f"to-{name}"], capture_output=True, check=False)  # or it went by itself
+        # The kernel removes a link some time after the namespace of its other end.
+        while Path("/proc/self/net/dev").read_text().count(f"to-{name}:"):
+            subprocess.run(["ip", "link", "del", f"to-{name}"], capture_output=True, check=False)
         remove_cgroup(f"{self.name}/{name}")
         return began
 

@@ -228,6 +228,8 @@ SystemdCgroup = false
             "imageMinimumGCAge": "24h", "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%",
                              "nodefs.inodesFree": "1%"},
+            # Here containers are killed often, and not for a fault of theirs.
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
             "maxPods": 60, "syncFrequency": "10s", "shutdownGracePeriod": "0s",
         }  # fmt: skip
 

@@ -102,6 +102,11 @@ class Release:
         events = self.tools.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp")
         return pods + "\n".join(events.splitlines()[-40:])
 
+    def operator_logs(self) -> str:
+        """What those who fail over wrote last."""
+        selector = "app.kubernetes.io/component=operator"
+        return self.tools.kubectl("logs", "-n", self.namespace, "-l", selector, "--prefix", "--tail=25")
+
     def uninstall(self) -> None:
         self.tools.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", timeout_s=180)
 

@@ -30,6 +30,23 @@ _PREFIX: Final = "hapax-kube-"
 _END_S: Final = 60.0
 
 
+_PACKAGES: Final = {
+    "runc": "runc", "nft": "nftables", "ip": "iproute2", "unshare": "util-linux", "mount": "mount",
+    "openssl": "openssl",
+}  # fmt: skip
+"""Programs that nodes need, and what Debian calls the packages they are in."""
+
+
+def install_missing() -> None:
+    """Where this is root's Debian; elsewhere `why_not` tells what is missing."""
+    packages = [package for program, package in _PACKAGES.items() if shutil.which(program) is None]
+    if packages and os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"installing {', '.join(packages)}", file=sys.stderr)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+            subprocess.run(["apt-get", "-qq", *words], stdout=subprocess.DEVNULL, env=environment, check=False)
+
+
 def why_not() -> str:
     """Why there can be no world here; empty: there can."""
     if os.geteuid() != 0:
@@ -38,7 +55,7 @@ def why_not() -> str:
         return "namespaces and cgroups are Linux's"
     if not hierarchies() or not (CGROUPS / "freezer").is_dir():
         return "the nodes are made for cgroup v1, which is not mounted here"
-    missing = [name for name in ("unshare", "ip", "mount", "nft", "runc", "openssl") if shutil.which(name) is None]
+    missing = [name for name in _PACKAGES if shutil.which(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 

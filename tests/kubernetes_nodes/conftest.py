@@ -90,6 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     found = getattr(item, "funcargs", {}).get("release")
     if report.failed and found is not None:
         report.sections.append(("pods", found.describe()))
+        report.sections.append(("operators", found.operator_logs()))
     return report  # type: ignore[return-value]
 
 

@@ -256,7 +256,7 @@ class Cluster:
         candidates = known[start:] + known[:start] + list(self.options["bootstrap.servers"])
         for host, port in dict.fromkeys(candidates):
             try:
-                peer = await self._connect(host, port)
+                peer = await self._connect(host, port, at_most_ms)
                 if self._metadata_peer is not None:
                     self._metadata_peer.close()
                 self._metadata_peer = peer
@@ -267,14 +267,17 @@ class Cluster:
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    async def _connect(self, host: str, port: int) -> Peer:
+    async def _connect(self, host: str, port: int, at_most_ms: int | None = None) -> Peer:
+        """`at_most_ms`: whoever can be asked instead of another does not keep anybody waiting: a machine that cannot be
+        reached refuses nothing."""
+        timeout_ms: int = self.options["socket.connection.setup.timeout.ms"]
         peer = await Peer.connect(
             self.ports.network,
             host,
             port,
             client_id=self.options["client.id"],
             request_timeout_ms=self.options["request.timeout.ms"],
-            connect_timeout_ms=self.options["socket.connection.setup.timeout.ms"],
+            connect_timeout_ms=timeout_ms if at_most_ms is None else min(timeout_ms, at_most_ms),
         )
         self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
         return peer
