@@ -13,8 +13,9 @@ ONLY ?= *
 SCENE ?= lively
 SIM ?=
 NODES ?=
+KILLS ?= 50
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants kube-binaries kube-images kube-up kube-down kube-test clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants kube-binaries kube-images kube-up kube-down kube-bench kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +83,9 @@ kube-images: setup ## the images of Hapax and etcd without Docker, into the user
 
 kube-up: setup ## a Kubernetes API on loopback, or a Kubernetes with machines: make kube-up NODES=3 (root); prints KUBECONFIG
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up $(NODES)
+
+kube-bench: setup ## how soon others lead after a broker's container is killed, on machines: make kube-bench KILLS=50 (root)
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube bench $(KILLS)
 
 kube-test: setup ## the chart on machines, some of which die: on KUBECONFIG's cluster, or on one made for it (root)
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube test $(if $(T:tests=),$(T))

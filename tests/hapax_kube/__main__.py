@@ -4,6 +4,7 @@
     python -m hapax_kube up NODES        with nodes, in a world of its own; needs root
     python -m hapax_kube enter COMMAND   runs a command in that world: it reaches pods and names of the cluster
     python -m hapax_kube down            ends what `up` started
+    python -m hapax_kube bench KILLS     how soon others lead after SIGKILL of a broker's container, so many times
     python -m hapax_kube test [WORDS]    tests/kubernetes_nodes, with words for pytest: on KUBECONFIG's cluster where
                                          that is set, else on one made for it
 
@@ -26,13 +27,15 @@ from hapax.cli.local.folder import alive, start_time
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
 from hapax_kube.images import build_images
-from hapax_kube.world import run_in_world, why_not
+from hapax_kube.world import install_missing, run_in_world, why_not
 
 _FOLDER = cache() / "kube"
 _STATE = _FOLDER / "processes.json"
 _KEEPER: Final = "keeper"
 _INIT: Final = "init"
 _READY_S: Final = 300.0
+SKIPPED: Final = ROOT / "build" / "kube-test.skipped"
+"""Why `test` did not run, where it was not possible: what calls it through make sees only that it failed."""
 TESTS: Final = ROOT / "tests" / "kubernetes_nodes"
 
 
@@ -107,6 +110,7 @@ def down() -> int:
 
 
 def test(words: list[str]) -> int:
+    SKIPPED.unlink(missing_ok=True)
     tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
     if not any(Path(word.partition("::")[0]).exists() for word in words if not word.startswith("-")):
         tests.append(str(TESTS))
@@ -118,8 +122,16 @@ def test(words: list[str]) -> int:
     return run_in_world(tests, os.environ)
 
 
+def bench(kills: int) -> int:
+    _possible()
+    build()
+    build_images()
+    return run_in_world([sys.executable, "-m", "hapax_kube.bench", str(kills)], os.environ)
+
+
 def _possible() -> None:
     """Raises NoKubernetes: there can be no nodes here."""
+    install_missing()
     reason = why_not()
     if reason:
         raise NoKubernetes(f"no nodes can be made on this machine: {reason}")
@@ -152,10 +164,14 @@ def main(words: list[str]) -> int:
                 return down()
             case ["enter", *command] if command:
                 return enter(command)
+            case ["bench", kills] if kills.isdigit():
+                return bench(int(kills))
             case ["test", *rest]:
                 return test(rest)
     except NoKubernetes as error:
         print(f"SKIPPED: {error}", file=sys.stderr)
+        SKIPPED.parent.mkdir(exist_ok=True)
+        SKIPPED.write_text(f"{error}\n")
         return 4
     print(__doc__, file=sys.stderr)
     return 2

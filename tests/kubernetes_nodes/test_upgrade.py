@@ -1,0 +1,100 @@
+"""`helm upgrade` while transactions run: every pod is replaced, no record is lost, none is there twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hapax_kube import pod_load
+from hapax_kube.tools import Release
+from integration.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+
+TOPIC = "upgraded"
+
+
+class Load:
+    """`hapax_kube.pod_load` in a pod of its own, which no upgrade touches."""
+
+    def __init__(self, release: Release, folder: Path) -> None:
+        self._release = release
+        self._said = folder / "load.log"
+        self._where = ["-n", release.namespace]
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        tools = self._release.tools
+        tools.kubectl("apply", *self._where, "-f", "-", text=json.dumps(self._pod()))
+        tools.kubectl("wait", "pod/load", *self._where, "--for=condition=Ready", "--timeout=60s")
+        with open(self._said, "w") as said, open(pod_load.__file__) as program:
+            self._process = subprocess.Popen(
+                tools.command("kubectl", "exec", "-i", "load", *self._where, "--", "python3", "-", TOPIC,
+                              f"hapax.{self._release.namespace}.svc.cluster.local:9092"),
+                stdin=program, stdout=subprocess.PIPE, stderr=said, text=True)  # fmt: skip
+        wait_until(lambda: self.committed() > 0, "committed transaction")
+
+    def committed(self) -> int:
+        """At least so many, so far."""
+        assert self._process is not None and self._process.poll() is None, self._said.read_text()
+        lines = [line for line in self._said.read_text().splitlines() if line.endswith(" committed")]
+        return int(lines[-1].split()[0]) if lines else 0
+
+    def finish(self) -> dict[str, object]:
+        assert self._process is not None
+        self._release.tools.kubectl("exec", "load", *self._where, "--", "touch", "/tmp/stop")
+        answer, _ = self._process.communicate(timeout=180)
+        assert self._process.returncode == 0, self._said.read_text()
+        return dict(json.loads(answer))
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._release.tools.kubectl(
+            "delete", "pod/load", *self._where, "--ignore-not-found", "--grace-period=1", timeout_s=90)
+
+    def _pod(self) -> object:
+        (like, *_) = self._release.pods("coordinator")
+        spec, container = like["spec"], like["spec"]["containers"][0]
+        labels = {**like["metadata"]["labels"], "app.kubernetes.io/component": "test"}
+        return {
+            "apiVersion": "v1", "kind": "Pod",
+            # As the pod of `helm test`, which may reach Kafka's ports whatever policies there are.
+            "metadata": {"name": "load", "labels": labels},
+            "spec": {
+                "restartPolicy": "Never", "securityContext": spec["securityContext"],
+                "automountServiceAccountToken": False, "volumes": [{"name": "tmp", "emptyDir": {}}],
+                "containers": [{
+                    "name": "load", "image": container["image"], "imagePullPolicy": container["imagePullPolicy"],
+                    "command": ["python3", "-c", "import signal; signal.pause()"],
+                    "securityContext": container["securityContext"],
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                }],
+            },
+        }  # fmt: skip
+
+
+def test_upgraded_under_load(release: Release, tmp_path: Path, figures: dict[str, float]) -> None:
+    load = Load(release, tmp_path)
+    try:
+        load.start()
+        before = {pod["metadata"]["uid"] for role in ("broker", "coordinator", "pid") for pod in release.pods(role)}
+        annotations = [
+            word for role in ("broker", "coordinator", "pid", "operator")
+            for word in ("--set", f"{role}.podAnnotations.round=second")]
+        figures["helm upgrade, every pod replaced, under load"] = release.upgrade(*annotations)
+        after = {pod["metadata"]["uid"] for role in ("broker", "coordinator", "pid") for pod in release.pods(role)}
+        assert not before & after
+        wanted = load.committed() + 50
+        wait_until(lambda: load.committed() >= wanted, "transactions after the upgrade")
+        found = load.finish()
+        figures["longest transaction of the load during it"] = float(str(found["longest_s"]))
+        assert found["lost"] == {"0": [], "1": []}, found
+        assert found["doubled"] == {} and found["wrong"] == [], found
+        assert found["position"] == int(str(found["committed"])) - 1, found
+    finally:
+        load.close()
