@@ -166,3 +166,31 @@ def test_a_rolling_restart_takes_the_next_broker_when_the_last_is_in_sync(
     release.wait_ready()
     figures["a rolling restart of 3 brokers"] = time.monotonic() - began
     assert fewest >= 2, "a broker went while another one had to catch up"
+
+
+def test_a_volume_is_replaced_and_its_broker_copies_all_of_it(
+    release: Release, admin: Admin, load: Load, figures: dict[str, float]
+) -> None:
+    space, pool, claim = ("-n", release.namespace), f"brokerpool/{NAME}", f"data-{NAME}-2"
+    former = release.tools.get("pvc", *space, claim)["metadata"]["uid"]
+    began = time.monotonic()
+    release.tools.kubectl(*space, "patch", pool, "--type=merge", "-p", '{"spec": {"replaceVolumeOf": 2}}')
+    release.tools.kubectl(*space, "wait", "--for=condition=VolumeReplaceable", PATIENCE, pool, timeout_s=260)
+    release.tools.kubectl(*space, "delete", "pvc", claim, "--wait=false")
+    release.tools.kubectl(*space, "delete", "pod", f"{NAME}-2")
+
+    def anew() -> bool:
+        words = ("get", "pvc", claim, *space, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
+        found = release.tools.kubectl(*words)
+        return bool(found) and found != former
+
+    wait_until(anew, "another claim", 120)
+    release.wait_ready()
+
+    def in_sync() -> bool:
+        return all(len(each.isr) == len(each.replicas) for topic in admin.list_topics() for each in topic.partitions)
+
+    wait_until(in_sync, "all replicas in sync", 120)
+    figures["another volume for a broker, and all copied to it"] = time.monotonic() - began
+    release.tools.kubectl(*space, "patch", pool, "--type=merge", "-p", '{"spec": {"replaceVolumeOf": null}}')
+    wait_for_pool(release)
