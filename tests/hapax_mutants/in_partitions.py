@@ -18,7 +18,7 @@ MUTANTS = (
     Mutant(
         "what is inherited never counts", "rule 5: a new replica copies the leader's producer snapshot",
         "broker/inheritance.py",
-        "            machine.adopt(inherited.snapshot)\n",
+        "            machine.adopt(inherited.snapshot, inherited.aborted)\n",
         "            pass\n",
         (unit("broker/test_inheritance.py"),),
     ),
@@ -26,6 +26,12 @@ MUTANTS = (
         "what a former leader handed out counts under the next one", "rule 5", "broker/inheritance.py",
         "        return inherited.leader_epoch != leader_epoch\n",
         "        return False\n",
+        (unit("broker/test_inheritance.py"),),
+    ),
+    Mutant(
+        "a new replica does not learn what was aborted", "read_committed; rule 5", "core/partition.py",
+        "AbortedIndex(entry for entry in aborted if entry.last_offset >= self.log_start_offset)\n        self._load",
+        "AbortedIndex(())\n        self._load",
         (unit("broker/test_inheritance.py"),),
     ),
     Mutant(
@@ -42,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "a log whose snapshots are lost counts as whole", "rule 5", "broker/replica.py",
-        "    replica.inheritance.lacking = recovery.incomplete and replica.inheritance.inherited is None\n",
+        "    replica.inheritance.lacking |= recovery.incomplete and replica.inheritance.inherited is None\n",
         "",
         (unit("broker/test_inheritance.py"),),
     ),

@@ -24,6 +24,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.log.durable import sync_folder
 from hapax.runtime.log.layout import BEGINS_ANEW, INHERITED, SNAPSHOT, encode_inherited, offset_name
 from hapax.runtime.log.recovery import read_newest_snapshot, replay_again
+from hapax.runtime.log.txn_index import decode_aborted
 from hapax.runtime.registration import Registration
 
 log = telemetry.logger("copying")
@@ -35,6 +36,8 @@ class Handed(NamedTuple):
     offset: int
     snapshot: bytes
     """The producers as of `offset`."""
+    aborted: bytes
+    """The aborted transactions below it, as in a `.txnindex`."""
     log_start_offset: int
 
 
@@ -222,7 +225,8 @@ class Copying:
         handed = await asked
         if self.ended:
             return None
-        inherited = Inherited(self.leader_epoch, decode_snapshot(handed.snapshot, handed.offset))
+        inherited = Inherited(
+            self.leader_epoch, decode_snapshot(handed.snapshot, handed.offset), decode_aborted(handed.aborted))
         former_end = replica.machine.log_end_offset
         await replica.keeping.stop()
         try:
@@ -230,7 +234,7 @@ class Copying:
                 await self._begin_at(handed.log_start_offset)
             await replica.shared.disk.write_atomically(
                 f"{replica.log.folder}/{INHERITED}",
-                encode_inherited(inherited.offset, inherited.leader_epoch, handed.snapshot),
+                encode_inherited(inherited.offset, inherited.leader_epoch, handed.snapshot, handed.aborted),
             )
             replica.inheritance.take(inherited)
             await self._is_begun()

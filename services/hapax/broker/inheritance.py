@@ -7,8 +7,10 @@ holds them below its high watermark, they stay in a file beside the log: whateve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from hapax.core.aborted_index import AbortedTransaction
 from hapax.core.batch import BatchHeader
 from hapax.core.partition_types import PartitionSnapshot
 from hapax.runtime.log.layout import INHERITED
@@ -16,16 +18,15 @@ from hapax.runtime.log.layout import INHERITED
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica
 
-ANY_EPOCH = -1
-
 
 class Inherited(NamedTuple):
     """The producers as of `snapshot.offset`."""
 
     leader_epoch: int
-    """Of the leader that gave them: under another one the log may take another course below the offset. `ANY_EPOCH`:
-    nobody noted it."""
+    """Of the leader that gave them: under another one the log may take another course below the offset."""
     snapshot: PartitionSnapshot
+    aborted: Sequence[AbortedTransaction]
+    """All below the offset: of some only the marker is left, and no reader may meet that without its entry."""
 
     @property
     def offset(self) -> int:
@@ -35,10 +36,11 @@ class Inherited(NamedTuple):
 class Inheritance:
     """Of one replica."""
 
-    __slots__ = ("_replica", "inherited", "lacking")
+    __slots__ = ("_replica", "_unlisted", "inherited", "lacking")
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+        self._unlisted = False
         self.inherited: Inherited | None = None
         """What no snapshot of the log's own holds yet, below its high watermark."""
         self.lacking = False
@@ -74,8 +76,17 @@ class Inheritance:
         if inherited is None or not machine.log_end_offset <= inherited.offset <= offset:
             return
         # Led from below that offset, as after an unclean election, it would be another log by now.
-        if inherited.leader_epoch == ANY_EPOCH or machine.leader_epochs.latest <= inherited.leader_epoch:
-            machine.adopt(inherited.snapshot)
+        if machine.leader_epochs.latest <= inherited.leader_epoch:
+            machine.adopt(inherited.snapshot, inherited.aborted)
+            self._unlisted = True
+
+    def list_aborted(self) -> bool:
+        """Brings the log's indexes of aborted transactions in line, where that is due. Raises OSError."""
+        if not self._unlisted:
+            return False
+        self._replica.log.rewrite_aborted(list(self._replica.machine.aborted))
+        self._unlisted = False
+        return True
 
     @property
     def wants_checkpoint(self) -> bool:

@@ -19,7 +19,7 @@ from hapax.broker.high_watermarks import HighWatermarks
 from hapax.broker.in_sync import InSync
 from hapax.broker.inheritance import Inherited
 from hapax.broker.replica import Replica, Shared, open_replica
-from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
+from hapax.codec.snapshot import decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.replication import Replication
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition, TopicPartition
@@ -44,6 +44,7 @@ from hapax.runtime.log.layout import (
     partition_folder,
 )
 from hapax.runtime.log.segment_log import SegmentLog
+from hapax.runtime.log.txn_index import decode_aborted
 from hapax.runtime.ports import Disk, MetadataStore, MetadataUnavailable, Task
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings, SettingsError
@@ -441,10 +442,12 @@ class PartitionSet:
             return
         file = disk.open(path)
         try:
-            offset, leader_epoch, snapshot = decode_inherited(file.read(0, file.size()))
-            replica.inheritance.take(Inherited(leader_epoch, decode_snapshot(snapshot, offset)))
-        except (LayoutError, DamagedSnapshot) as error:
+            offset, leader_epoch, snapshot, aborted = decode_inherited(file.read(0, file.size()))
+            replica.inheritance.take(Inherited(
+                leader_epoch, decode_snapshot(snapshot, offset), decode_aborted(aborted)))
+        except ValueError as error:  # whatever is damaged
             log.error("what was inherited cannot be read", partition=replica.name, error=error)
+            replica.inheritance.lacking = True
         finally:
             file.close()
 

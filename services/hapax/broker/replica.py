@@ -217,6 +217,8 @@ class Replica:
 
     def note_recovered(self) -> None:
         """What a replay found aborted goes to the log's index."""
+        if self.inheritance.list_aborted():
+            self._recovered_aborted.clear()
         if self._recovered_aborted:
             for aborted in self._recovered_aborted:
                 self.log.note_aborted(aborted)
@@ -421,8 +423,8 @@ class Replica:
 
     def copied(self, *, new_epoch: bool) -> None:
         """More has been copied from the leader, or the copy was cut: it becomes durable like what is written here."""
-        self.note_recovered()
         self.inheritance.comes_to(self.machine.log_end_offset)
+        self.note_recovered()
         if self.log.scan_cost >= self._checkpoint_cost or self.inheritance.wants_checkpoint:
             self.keeping.begin_checkpoint()
         if new_epoch:
@@ -683,5 +685,5 @@ async def open_replica(
         clean=clean, known_epoch=known_epoch,
     )
     replica.opened(segment_log, high_watermark)
-    replica.inheritance.lacking = recovery.incomplete and replica.inheritance.inherited is None
+    replica.inheritance.lacking |= recovery.incomplete and replica.inheritance.inherited is None
     return recovery

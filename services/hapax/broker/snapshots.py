@@ -16,6 +16,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.cluster import ClusterView
+from hapax.runtime.log.txn_index import encode_aborted
 from hapax.runtime.ports import Network, RpcError
 from hapax.runtime.registration import Registration
 
@@ -34,7 +35,9 @@ class _Kept:
 
     offset: int
     log_start_offset: int
+    snapshot_size: int
     content: bytes
+    """The snapshot, and the aborted transactions behind it."""
 
 
 class Snapshots:
@@ -56,18 +59,20 @@ class Snapshots:
             raise Refusal(ErrorCode.SNAPSHOT_NOT_FOUND, "begin again")
         return broker_pb2.FetchSnapshotResponse(
             offset=kept.offset, log_start_offset=kept.log_start_offset, size=len(kept.content),
-            data=kept.content[position : position + _PIECE],
+            snapshot_size=kept.snapshot_size, data=kept.content[position : position + _PIECE],
         )
 
     async def _take(self, replica: Replica, asking: NodeId) -> _Kept:
         self._hand(replica, asking)  # from here on no compaction begins
         await replica.keeping.end_compaction()
         snapshot, log_start = replica.machine.snapshot(), replica.machine.log_start_offset
+        aborted = encode_aborted(list(replica.machine.aborted))
         self._hand(replica, asking)
         encoder = SnapshotEncoder(snapshot)
         for _ in encoder:
             await asyncio.sleep(0)
-        kept = self._kept[replica] = _Kept(snapshot.offset, log_start, encoder.result())
+        encoded = encoder.result()
+        kept = self._kept[replica] = _Kept(snapshot.offset, log_start, len(encoded), encoded + aborted)
 
         def forget() -> None:
             if self._kept.get(replica) is kept:
@@ -114,5 +119,6 @@ class SnapshotSource:
                 raise Refusal(ErrorCode(piece.error), piece.reason)
             content += piece.data
             if len(content) >= piece.size or not piece.data:
-                return Handed(piece.offset, bytes(content), piece.log_start_offset)
+                snapshot, aborted = bytes(content[: piece.snapshot_size]), bytes(content[piece.snapshot_size :])
+                return Handed(piece.offset, snapshot, aborted, piece.log_start_offset)
             request.offset, request.position = piece.offset, len(content)

@@ -569,11 +569,12 @@ class Partition:
         self._load(snapshot)
         self.leader_epochs.truncate_to(offset)
 
-    def adopt(self, snapshot: PartitionSnapshot) -> None:
+    def adopt(self, snapshot: PartitionSnapshot, aborted: Iterable[AbortedTransaction]) -> None:
         """The log has been copied up to where another replica took this snapshot: what lies before the copied part is
-        in the snapshot alone."""
+        in the snapshot alone, and in `aborted`, which are all below it."""
         if snapshot.offset < self.log_end_offset:
             raise ValueError(f"snapshot at {snapshot.offset} for a log that ends at {self.log_end_offset} already")
+        self.aborted = AbortedIndex(entry for entry in aborted if entry.last_offset >= self.log_start_offset)
         self._load(snapshot)
 
     def snapshot(self) -> PartitionSnapshot:

@@ -24,7 +24,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     made: list[World] = []
 
     async def make(*nodes: int, **settings: object) -> World:
-        world = World(tmp_path, **settings)
+        world = World(tmp_path, transaction_partition_verification_enable=False, **settings)
         made.append(world)
         await world.start(*nodes)
         return world
@@ -49,9 +49,12 @@ async def written(world: World, node: int = 0, rounds: int = 1) -> None:
     start = leader.machine.log_end_offset // 1000
     await world.produced(node, keyed("k0", 0, producer_id=5, count=3, epoch=2))
     await world.produced(node, keyed("k1", 0, producer_id=7, epoch=start))
-    world.produce(node, encode_records(
-        [(NOW, b"k1", b"v", ())], transactional=True, producer_id=70 + start, producer_epoch=0, base_sequence=0))
-    leader.append_control(Marker(70 + start, 1, False, 5, 1, 0, -1, 2))
+    if leader.machine.describe_producer(70) is None:
+        result = await world.produced(node, encode_records(
+            [(NOW, b"k1", b"v", ())], transactional=True, producer_id=70, producer_epoch=0, base_sequence=0))
+        assert result.error == 0
+        leader.append_control(Marker(70, 1, False, 5, 1, 0, -1, 2))
+        assert [entry.producer_id for entry in leader.machine.aborted] == [70]
     leader.append_control(ProducerFence(9, start, 2 * NOW))
     for number in range(60 * rounds):
         sequence = 0 if (view := leader.machine.describe_producer(6)) is None else view.last_sequence + 1
@@ -138,6 +141,21 @@ async def test_a_new_replica_of_a_compacted_log_can_lead(make: Make, again: bool
         await world.start(1)
         await world.until(lambda: alike(world, 0, 1) and set(world.record.isr) == {0, 1})
     await takes_over(world, 1, 0)
+
+
+async def test_a_new_replica_lists_what_was_aborted_also_where_only_the_marker_is_left(make: Make) -> None:
+    world = await led(await make(0, 1), replicas=(0,), **COMPACT)
+    await written(world)
+    await compacted(world)
+    aborted = list(world.replica(0).machine.aborted)
+    assert len(aborted) == 1
+    world.change(replicas=(NodeId(0), NodeId(1)), adding=(NodeId(1),))
+    await world.until(lambda: set(world.record.isr) == {0, 1} and alike(world, 0, 1))
+    for end in (world.kill, world.stop):
+        await end(1)
+        await world.start(1)
+        await world.until(lambda: set(world.record.isr) == {0, 1} and alike(world, 0, 1))
+        assert list(world.replica(1).machine.aborted) == aborted
 
 
 async def test_a_new_replica_of_a_log_without_its_first_records_can_lead(make: Make) -> None:

@@ -59,7 +59,7 @@ async def test_what_is_acknowledged_is_on_every_replica_in_the_same_bytes(make: 
 
 
 async def test_transactions_and_their_ends_are_copied(make: Make) -> None:
-    world = await led(await make(0, 1))
+    world = await led(await make(0, 1, transaction_partition_verification_enable=False))
     leader = world.replica(0)
     for producer_id, commit in ((1, True), (2, False), (3, None)):
         world.produce(0, batch(3, producer_id=producer_id, epoch=0, sequence=0, transactional=True))
@@ -67,6 +67,7 @@ async def test_transactions_and_their_ends_are_copied(make: Make) -> None:
             leader.append_control(Marker(producer_id, 1, commit, 5, 1, 0, -1, 2))
     await leader.committed(leader.machine.log_end_offset)
     await world.until(lambda: world.equal(0, 1))
+    assert len(world.replica(1).machine.open_transactions()) == len(world.replica(1).machine.aborted) == 1
 
 
 async def test_acks_all_waits_for_the_slowest_member_and_acks_1_does_not(make: Make) -> None:

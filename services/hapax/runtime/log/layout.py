@@ -46,9 +46,7 @@ BEGINS_ANEW: Final = "begins-anew"
 
 _FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _GONE: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|stray)")
-_VERSION: Final = struct.Struct(">h")
-_INHERITED_V0: Final = struct.Struct(">hq")
-_INHERITED: Final = struct.Struct(">hqi")
+_INHERITED: Final = struct.Struct(">hqiq")
 _OFFSET_NAME: Final = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
@@ -150,20 +148,19 @@ def decode_high_watermarks(data: bytes) -> dict[TopicPartition, Offset]:
     return found
 
 
-def encode_inherited(offset: int, leader_epoch: int, snapshot: bytes) -> bytes:
-    """A snapshot that the leader of `leader_epoch` took at `offset`."""
-    return _INHERITED.pack(1, offset, leader_epoch) + snapshot
+def encode_inherited(offset: int, leader_epoch: int, snapshot: bytes, aborted: bytes) -> bytes:
+    """A snapshot that the leader of `leader_epoch` took at `offset`, and its aborted transactions, as in a `.txnindex`.
+    """
+    return _INHERITED.pack(1, offset, leader_epoch, len(snapshot)) + snapshot + aborted
 
 
-def decode_inherited(data: bytes) -> tuple[int, int, bytes]:
-    """(offset, leader epoch or -1, snapshot). Raises LayoutError."""
-    version = _VERSION.unpack_from(data)[0] if len(data) >= _INHERITED.size else -1
-    if version == 1:
-        _, offset, leader_epoch = _INHERITED.unpack_from(data)
-        return offset, leader_epoch, data[_INHERITED.size :]
-    if version == 0:
-        return _INHERITED_V0.unpack_from(data)[1], -1, data[_INHERITED_V0.size :]
-    raise LayoutError(f"{INHERITED}: of version {version}")
+def decode_inherited(data: bytes) -> tuple[int, int, bytes, bytes]:
+    """(offset, leader epoch, snapshot, aborted transactions). Raises LayoutError."""
+    if len(data) < _INHERITED.size or _INHERITED.unpack_from(data)[0] != 1:
+        raise LayoutError(f"{INHERITED}: not of version 1")
+    _, offset, leader_epoch, size = _INHERITED.unpack_from(data)
+    behind = _INHERITED.size + size
+    return offset, leader_epoch, data[_INHERITED.size : behind], data[behind:]
 
 
 def _checkpoint_lines(data: bytes, name: str) -> list[str]:

@@ -8,7 +8,7 @@ which recovery starts. A name, an index entry or a snapshot is never ahead of th
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -26,7 +26,7 @@ from hapax.runtime.log.layout import (
 from hapax.runtime.log.segment import LogRange, Segment
 from hapax.runtime.log.soundness import NOWHERE, Damage, Damaged, Pace
 from hapax.runtime.log.survey import check, survey
-from hapax.runtime.log.txn_index import append_aborted, cut_aborted
+from hapax.runtime.log.txn_index import append_aborted, cut_aborted, encode_aborted
 from hapax.runtime.ports import Disk
 
 Bytes = bytes | bytearray | memoryview
@@ -232,6 +232,17 @@ class SegmentLog:
     def note_aborted(self, aborted: AbortedTransaction) -> None:
         """For the `.txnindex`. Durable with the next checkpoint; until then recovery finds the marker itself."""
         self._unwritten_aborted.append(aborted)
+
+    def rewrite_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
+        """All there are, in the order of their markers, in place of what the `.txnindex` files say. Durable with the
+        next `sync`."""
+        self._unwritten_aborted.clear()
+        ends = [*self._bases[1:], NOWHERE]
+        markers = [entry.last_offset for entry in entries]
+        for segment, end in zip(self.segments, ends, strict=True):
+            mine = entries[bisect_left(markers, segment.base_offset) : bisect_left(markers, end)]
+            if mine or self.disk.exists(segment.path(TXN_INDEX)):
+                self._write_unsynced(offset_name(segment.base_offset, TXN_INDEX), encode_aborted(mine))
 
     def write_leader_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
         """Replaces the leader-epoch checkpoint: (leader epoch, start offset). Durable with the next `sync`."""

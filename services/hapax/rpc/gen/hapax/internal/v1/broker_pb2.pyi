@@ -136,20 +136,22 @@ class FetchSnapshotRequest(_message.Message):
     def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., position: _Optional[int] = ..., registration_epoch: _Optional[int] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class FetchSnapshotResponse(_message.Message):
-    __slots__ = ("error", "reason", "offset", "log_start_offset", "size", "data")
+    __slots__ = ("error", "reason", "offset", "log_start_offset", "size", "data", "snapshot_size")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SIZE_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     offset: int
     log_start_offset: int
     size: int
     data: bytes
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    snapshot_size: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ..., snapshot_size: _Optional[int] = ...) -> None: ...
 
 class DescribeReplicasRequest(_message.Message):
     __slots__ = ("partitions",)
