@@ -1,0 +1,45 @@
+"""Runs the commands of a page as they stand there: the indented blocks of a section, by bash, one after the other."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from hapax_kube.binaries import ROOT
+from hapax_kube.tools import Tools
+
+_LONGEST_S: Final = 900
+
+
+def commands(page: str, heading: str) -> str:
+    """What is indented by four below the heading, until the next heading of whatever level."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no section {heading!r}"
+    lines = [line[4:] for line in found[1].splitlines() if line.startswith("    ")]
+    assert lines, f"no commands under {heading!r}"
+    return "\n".join(lines)
+
+
+class Page:
+    def __init__(self, path: Path, tools: Tools, folder: Path, **variables: str) -> None:
+        """`folder` is where the commands run; charts and scripts are there, too."""
+        self._text = path.read_text()
+        self._folder = folder
+        self._environment = {
+            **os.environ, **variables, "KUBECONFIG": str(tools.kubeconfig),
+            "PATH": f"{tools.binaries}:{os.environ['PATH']}",
+        }  # fmt: skip
+        for name in ("charts", "scripts"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def follow(self, heading: str, **variables: str) -> str:
+        """What the commands said. Raises AssertionError with it where one of them fails."""
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", commands(self._text, heading)], cwd=self._folder,
+            env={**self._environment, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False, timeout=_LONGEST_S)
+        assert done.returncode == 0, f"{heading}: exit code {done.returncode}\n{done.stdout[-6000:]}"
+        return done.stdout
