@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from hapax.core.types import NodeId, RegistrationEpoch
 
 UNKNOWN_END: Final = -1
-_SILENT_AFTER_MS: Final = 60_000
+_SILENT_AFTER_MS: Final = 30_000
 """A replica that has not asked for so long is not waited for."""
 
 

@@ -66,7 +66,7 @@ async def compacted(world: World, node: int = 0) -> None:
     replica = world.replica(node)
     if replica.replication is not None:
         for away in [n for n in world.record.replicas if n not in world.brokers]:  # for long, that is
-            replica.replication.asked(away, 0, replica.shared.clock.monotonic_ms() - 60_000)
+            replica.replication.asked(away, 0, replica.shared.clock.monotonic_ms() - 30_000)
     await world.until(lambda: replica.log.snapshot_below(replica.machine.high_watermark) > 30)
     done = await replica.keeping.compact()
     assert done is not None and done.bytes_after < done.bytes_before / 2
@@ -252,7 +252,7 @@ async def test_nothing_is_compacted_under_a_replica_on_its_way_or_it_begins_anew
     fetchers = world.brokers[1].partitions.fetchers
     await world.until(lambda: fetchers.halt(world.replica(1)))
     assert leader.replication is not None
-    leader.replication.asked(NodeId(1), 0, leader.shared.clock.monotonic_ms() - 60_000)
+    leader.replication.asked(NodeId(1), 0, leader.shared.clock.monotonic_ms() - 30_000)
     assert await leader.keeping.compact() is not None
     assert is_on_its_way(world, 1)
     fetchers.resume(world.replica(1))
