@@ -144,6 +144,8 @@ def test_a_broker_comes_gets_its_share_and_leaves_without_it(
     release.tools.kubectl("-n", release.namespace, "delete", "pvc", f"data-{NAME}-3")
     with pytest.raises(AssertionError, match="replicas of broker 1 lie on this volume"):
         release.tools.kubectl("-n", release.namespace, "delete", "pvc", f"data-{NAME}-1")
+    release.upgrade()  # its own values again
+    assert len(names(release)) == 3
 
 
 def test_a_rolling_restart_takes_the_next_broker_when_the_last_is_in_sync(
