@@ -1,0 +1,242 @@
+"""The operator dies after each thing it does, and the next one gets there: with nothing done twice that must not be.
+
+The reconciler runs here, against a real API server and a real cluster, once for each effect after which it dies, all at
+the same time. What it leaves behind lives in those two alone, so to end it between two effects is what SIGKILL does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import kopf
+import pytest
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.client import Producer
+from hapax.client.errors import HapaxError
+from hapax.client.identities import Identities
+from hapax.kafka.administration import Administration
+from hapax.runtime import telemetry
+from hapax.runtime.clock import SystemClock
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.etcd import EtcdStore
+from hapax.runtime.network import TcpNetwork
+from hapax_kube.operator import Namespace
+from hapax_operator.api import KubeApi
+from hapax_operator.apply import PolicyWriter
+from hapax_operator.reconciler import Reconciler
+from hapax_operator.resources import PRODUCERS, TOPICS, Ref
+
+pytestmark = pytest.mark.timeout(300)
+
+LOOK_EVERY_S = 0.2
+LIMIT_S = 120.0
+
+
+class Killed(BaseException):
+    """The process is no more: nothing that it was about to do happens."""
+
+
+class Life:
+    """Of one operator: it ends after so many effects (0: it does not)."""
+
+    def __init__(self, ends_after: int = 0) -> None:
+        self.effects: list[str] = []
+        self.dead = asyncio.Event()
+        self._ends_after = ends_after
+
+    async def effect(self, name: str, call: Callable[[], Any]) -> Any:
+        if self.dead.is_set():
+            raise Killed
+        result = await call()
+        self.effects.append(name)
+        if len(self.effects) == self._ends_after:
+            self.dead.set()
+        if self.dead.is_set():
+            raise Killed
+        return result
+
+
+class MortalKube(KubeApi):
+    life: Life
+
+    async def _call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        def call() -> Any:
+            return KubeApi._call(self, method, path, body, kind)
+
+        return await (call() if method == "GET" else self.life.effect(f"{method} {path.split('/')[-1]}", call))
+
+
+class MortalAdministration(Administration):
+    life: Life
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        return await self.life.effect(method, lambda: Administration._call(self, method, *arguments))
+
+
+class MortalIdentities(Identities):
+    life: Life
+
+    async def _ask(self, transactional_id: str, method: str, *arguments: Any) -> Any:
+        def call() -> Any:
+            return Identities._ask(self, transactional_id, method, *arguments)
+
+        return await (call() if method.startswith("Describe") else self.life.effect(method, call))
+
+
+class MortalPolicies(PolicyWriter):
+    life: Life
+
+    async def store(self, uid: str, policy: Any) -> None:
+        await self.life.effect("policy", lambda: PolicyWriter.store(self, uid, policy))
+
+
+class World:
+    def __init__(self, hapax: LocalCluster, namespace: Namespace, view: ClusterView, store: EtcdStore) -> None:
+        self.hapax, self.namespace, self.view, self.store = hapax, namespace, view, store
+        self.network, self.clock = TcpNetwork(), SystemClock()
+        self.connection = kopf_login(namespace.api.kubeconfig)
+        self.api = KubeApi(self.connection)
+
+    @asynccontextmanager
+    async def operator(self, life: Life, refs: list[Ref]) -> AsyncIterator[None]:
+        """One that looks after these resources, and is told of them as by a watch."""
+        api = MortalKube(self.connection)
+        administration = MortalAdministration(self.view, self.network)
+        policies = MortalPolicies(self.store, self.view, ())
+        identities = MortalIdentities({"bootstrap.servers": self.hapax.bootstrap})
+        for part in (api, administration, policies, identities):
+            part.life = life  # type: ignore[attr-defined]
+        await api.start()
+        await identities.start()
+        reconciler = Reconciler(self.view, administration, api, self.clock, telemetry.Metrics(), policies)
+        reconciler._clients[Identities] = identities
+        reconciler.start()
+        watching = asyncio.ensure_future(self._watch(api, reconciler, refs))
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await reconciler.close()
+            await api.close()
+
+    async def _watch(self, api: KubeApi, reconciler: Reconciler, refs: list[Ref]) -> None:
+        versions: dict[Ref, str] = {}
+        while True:
+            for ref in refs:
+                body = await api.get(ref)
+                if body is None:
+                    if versions.pop(ref, None) is not None:
+                        reconciler.gone(ref)
+                elif body["metadata"]["resourceVersion"] != versions.get(ref):
+                    versions[ref] = body["metadata"]["resourceVersion"]
+                    reconciler.seen(ref.plural, body)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def kopf_login(kubeconfig: Path) -> kopf.ConnectionInfo:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(kubeconfig))
+        found = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def world_of(hapax: LocalCluster, namespace: Namespace) -> AsyncIterator[World]:
+    state = hapax.status()
+    store = EtcdStore([f"127.0.0.1:{state.process('etcd').port}"])
+    view = ClusterView(store, state.cluster_id, random.Random(1))
+    await view.start()
+    world = World(hapax, namespace, view, store)
+    await world.api.start()
+    try:
+        yield world
+    finally:
+        await world.api.close()
+        await view.close()
+        await store.close()
+
+
+def condition(body: Any, kind: str) -> str:
+    """Its status; empty while it is about an older generation."""
+    for each in body.get("status", {}).get("conditions", ()):
+        if each["type"] == kind and each["observedGeneration"] == body["metadata"]["generation"]:
+            return str(each["status"])
+    return ""
+
+
+async def lead_through(world: World, ends_after: int) -> list[str]:
+    """A topic and a producer from their making over a change and a request to fence to their end; the effects."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    namespace, life = world.namespace, Life(ends_after)
+    refs = [Ref(TOPICS, namespace.name, name), Ref(PRODUCERS, namespace.name, name)]
+
+    async def until(done: Callable[[], Awaitable[bool]]) -> None:
+        nonlocal life
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                async with world.operator(life, refs):
+                    while not life.dead.is_set():
+                        if await done():
+                            return
+                        await asyncio.sleep(LOOK_EVERY_S)
+                effects = life.effects
+                life = Life()
+                life.effects += effects
+
+    async def described() -> bool:
+        topic, producer = [await world.api.get(ref) for ref in refs]
+        assert topic is not None and producer is not None
+        return (
+            condition(topic, "Ready") == "True" and condition(producer, "Ready") == "True"
+            and condition(producer, "PolicyStored") == "True"
+            and topic["status"].get("partitions") == topic["spec"]["partitions"]
+            and producer["status"].get("fenced", 0) == producer["spec"]["fence"])
+
+    await asyncio.to_thread(
+        lambda: namespace.topic(name, partitions=1, deletionPolicy="Delete", config={"retention.ms": "1000"}))
+    await asyncio.to_thread(lambda: namespace.producer(name, transactionalId=name, allowedTopics=[name]))
+    await until(described)
+    settings = {"bootstrap.servers": world.hapax.bootstrap}
+    async with Producer({**settings, "transactional.id": name}) as producer:
+        before = producer.identity.generation
+        await asyncio.to_thread(lambda: namespace.patch(TOPICS, name, partitions=2, config={"retention.ms": "2000"}))
+        await asyncio.to_thread(lambda: namespace.patch(PRODUCERS, name, fence=1))
+        await until(described)
+        with pytest.raises(HapaxError):
+            producer.begin()
+            await producer.send(name, b"x")
+            await producer.commit()
+    async with Identities(settings) as identities:
+        known = await identities.describe(name)
+    assert known is not None and known.producer_epoch == before + 1, "it was fenced once"
+    topic = world.view.topic(name)
+    assert topic is not None and topic.config == {"retention.ms": "2000"} and topic.partitions == 2
+
+    for plural in (TOPICS, PRODUCERS):
+        await asyncio.to_thread(namespace.delete, plural, name)
+
+    async def gone() -> bool:
+        return await world.api.get(refs[0]) is None and world.view.topic(name) is None and not any(
+            each.policy.transactional_id == name for each in world.view.policies)
+
+    await until(gone)
+    return life.effects
+
+
+async def test_whatever_an_operator_leaves_half_done_the_next_one_finishes(
+    hapax: LocalCluster, namespace: Namespace
+) -> None:
+    async with world_of(hapax, namespace) as world:
+        effects = await lead_through(world, 0)
+        assert {"CreateTopics", "CreatePartitions", "AlterTopicConfigs", "DeleteTopics", "policy",
+                "EnsureTransactionalId", "FenceProducer", "PATCH status", "POST events"} <= set(effects), effects
+        await asyncio.gather(*(lead_through(world, number) for number in range(1, len(effects) + 1)))
