@@ -151,3 +151,18 @@ async def test_native_clients_go_on_without_waiting_for_their_request_timeout(th
         await asyncio.gather(*tasks, return_exceptions=True)
     assert all(seconds < 2 * WITHIN_S for seconds in slowest.values()), slowest
     assert sorted(read_) == sorted(written)
+
+
+async def test_a_native_client_does_not_wait_for_a_connection_to_a_frozen_node(three: LocalCluster) -> None:
+    await asyncio.to_thread(make_topic, three, "t", PARTITIONS)
+    leaders = [(await asyncio.to_thread(partition_of, three, "t", p)).leader for p in range(PARTITIONS)]
+    settings = {
+        "bootstrap.servers": _servers(three, "broker-0"), "socket.connection.setup.timeout.ms": 60_000,
+        "delivery.timeout.ms": 60_000,
+    }  # fmt: skip
+    async with NativeProducer(settings) as producer:
+        await (await producer.send("t", b"known", partition=next(p for p, led in enumerate(leaders) if led)))
+        began = time.monotonic()
+        with frozen(three, "broker-0"):
+            await (await producer.send("t", b"there", partition=leaders.index(0)))
+            assert time.monotonic() - began < 2 * WITHIN_S

@@ -1,8 +1,9 @@
 """Notices a node that does not answer while others have taken over from it.
 
-Without this, what was in flight to a node that stands still would wait for request.timeout.ms. Its connection is
-closed instead, so that idempotent batches, fetches and calls to a coordinator go on elsewhere. Nothing is concluded
-from slowness alone: a leader may well take its time, and only the cluster's word that it leads no more ends the wait.
+Without this, what was in flight to a node that stands still would wait for request.timeout.ms, and whoever connects to
+one for socket.connection.setup.timeout.ms. The connection is closed instead, so that idempotent batches, fetches and
+calls to a coordinator go on elsewhere. Nothing is concluded from slowness alone: a leader may well take its time, and
+only the cluster's word that it leads no more ends the wait.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ class Attention:
                 overdue = self._overdue(peer, purpose) and await self._replaced(node_id, purpose)
                 if overdue and self._overdue(peer, purpose):
                     peer.close(f"node {node_id} does not answer, and others have taken over")
+            now = asyncio.get_running_loop().time()
+            for node_id, purpose, since in self._cluster.connecting():
+                if now - since > _PATIENCE_S and await self._replaced(node_id, purpose):
+                    self._cluster.give_up_connecting(node_id, purpose)
 
     def _overdue(self, peer: Peer, purpose: Purpose) -> bool:
         request, waiting_s = peer.waiting()

@@ -89,6 +89,8 @@ class Cluster:
         self._leaderless: dict[TopicPartition, None] = {}
         """Somebody wanted their leader and there was none."""
         self._peers: dict[tuple[int, Purpose], asyncio.Task[Peer]] = {}
+        self._connecting: dict[tuple[int, Purpose], float] = {}
+        """Since when, on the loop's clock."""
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._wanted = asyncio.Event()
         self._rounds: list[asyncio.Future[None]] = []
@@ -303,11 +305,26 @@ class Cluster:
                 self.refresh_soon()
                 raise PeerError(f"node {node_id} is not known")
             task = self._peers[key] = asyncio.ensure_future(self._connect(*address))
+            self._connecting[key] = asyncio.get_running_loop().time()
+            task.add_done_callback(lambda done: self._peers.get(key) is done and self._connecting.pop(key, None))
         try:
             return await asyncio.shield(task)
         except PeerError:
             self.refresh_soon()
             raise
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise PeerError(f"node {node_id} takes no connection, and others have taken over") from None
+            raise
+
+    def connecting(self) -> list[tuple[int, Purpose, float]]:
+        """(node, purpose, since when on the loop's clock) of connections that are being opened."""
+        return [(*key, since) for key, since in self._connecting.items()]
+
+    def give_up_connecting(self, node_id: int, purpose: Purpose) -> None:
+        """Whoever waits for the connection gets PeerError."""
+        if (node_id, purpose) in self._connecting:
+            self._peers[node_id, purpose].cancel()
 
     async def call_any(self, request: Callable[[], Any]) -> Any:
         """Asks whichever node answers. Raises RetriableError, PeerUnsupported."""

@@ -36,6 +36,15 @@ class FakeCluster:
         self._peer, self._purpose, self._owner = peer, purpose, owner
         self.topics = {"t": SimpleNamespace(partitions={0: Leader(leader, 1)})}
         self.looked = asyncio.Event()
+        self.given_up: list[Any] = []
+
+    def connecting(self) -> list[Any]:
+        """For as long as the peer's request waits."""
+        since = asyncio.get_running_loop().time() - self._peer.waiting_s
+        return [(SILENT, self._purpose, since)] if not self.given_up else []
+
+    def give_up_connecting(self, node_id: int, purpose: str) -> None:
+        self.given_up.append((node_id, purpose))
 
     def open_peers(self) -> list[Any]:
         self.looked.set()
@@ -83,3 +92,6 @@ async def test_only_a_node_that_was_replaced_is_left(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert bool(peer.closed_because) == closed
+    if request_name in attention._FOR_LEADERS or purpose == "coordinator":
+        patient = purpose == "fetch"  # what is being connected polls nothing yet
+        assert cluster.given_up == ([(SILENT, purpose)] if closed or patient else [])
