@@ -330,8 +330,7 @@ async def test_a_watch_soon_leaves_a_member_that_stands_still(shared_etcd: EtcdP
     """No connection ends, and nothing comes: whoever watches has to ask."""
     store = EtcdStore([shared_etcd.endpoint, "127.0.0.1:1"], timeout_s=30)
     try:
-        await put(store, "a")
-        watch = store.watch(PREFIX, 1)
+        watch = store.watch(PREFIX, await put(store, "a"))
         await anext(watch)
         waiting = asyncio.ensure_future(anext(watch))
         await asyncio.sleep(2.5)
