@@ -173,6 +173,12 @@ MUTANTS = (
         (sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'"), unit("broker")),
     ),
     Mutant(
+        "compaction takes offsets that rotted at their word", "rule 13", "runtime/log/compaction.py",
+        "            if not in_order or not crc_matches(data, header, at):\n",
+        "            if not crc_matches(data, header, at):\n",
+        (unit("broker/test_compaction.py"),),
+    ),
+    Mutant(
         "recovery trusts whatever it finds", "rule 13", "runtime/log/recovery.py",
         "                or not crc_matches(chunk, header, at)\n",
         "",

@@ -17,6 +17,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
@@ -111,6 +112,9 @@ class _Run:
         last = log.segments.index(dirty[-1])
         self.sources = log.segments[: last + 1]
         self.up_to = log.segments[last + 1].base_offset
+        bases = [segment.base_offset for segment in log.segments[: last + 2]]
+        self.following = dict(pairwise(bases))
+        """Where the segment behind each source begins."""
         self.latest: dict[bytes, int] = {}
         self.last_fence = -1
         self.aborted: dict[int, list[AbortedTransaction]] = {}
@@ -129,7 +133,7 @@ class _Run:
         self.log.pinned = True
         try:
             for segment in self.dirty:
-                async with aclosing(_batches(segment)) as batches:
+                async with aclosing(_batches(segment, self.following[segment.base_offset])) as batches:
                     async for batch, header in batches:
                         self._note_latest(batch, header)
             for group in self._groups():
@@ -198,7 +202,7 @@ class _Run:
         self.forgotten.clear()
         self.crc = 0
         for segment in group:
-            async with aclosing(_batches(segment)) as batches:
+            async with aclosing(_batches(segment, self.following[segment.base_offset])) as batches:
                 async for batch, header in batches:
                     kept = self._kept(batch, header)
                     if kept is not None:
@@ -351,17 +355,23 @@ _Record = tuple[int, int, int, bytes | None, bool]
 price of a named one, on a path that sees every record of a coordinator's log."""
 
 
-async def _batches(segment: Segment) -> AsyncGenerator[tuple[memoryview, BatchHeader], None]:
-    """The batches of a segment; the loop turns after each slice."""
-    position, want = 0, _SLICE_BYTES
+async def _batches(segment: Segment, following: int) -> AsyncGenerator[tuple[memoryview, BatchHeader], None]:
+    """The batches of a segment, the next of which begins at `following`; the loop turns after each slice. Raises
+    Damaged, OSError.
+
+    No CRC covers a batch's offset. A record whose offset rotted would seem newer than all others of its key, so the
+    whole run ends where offsets do not rise; that may come to light only behind the batch.
+    """
+    position, want, expected = 0, _SLICE_BYTES, segment.base_offset
     while position < segment.size:
         await segment.file.read_ahead(position, want)
         data = memoryview(segment.file.read(position, want))
         done = 0
         for at, header in iterate_batches(data):
-            if not crc_matches(data, header, at):
-                raise Damaged(segment.file.path, header.base_offset)
-            done = at + header.size
+            in_order = expected <= header.base_offset <= header.last_offset < following
+            if not in_order or not crc_matches(data, header, at):
+                raise Damaged(segment.file.path, expected)
+            done, expected = at + header.size, header.next_offset
             yield data[at:done], header
         position += done
         larger = 0 if done else read_header(data).size  # a batch larger than a slice

@@ -339,7 +339,8 @@ class _Scan:
             batch = segment.file.read(end, following.size) if HEADER_SIZE <= following.size <= _MAX_BATCH else b""
             if following.magic == CURRENT_MAGIC and len(batch) == following.size and crc_matches(batch, following):
                 return header.last_offset < following.base_offset
-        return self.log.config.compact
+        behind = self.log.segments[self.log.segments.index(segment) + 1 :]
+        return self.log.config.compact and (not behind or header.last_offset < behind[0].base_offset)
 
     @staticmethod
     def _whole_size(chunk: memoryview) -> int:

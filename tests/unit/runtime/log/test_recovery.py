@@ -298,6 +298,25 @@ async def test_a_flipped_bit_of_an_offset_is_no_gap(disk: RealDisk, bit: int, co
     assert state.replayed == list(range(8))
 
 
+@pytest.mark.parametrize("bit", [0, 7, 30])
+async def test_a_flipped_bit_is_no_gap_at_the_end_of_a_closed_segment_either(disk: RealDisk, bit: int) -> None:
+    config = LogConfig(segment_bytes=400, compact=True)
+    log = SegmentLog(disk, FOLDER, config)
+    log.create([])
+    for _ in range(12):
+        append(log)
+    await log.sync()
+    first, second = log.segments[:2]
+    last = second.base_offset - 1
+    damaged = bytearray(batch(last))
+    patch_prefix(damaged, last | 1 << bit if not last >> bit & 1 else last + (1 << bit), 0)
+    first.file.write_at(first.size - len(damaged), bytes(damaged))
+    log.close()
+    again, _, state = await reopen(disk, config=config)
+    assert again.end_offset == last
+    assert state.replayed == list(range(last))
+
+
 async def test_what_compaction_left_out_of_a_copy_is_no_damage(disk: RealDisk) -> None:
     config = LogConfig(compact=True)
     log = SegmentLog(disk, FOLDER, config)
