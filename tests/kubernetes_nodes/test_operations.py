@@ -81,7 +81,9 @@ def test_installed_upgraded_backed_up_and_restored(release: Release, page: Page)
     assert ask(release)["found"] == second["found"], "as it was at the backup, whole and nothing twice"
     anew = ask(release, "restored")
     assert len(anew["found"]) == 93
-    assert first["producer_id"] < second["producer_id"] < anew["producer_id"], "no producer id is handed out twice"
+    # Each node hands out of a block of its own; those that were restored begin new ones.
+    assert first["producer_id"] != second["producer_id"]
+    assert anew["producer_id"] > max(first["producer_id"], second["producer_id"]), "no producer id is handed out twice"
     release.wait_ready()
 
 
