@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -45,30 +45,20 @@ def test_a_broker_killed(
     failovers.wait_whole()
 
 
-def test_a_machine_frozen(
-    cluster: Cluster, release: Release, failovers: Failovers, figures: dict[str, float]
+@pytest.mark.parametrize(
+    ("what", "harm", "undo"), [("frozen", Cluster.freeze, Cluster.thaw), ("cut off", Cluster.cut, Cluster.heal)]
+)
+def test_a_machine_that_does_not_answer(
+    cluster: Cluster, release: Release, failovers: Failovers, figures: dict[str, float], what: str,
+    harm: Callable[[Cluster, str], float], undo: Callable[[Cluster, str], None],
 ) -> None:
     victim = failovers.busiest()
     node = cluster.node_of(release.namespace, broker(release, victim))
     try:
-        found = failovers.measure(victim, lambda: cluster.freeze(node))
+        found = failovers.measure(victim, lambda: harm(cluster, node))
     finally:
-        cluster.thaw(node)
-    judge(found, "a machine frozen", figures)
-    release.wait_ready()
-    failovers.wait_whole()
-
-
-def test_a_machine_cut_off(
-    cluster: Cluster, release: Release, failovers: Failovers, figures: dict[str, float]
-) -> None:
-    victim = failovers.busiest()
-    node = cluster.node_of(release.namespace, broker(release, victim))
-    try:
-        found = failovers.measure(victim, lambda: cluster.cut(node))
-    finally:
-        cluster.heal(node)
-    judge(found, "a machine cut off", figures)
+        undo(cluster, node)
+    judge(found, f"a machine {what}", figures)
     release.wait_ready()
     failovers.wait_whole()
 
