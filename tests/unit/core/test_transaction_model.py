@@ -337,6 +337,8 @@ class Transactions(RuleBasedStateMachine):
         transaction = self.world.shard.transactions.get(APP)
         if transaction is None or transaction.is_decided or transaction.is_open or transaction.producer_id < 0:
             return
+        if transaction.producer_epoch >= epoch:
+            return  # an epoch never comes back
         aged = replace(transaction, producer_epoch=epoch, last_producer_epoch=-1, previous_producer_id=-1)  # type: ignore[arg-type]
         for producer in self.producers.values():
             if producer.identity == transaction.identity:
