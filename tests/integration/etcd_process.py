@@ -34,11 +34,14 @@ def dies_with_parent(command: list[str]) -> list[str]:
 class EtcdProcess:
     """Does not wait for readiness: every client of the metadata store does that itself."""
 
-    def __init__(self, binary: str, folder: Path) -> None:
+    def __init__(self, binary: str, folder: Path, name: str = "test") -> None:
         self.binary = binary
         self.folder = folder
+        self.name = name
         self.client_port, self.peer_port = free_ports(2)
         self.endpoint = f"127.0.0.1:{self.client_port}"
+        self.members = [self]
+        """Of its cluster, this one among them."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -47,10 +50,11 @@ class EtcdProcess:
         with open(self.folder / "etcd.log", "ab") as log:
             self.process = subprocess.Popen(
                 dies_with_parent([
-                    self.binary, "--name", "test", "--data-dir", str(self.folder / "data"),
+                    self.binary, "--name", self.name, "--data-dir", str(self.folder / "data"),
                     "--listen-client-urls", client, "--advertise-client-urls", client,
                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                    "--initial-cluster", f"test={peer}", "--log-level", "warn",
+                    "--initial-cluster", ",".join(f"{m.name}=http://127.0.0.1:{m.peer_port}" for m in self.members),
+                    "--log-level", "warn",
                     # SIGKILL of the process keeps the page cache; only the machine's death would lose it.
                     "--unsafe-no-fsync",
                 ]),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -342,4 +345,85 @@ async def test_a_watch_soon_leaves_a_member_that_stands_still(shared_etcd: EtcdP
         assert asyncio.get_running_loop().time() - began < 6.0, "well before gRPC's pings would tell"
     finally:
         shared_etcd.thaw()
+        await store.close()
+
+
+@pytest.fixture
+async def members(shared_etcd: EtcdProcess, tmp_path: Path) -> AsyncIterator[list[EtcdProcess]]:
+    """Three members of one etcd; the first one leads."""
+    processes = [EtcdProcess(shared_etcd.binary, tmp_path / name, name) for name in ("one", "two", "three")]
+    for process in processes:
+        process.members = processes
+    try:
+        for process in processes:
+            process.start()
+        leader = await leader_of(processes)
+        yield [leader, *(process for process in processes if process is not leader)]
+    finally:
+        for process in processes:
+            process.close()
+
+
+async def leader_of(processes: Sequence[EtcdProcess]) -> EtcdProcess:
+    while True:
+        status = [await status_of(process) for process in processes]
+        for process, its in zip(processes, status, strict=True):
+            if all(other.leader == its.header.member_id for other in status):
+                return process
+
+
+async def status_of(process: EtcdProcess) -> Any:
+    import grpc.aio
+    from aetcd.rpc import rpc_pb2
+
+    async with grpc.aio.insecure_channel(process.endpoint) as channel:
+        return await channel.unary_unary(
+            "/etcdserverpb.Maintenance/Status",
+            request_serializer=rpc_pb2.StatusRequest.SerializeToString,
+            response_deserializer=rpc_pb2.StatusResponse.FromString,
+        )(rpc_pb2.StatusRequest(), wait_for_ready=True, timeout=30)
+
+
+@pytest.mark.parametrize("frozen", ["the member it was sent to", "the leader it was passed on to"])
+async def test_a_write_under_way_ends_soon_where_nobody_will_answer_it(
+    members: list[EtcdProcess], frozen: str
+) -> None:
+    """Who decides anything waits for it: a controller's next write is not sent before this one has ended."""
+    leader, follower, other = members
+    still = follower if frozen == "the member it was sent to" else leader
+    store = EtcdStore([follower.endpoint, other.endpoint], timeout_s=30)
+    try:
+        await put(store, "a", b"before")
+        still.freeze()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(MetadataUnavailable):
+            await put(store, "a", b"under way")
+        assert asyncio.get_running_loop().time() - began < 6.0, "2 to 3 s on an idle machine, and before etcd gives up itself"
+        kv = await store.get(PREFIX + "a")
+        assert kv is not None and kv.value in (b"before", b"under way")
+        await put(store, "a", b"after")
+    finally:
+        still.thaw()
+        await store.close()
+
+
+async def test_a_slow_write_is_waited_for_while_its_member_lives(members: list[EtcdProcess]) -> None:
+    """Two of three stand still: nobody can decide, the member says that it lives, and the write is done later."""
+    leader, follower, other = members
+    store = EtcdStore([leader.endpoint, other.endpoint], timeout_s=30)
+    try:
+        await put(store, "a", b"before")
+        follower.freeze()
+        other.freeze()
+        writing = asyncio.ensure_future(put(store, "a", b"slow"))
+        await asyncio.sleep(3)
+        assert not writing.done(), "a member that answers is not left"
+        follower.thaw()
+        with contextlib.suppress(MetadataUnavailable):  # where they elect a leader anew
+            await writing
+        kv = await store.get(PREFIX + "a")
+        assert kv is not None and kv.value in (b"before", b"slow")
+    finally:
+        follower.thaw()
+        other.thaw()
         await store.close()

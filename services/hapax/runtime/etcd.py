@@ -6,6 +6,8 @@ old metadata for ever). Differences from the wire that callers rely on:
 
 * a write is sent once. Where its outcome is unknown, `MetadataUnavailable` says so and the caller reads first;
   reads, and writes that certainly never left, are tried again on the next endpoint until the time-out;
+* a call that has had no answer for a second asks its member for a sign of life, and ends where there is none, or where
+  the members have a new leader: what was on its way to the former one is lost, and nobody says so;
 * a watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
   instead of keeping silent, and pings find a peer that is frozen or gone. A watch of a revision that lies in the
   store's future ends at once: etcd would wait for it, and a store that was restored would hide its events till then.
@@ -14,7 +16,7 @@ old metadata for ever). Differences from the wire that callers rely on:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import grpc.aio
@@ -43,8 +45,9 @@ _PAGE: Final = 5_000
 _PAUSE_S: Final = 0.05
 _ASK_AFTER_S: Final = 1.0
 _ANSWER_S: Final = 1.0
-"""A watch on which nothing has come for the one asks its member for a sign of life, and waits for it for the other: a
-member whose machine stands still or cannot be reached ends no connection, and gRPC's own pings must be seldom."""
+"""A call or a watch on which nothing has come for the one asks its member for a sign of life, and waits for it for the
+other: a member whose machine stands still or cannot be reached ends no connection, and gRPC's own pings must be
+seldom. What is not asked for, a lone member or a slow one, has the whole time-out."""
 _SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=b"\0", serializable=True, count_only=True)
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -70,11 +73,17 @@ _COMPARE_TARGETS: Final = {
 }
 
 
+class _Lost(Exception):
+    """Nobody will answer this call any more; it may have had its effect."""
+
+
 class _Endpoint:
     """One etcd member and the calls used of it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.term = 0
+        """The newest raft term that an answer to a call has shown."""
         self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self.range = self._unary("/etcdserverpb.KV/Range", rpc_pb2.RangeRequest, rpc_pb2.RangeResponse)
         self.txn = self._unary("/etcdserverpb.KV/Txn", rpc_pb2.TxnRequest, rpc_pb2.TxnResponse)
@@ -203,10 +212,15 @@ class EtcdStore:
         reading = asyncio.ensure_future(call.read())
         try:
             while not (await asyncio.wait([reading], timeout=_ASK_AFTER_S))[0]:
-                await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S)
+                await self._sign_of_life(endpoint)
             return reading.result()
         finally:
             reading.cancel()
+
+    async def _sign_of_life(self, endpoint: _Endpoint) -> None:
+        """Raises AioRpcError where there is none."""
+        response = await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S)
+        endpoint.term = max(endpoint.term, response.header.raft_term)
 
     async def close(self) -> None:
         for endpoint in self._endpoints:
@@ -238,7 +252,7 @@ class EtcdStore:
         return await self._until_answered(name, once, repeatable=repeatable)
 
     async def _until_answered(
-        self, name: str, once: Callable[[_Endpoint, float], Any], *, repeatable: bool
+        self, name: str, once: Callable[[_Endpoint, float], Coroutine[Any, Any, Any]], *, repeatable: bool
     ) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
@@ -248,8 +262,8 @@ class EtcdStore:
             try:
                 # A frozen member must not use up the time that another one could answer in.
                 share = left if len(self._addresses) == 1 or not repeatable else max(left / 2, 0.1)
-                return await once(endpoint, share)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+                return await self._answer(endpoint, once(endpoint, share))
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, _Lost) as error:
                 self._turn_from(endpoint)
                 _raise_final(name, error)
                 if not repeatable and not _never_sent(error):
@@ -258,6 +272,27 @@ class EtcdStore:
                     raise MetadataUnavailable(
                         f"{name}: no answer in {self._timeout_s} s, last {_text(error)}") from error
             await asyncio.sleep(_PAUSE_S)
+
+    async def _answer(self, endpoint: _Endpoint, call: Coroutine[Any, Any, Any]) -> Any:
+        """Raises AioRpcError as the call does, _Lost where it waits for what cannot come."""
+        if len(self._addresses) == 1:
+            return await call
+        term = endpoint.term
+        answering = asyncio.ensure_future(call)
+        try:
+            while not (await asyncio.wait([answering], timeout=_ASK_AFTER_S))[0]:
+                try:
+                    await self._sign_of_life(endpoint)
+                except grpc.aio.AioRpcError as error:
+                    # Not this error itself: of the call it says nothing, above all not that it was never sent.
+                    raise _Lost(f"no sign of life from {endpoint.address}: {_text(error)}") from error
+                if term and endpoint.term > term and not answering.done():
+                    raise _Lost(f"{endpoint.address} follows a new leader, the former one was to answer")
+            response = answering.result()
+        finally:
+            answering.cancel()
+        endpoint.term = max(endpoint.term, response.header.raft_term)
+        return response
 
 
 def _text(error: Exception) -> str:
