@@ -50,6 +50,7 @@ def main() -> None:
     figures = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", line)}
     record("recovery_1gib", figures["ms"] / 1000, "s", at_most=2.0)
     record("recovery_scanned", figures["scanned_bytes"] / 2**20, "MiB")
+    record("replay_rate", figures["scanned_bytes"] / 1e3 / max(figures["ms"], 1), "MB/s", at_least=200)
     record("broker_ready_after_kill", ready, "s")
 
 
