@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 from hapax_operator.resources import ProducerResource, Ref, Resource, TopicResource
+
+_Resource = TypeVar("_Resource", TopicResource, ProducerResource)
 
 
 class Known:
@@ -12,6 +15,7 @@ class Known:
         self._all: dict[Ref, Resource] = {}
         self._topics: dict[str, dict[Ref, TopicResource]] = {}
         self._producers: dict[Ref, ProducerResource] = {}
+        self._leases: dict[str, dict[Ref, ProducerResource]] = {}
 
     def __contains__(self, ref: Ref) -> bool:
         return ref in self._all
@@ -28,24 +32,36 @@ class Known:
             self._topics.setdefault(resource.topic, {})[ref] = resource
         elif isinstance(resource, ProducerResource):
             self._producers[ref] = resource
+            if resource.lease is not None:
+                self._leases.setdefault(resource.lease.name, {})[ref] = resource
         return former
 
     def pop(self, ref: Ref) -> Resource | None:
         former = self._all.pop(ref, None)
         self._producers.pop(ref, None)
         if isinstance(former, TopicResource):
-            same = self._topics[former.topic]
-            del same[ref]
-            if not same:
-                del self._topics[former.topic]
+            _take(self._topics, former.topic, ref)
+        elif isinstance(former, ProducerResource) and former.lease is not None:
+            _take(self._leases, former.lease.name, ref)
         return former
 
     def claimants(self, topic: str) -> list[TopicResource]:
         """All that name the topic, the oldest first."""
         return sorted(self._topics.get(topic, {}).values(), key=lambda each: each.meta.age)
 
+    def lessees(self, lease: str) -> list[ProducerResource]:
+        """All that name the lease, the oldest first."""
+        return sorted(self._leases.get(lease, {}).values(), key=lambda each: each.meta.age)
+
     def topics(self) -> Iterator[str]:
         yield from list(self._topics)
 
     def producers(self) -> list[ProducerResource]:
         return list(self._producers.values())
+
+
+def _take(index: dict[str, dict[Ref, _Resource]], name: str, ref: Ref) -> None:
+    same = index[name]
+    del same[ref]
+    if not same:
+        del index[name]

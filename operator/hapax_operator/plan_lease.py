@@ -7,14 +7,17 @@ without the operator. When the resource is gone the lease ends by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from hapax_operator.conditions import Condition, from_millis
+from hapax_operator.plan_topic import Note
 from hapax_operator.resources import LeaseSpec, ProducerResource
 
 _SHOWN_PARTITIONS: Final = 100
+_DESCRIPTION: Final = ("state", "producerId", "producerEpoch", "lease")
+"""What the status says of the lease."""
 
 
 class LeaseSeen(NamedTuple):
@@ -48,11 +51,24 @@ class LeaseVerdict:
     action: Take | Keep | None
     conditions: tuple[Condition, ...]
     status: Mapping[str, Any]
+    notes: tuple[Note, ...] = ()
 
 
-def plan_lease(resource: ProducerResource, seen: LeaseSeen | None, now_ms: int) -> LeaseVerdict:
+def owner_before(resource: ProducerResource, lessees: Iterable[ProducerResource]) -> ProducerResource | None:
+    """The oldest that names the same lease and keeps it, where that is another one than this."""
+    keeping = (each for each in lessees if each.managed and not each.meta.deleting)
+    first = min(keeping, key=lambda each: each.meta.age, default=None)
+    return None if first is None or not resource.managed or first.meta.age >= resource.meta.age else first
+
+
+def plan_lease(
+    resource: ProducerResource, seen: LeaseSeen | None, now_ms: int, older: ProducerResource | None = None
+) -> LeaseVerdict:
+    """`older`: the resource whose word counts in place of this one's."""
     lease = resource.lease
     assert lease is not None
+    if older is not None:
+        return _conflict(resource, older)
     held = seen is not None and seen.producer_id >= 0 and seen.expires_at_ms > now_ms
     action: Take | Keep | None = None
     if resource.acts and not held:
@@ -65,6 +81,20 @@ def plan_lease(resource: ProducerResource, seen: LeaseSeen | None, now_ms: int) 
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
     return LeaseVerdict(action, tuple(conditions), _status(lease, seen, held))
+
+
+def _conflict(resource: ProducerResource, older: ProducerResource) -> LeaseVerdict:
+    assert resource.lease is not None
+    why = f"the lease {resource.lease.name} is described by the older resource {older.meta.ref}"
+    conditions = (
+        Condition("Ready", "False", "ResourceConflict", why),
+        Condition("ResourceConflict", "True", "OlderResource", why),
+    )
+    known = any(
+        each.get("type") == "ResourceConflict" and each.get("message") == why
+        for each in resource.status.get("conditions") or ())
+    notes = () if known else (Note("Warning", "ResourceConflict", why),)
+    return LeaseVerdict(None, conditions, dict.fromkeys(_DESCRIPTION), notes)
 
 
 def _readiness(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> Condition:

@@ -24,7 +24,7 @@ from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_le
 from hapax_operator.conditions import Condition, camel
 from hapax_operator.known import Known
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
-from hapax_operator.plan_lease import Take, plan_lease
+from hapax_operator.plan_lease import Take, owner_before, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import Fence
 from hapax_operator.plan_producer import plan as plan_producer
@@ -135,6 +135,9 @@ class Reconciler:
             self._statuses.forget(former.meta.uid)
             self._queue.add(_key(former))
             self._queue.add(PolicyUid(former.meta.uid))
+            if isinstance(former, ProducerResource) and former.lease is not None:
+                for heir in self.resources.lessees(former.lease.name):
+                    self._queue.add(heir.meta.ref)
 
     def _changed(self, changes: Changes) -> None:
         names = dict.fromkeys(changes.topics)
@@ -355,7 +358,14 @@ class Reconciler:
         lease = resource.lease
         assert lease is not None
         leases = await self._connected(Leases)
-        verdict = plan_lease(resource, await lease_seen(leases, lease.name), self._clock.now_ms())
+        older = owner_before(resource, self.resources.lessees(lease.name))
+        if older is not None:  # it may be gone, and a watch that was cut not have told
+            await self._refresh(older.meta.ref)
+            older = owner_before(resource, self.resources.lessees(lease.name))
+        seen = None if older is not None else await lease_seen(leases, lease.name)
+        verdict = plan_lease(resource, seen, self._clock.now_ms(), older)
+        for note in verdict.notes:
+            await self._note(resource, note)
         conditions = verdict.conditions
         if verdict.action is not None:
             try:

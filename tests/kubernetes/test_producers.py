@@ -178,7 +178,14 @@ def test_a_lease_is_taken_kept_and_shown_and_its_holder_never_fenced(
             wait_until(lambda: status(namespace, "files")["lease"]["expiresAt"] > expires, "renewal", 60)
             writer.send(topic, b"y", partition=0).result(30)  # it is still the holder
         assert status(namespace, "files")["lease"]["holder"] == "me"
-        assert status(namespace, "files")["producerEpoch"] == 0 and "LeaseTaken" in namespace.events()
+        namespace.producer("other", lease={"name": name, "partitions": [f"{topic}-0"]})
+        wait_until(
+            lambda: namespace.condition(PRODUCERS, "other") == ("False", "ResourceConflict"), "conflict with the older")
+        assert "lease" not in status(namespace, "other")
+        namespace.delete(PRODUCERS, "files")
+        wait_until(lambda: namespace.condition(PRODUCERS, "other") == ("True", "Leased"), "heir", 60)
+        assert status(namespace, "other")["lease"]["holder"] == "me", "it still holds it: nobody was fenced"
+        assert status(namespace, "other")["producerEpoch"] == 0 and "LeaseTaken" in namespace.events()
 
 
 def status(namespace: Namespace, name: str = "loader") -> dict[str, Any]:

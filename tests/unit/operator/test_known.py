@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapax_operator.known import Known
-from hapax_operator.resources import PRODUCERS, TOPICS, Meta, ProducerResource, Ref, Resource, TopicResource
+from hapax_operator.resources import (
+    PRODUCERS,
+    TOPICS,
+    LeaseSpec,
+    Meta,
+    ProducerResource,
+    Ref,
+    Resource,
+    TopicResource,
+)
 
 names = st.sampled_from("abcd")
 
@@ -19,8 +28,13 @@ topics = st.builds(lambda name, created, topic: TopicResource(meta=meta(TOPICS, 
                    names, st.sampled_from("12"), st.sampled_from("xy"))
 producers = st.builds(lambda name: ProducerResource(meta=meta(PRODUCERS, name, "1"), transactional_id=name), names)
 
+leases = st.builds(
+    lambda name, created, lease: ProducerResource(
+        meta=meta(PRODUCERS, name, created), lease=LeaseSpec(lease, ("a-0",), 60)),
+    names, st.sampled_from("12"), st.sampled_from("xy"))
 
-@given(st.lists(topics | producers | st.tuples(st.sampled_from([TOPICS, PRODUCERS]), names)))
+
+@given(st.lists(topics | producers | leases | st.tuples(st.sampled_from([TOPICS, PRODUCERS]), names)))
 def test_it_finds_what_a_search_finds(steps: list[Resource | tuple[str, str]]) -> None:
     known, model = Known(), dict[Ref, Resource]()
     for step in steps:
@@ -35,5 +49,9 @@ def test_it_finds_what_a_search_finds(steps: list[Resource | tuple[str, str]]) -
         found = [each for each in everything if isinstance(each, TopicResource) and each.topic == topic]
         assert known.claimants(topic) == sorted(found, key=lambda each: each.meta.age)
     assert set(known.topics()) == {each.topic for each in everything if isinstance(each, TopicResource)}
+    for lease in "xy":
+        held = [each for each in everything if isinstance(each, ProducerResource) and each.lease is not None
+                and each.lease.name == lease]
+        assert known.lessees(lease) == sorted(held, key=lambda each: each.meta.age)
     assert {each.meta.ref for each in known.producers()} == {ref for ref in model if ref.plural == PRODUCERS}
     assert all(known.get(ref) == each and ref in known for ref, each in model.items())

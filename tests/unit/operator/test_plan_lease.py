@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax_operator.plan_lease import Keep, LeaseSeen, Take, plan_lease
+from hapax_operator.plan_lease import Keep, LeaseSeen, Take, owner_before, plan_lease
 from hapax_operator.plan_policy import policy_of
 from hapax_operator.resources import BadResource, LeaseSpec, ProducerResource, read_producer
 
@@ -65,3 +66,23 @@ def test_a_holder_is_never_fenced(found: LeaseSeen | None) -> None:
         assert action is None or action == Keep(LEASE, found.producer_id, found.generation)
     assert plan_lease(resource(managed=False), found, NOW).action is None
     assert plan_lease(resource({"hapax.dev/pause": "true"}), found, NOW).action is None
+
+
+def named(name: str, created: str, **spec: Any) -> ProducerResource:
+    body = {"namespace": "team", "name": name, "uid": name, "creationTimestamp": created}
+    return read_producer({"metadata": body, "spec": SPEC | spec})
+
+
+def test_of_two_resources_the_older_one_counts() -> None:
+    first, second, loose = named("first", "1"), named("second", "2"), named("loose", "0", managed=False)
+    all_of_them = [second, loose, first]
+    assert owner_before(first, all_of_them) is None and owner_before(loose, all_of_them) is None
+    assert owner_before(second, all_of_them) is first
+    assert owner_before(second, [second, loose]) is None
+    verdict = plan_lease(second, None, NOW, first)
+    assert verdict.action is None and set(verdict.status.values()) == {None}
+    shown = [(each.type, each.status) for each in verdict.conditions]
+    assert shown == [("Ready", "False"), ("ResourceConflict", "True")] and "team/first" in verdict.conditions[0].message
+    assert [each.reason for each in verdict.notes] == ["ResourceConflict"]
+    told = [{"type": each.type, "message": each.message} for each in verdict.conditions]
+    assert plan_lease(replace(second, status={"conditions": told}), None, NOW, first).notes == ()
