@@ -53,6 +53,33 @@ MUTANTS = (
         (unit("broker/test_inheritance.py"),),
     ),
     Mutant(
+        "what was inherited goes with the first snapshot", "rule 5: a cut would leave the copy without it",
+        "broker/inheritance.py",
+        "if inherited is not None and log.snapshot_below(log.committed_offset) >= inherited.offset:",
+        "if inherited is not None and log.snapshot_below(log.end_offset) >= inherited.offset:",
+        (unit("broker/test_inheritance.py"),),
+    ),
+    Mutant(
+        "compaction goes up to a snapshot that a cut would remove", "rule 5", "broker/housekeeping.py",
+        "        limit = min(machine.last_stable_offset, segment_log.snapshot_below(machine.high_watermark))\n        if not dirty",
+        "        limit = min(machine.last_stable_offset, segment_log.covered)\n        if not dirty",
+        (unit("broker/test_inheritance.py"),),
+    ),
+    Mutant(
+        "compaction believes what it is told of aborted transactions", "an index without checksum; rule 13",
+        "broker/housekeeping.py",
+        "        await self._check_aborted()\n",
+        "",
+        (unit("broker/test_listing.py"),),
+    ),
+    Mutant(
+        "a wrong entry of an aborted transaction stays", "an index without checksum; rule 13",
+        "runtime/log/survey.py",
+        "        await log.listing.end(segment, decisions)\n",
+        "        pass\n",
+        (unit("broker/test_listing.py"),),
+    ),
+    Mutant(
         "a duplicate is appended again", "idempotence", MACHINE,
         "if entry.last_sequence == last and entry.delta == delta:",
         "if entry.last_sequence == last and entry.delta == delta:\n                    return None\n                if False:",

@@ -17,6 +17,8 @@ from hapax.kafka.events import EventLog
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Partition
 from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.log.layout import TXN_INDEX
+from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.soundness import Damage
 from hapax.runtime.ports import Compare, MetadataStore, MetadataUnavailable, Put, Task
 from hapax.runtime.registration import Registration
@@ -33,6 +35,7 @@ class Healing:
     def __init__(self, partitions: PartitionSet, store: MetadataStore) -> None:
         self.found_total = 0
         self.replaced_total = 0
+        self.mislisted_total = 0
         self.registration: Registration | None = None
         self.events: EventLog | None = None
         self._partitions = partitions
@@ -58,6 +61,19 @@ class Healing:
             task = asyncio.get_running_loop().create_task(self._heal(replica), name="healing")
             self._damaged[replica.id] = replica, task
             task.add_done_callback(_say_failure)
+
+    def mislisted(self, replica: Replica, segment: Segment, count: int) -> None:
+        """`replica.Shared.mislisted`."""
+        self.mislisted_total += 1
+        log.error(
+            "an index of aborted transactions was wrong, and was made anew: readers may have been misled",
+            partition=replica.name, file=segment.path(TXN_INDEX), entries=count, leads=replica.serving,
+        )
+        if self.events is not None:
+            self.events.record(
+                "aborted_index_wrong", topic=replica.topic, partition=replica.index, file=segment.path(TXN_INDEX),
+                entries=count,
+            )
 
     async def close(self) -> None:
         tasks = [task for _, task in self._damaged.values()]

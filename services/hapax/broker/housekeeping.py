@@ -108,6 +108,7 @@ class Housekeeping:
         None goes above a snapshot that stays: the log would not tell any more what the snapshot was taken from. And
         none begins while a replica is catching up, see `core.replication`.
         """
+        await self._check_aborted()
         machine, segment_log = self._replica.machine, self._replica.log
         replication, clock = self._replica.replication, self._replica.shared.clock
         if (
@@ -144,6 +145,17 @@ class Housekeeping:
         if done is not None:
             self.compacted_to = done.up_to
         return done
+
+    async def _check_aborted(self) -> None:
+        """What is listed as aborted will be removed: not before the log itself says so, too."""
+        machine, segment_log = self._replica.machine, self._replica.log
+        if not segment_log.config.compact or self._stopped:
+            return
+        limit = min(machine.last_stable_offset, segment_log.snapshot_below(machine.high_watermark))
+        if dirty_segments(segment_log, self.compacted_to, limit):
+            for segment in segment_log.segments[:-1]:
+                if not segment.listed and segment in segment_log.segments:
+                    await segment_log.survey(segment)
 
     def _is_last_of_producer(self, producer_id: int, offset: int) -> bool:
         view = self._replica.machine.describe_producer(producer_id)

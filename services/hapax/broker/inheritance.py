@@ -85,6 +85,8 @@ class Inheritance:
         if not self._unlisted:
             return False
         self._replica.log.rewrite_aborted(list(self._replica.machine.aborted))
+        for segment in self._replica.log.segments:
+            segment.listed, segment.surveyed_ms = False, -1  # only the copy's own log can tell if they are right
         self._unlisted = False
         return True
 

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from hapax.broker.commit import Committer
 from hapax.broker.housekeeping import Housekeeping
 from hapax.broker.inheritance import Inheritance
+from hapax.broker.listing import AbortedListing
 from hapax.broker.storage import StorageGuard
 from hapax.broker.waiters import Settled, Settles, Waiters
 from hapax.codec.batch import (
@@ -138,6 +139,8 @@ class Shared:
     """The in-sync set of a partition that is led here may have to change."""
     damaged: Callable[[Replica, Damage], None] = lambda replica, damage: None
     """Hears of bytes on the disk that are not what was written."""
+    mislisted: Callable[[Replica, Segment, int], None] = lambda replica, segment, count: None
+    """Hears of so many entries of aborted transactions that were not what the segment's markers say."""
 
 
 class Replica:
@@ -207,6 +210,7 @@ class Replica:
         segment_log.on_roll = self.keeping.segment_rolled
         segment_log.leader_epochs = lambda: self.machine.leader_epochs.entries()
         segment_log.on_misled = self._was_misled
+        segment_log.listing = AbortedListing(self)
         segment_log.on_damage = lambda damage: self.shared.damaged(self, damage)
         for damage in segment_log.damages:
             self.shared.damaged(self, damage)

@@ -63,7 +63,7 @@ class Scrubber:
     def _is_due(self, segment: Segment) -> bool:
         if segment.damage is not None:
             return False
-        if segment.surveyed_ms < 0 and segment.sound.covers(0, segment.size):
+        if segment.surveyed_ms < 0 and segment.listed and segment.sound.covers(0, segment.size):
             segment.surveyed_ms = self._clock.monotonic_ms()
         return segment.surveyed_ms < 0 or (
             self._clock.monotonic_ms() - segment.surveyed_ms >= self._settings.log_scrub_interval_ms)

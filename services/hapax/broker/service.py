@@ -90,6 +90,7 @@ class BrokerService:
                 ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced,
                 self.node_id, lambda replica: self.partitions.in_sync.reconsider(replica),
                 lambda replica, damage: self.healing.found(replica, damage),
+                lambda replica, segment, count: self.healing.mislisted(replica, segment, count),
             ),
             view, ports.metadata, settings, self._newest_connection,
             Fetchers(Surroundings(
@@ -167,6 +168,9 @@ class BrokerService:
                         lambda: [((), healing.found_total)], kind="counter")
         metrics.observe("broker_damaged_replicas_replaced_total", "Damaged replicas that were copied anew.",
                         lambda: [((), healing.replaced_total)], kind="counter")
+        metrics.observe("broker_aborted_index_wrong_total",
+                        "Times that a segment's index of aborted transactions was not what its markers say.",
+                        lambda: [((), healing.mislisted_total)], kind="counter")
         metrics.observe("broker_scrubbed_bytes_total", "Bytes read to find damage early.",
                         lambda: [((), scrubber.bytes_total)], kind="counter")
         in_sync = self.partitions.in_sync

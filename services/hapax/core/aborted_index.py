@@ -57,6 +57,29 @@ class AbortedIndex:
                 break
         return found
 
+    def touching(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Those with records or marker in [start, end), as `overlapping`, but without trust in where it may stop."""
+        behind = bisect_left(self._last, start)
+        return [self[i] for i in range(behind, len(self._last)) if self._first[i] < end]
+
+    def copy(self) -> AbortedIndex:
+        found = AbortedIndex()
+        for name in self.__slots__:
+            setattr(found, name, getattr(self, name)[:])
+        return found
+
+    def correct(self, right: Iterable[AbortedTransaction], first_open: int) -> None:
+        """Takes `right`, in the order of their markers, in place of all there is; where readers may stop looking
+        follows from them and from the oldest transaction that is open."""
+        entries = list(right)
+        for i in range(len(entries) - 1, -1, -1):
+            stable = min(entries[i].last_stable_offset, first_open)
+            entries[i] = entries[i]._replace(last_stable_offset=stable)
+            first_open = min(first_open, entries[i].first_offset)
+        self._keep(0, 0)
+        for entry in entries:
+            self.add(entry)
+
     def truncate_to(self, offset: int) -> None:
         """Forgets the entries whose marker lies at or above `offset`."""
         self._keep(0, bisect_left(self._last, offset))

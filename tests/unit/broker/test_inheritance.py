@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from hapax.broker.copying import Copying
+from hapax.broker.inheritance import Inherited
+from hapax.codec.batch import patch_prefix
 from hapax.codec.records import encode_records
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId
-from hapax.runtime.log.layout import BEGINS_ANEW, INHERITED
+from hapax.runtime.disk import RealDisk
+from hapax.runtime.log.layout import BEGINS_ANEW, INHERITED, encode_inherited
+from hapax.runtime.settings import Settings
+from unit.broker.broker_fixtures import Harness
 from unit.broker.replicas_world import World
 
 Make = Callable[..., Awaitable[World]]
@@ -345,3 +351,69 @@ async def test_compaction_stays_below_a_snapshot_that_nothing_cuts(make: Make) -
     await world.until(lambda: world.leads(1))
     await world.start(0)
     await world.until(lambda: set(world.record.isr) == {0, 1} and alike(world, 0, 1))
+
+
+# --- what nothing cuts ----------------------------------------------------------------------------------------------
+
+
+async def follower(folder: RealDisk, **settings: object) -> tuple[Harness, Copying]:
+    """A copy that is fed by hand: its high watermark is where `heard` says."""
+    harness = Harness(folder, Settings(**settings))  # type: ignore[arg-type]
+    await harness.open()
+    harness.replica.resign()
+    harness.replica.leader_epoch = -1
+    return harness, Copying(harness.replica, NodeId(0), 1)
+
+
+async def copied(harness: Harness, copying: Copying, count: int) -> int:
+    """So many more batches, and a checkpoint at their end, which is returned."""
+    machine = harness.replica.machine
+    for number in range(count):
+        batch = keyed(f"k{number % 3}", machine.log_end_offset, producer_id=6)
+        patch_prefix(batch, machine.log_end_offset, 1)
+        copying.append(memoryview(batch))
+    while harness.replica.keeping.checkpoint is not None:
+        await harness.replica.keeping.checkpoint
+    harness.replica.keeping.begin_checkpoint()
+    assert harness.replica.keeping.checkpoint is not None
+    await harness.replica.keeping.checkpoint
+    assert harness.replica.log.covered == machine.log_end_offset
+    return machine.log_end_offset
+
+
+async def test_what_is_inherited_outlasts_a_snapshot_above_the_high_watermark(folder: RealDisk) -> None:
+    harness, copying = await follower(folder)
+    offset = await copied(harness, copying, 5)
+    inherited = Inherited(1, harness.replica.machine.snapshot(), ())
+    file = f"{harness.replica.log.folder}/{INHERITED}"
+    await harness.disk.write_atomically(file, encode_inherited(offset, 1, b"", b""))
+    harness.replica.inheritance.take(inherited)
+    end = await copied(harness, copying, 5)
+    assert harness.replica.machine.high_watermark < offset
+    assert harness.replica.inheritance.inherited is inherited
+    assert harness.disk.exists(file), "a cut at the high watermark takes every snapshot that has it"
+    copying.heard(end, 0)
+    await copied(harness, copying, 1)
+    assert harness.replica.inheritance.inherited is None
+    assert not harness.disk.exists(file)
+
+
+async def test_nothing_is_compacted_above_the_newest_snapshot_that_no_cut_takes(folder: RealDisk) -> None:
+    harness, copying = await follower(folder, log_segment_bytes=3000, log_cleanup_policy="compact")
+    replica = harness.replica
+    stays = await copied(harness, copying, 30)
+    committed = stays + 20
+    end = stays
+    for _ in range(3):
+        end = await copied(harness, copying, 10)
+    for snapshot in [at for at in replica.log.snapshot_offsets if stays < at <= committed]:
+        replica.log.snapshot_offsets.remove(snapshot)  # as if there had been none on the way
+    copying.heard(committed, 0)
+    assert replica.log.snapshot_below(committed) == stays
+    assert replica.log.covered == end
+    assert committed < end
+    done = await replica.keeping.compact()
+    assert done is not None and done.up_to <= stays
+    left = [header.base_offset for header in harness.log_headers()]
+    assert len(left) < end
+    assert left[-(end - stays) :] == list(range(stays, end)), "the replay after a cut goes through all of these"

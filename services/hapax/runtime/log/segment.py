@@ -42,8 +42,8 @@ class Segment:
 
     __slots__ = (
         "_digest", "_dropped", "_ending", "_holders", "_modified", "_roll_age", "_since_index", "base_offset",
-        "damage", "disk", "file", "first_timestamp", "folder", "index", "interval", "max_timestamp",
-        "max_timestamp_offset", "roll_after", "sound", "surveyed_ms", "time_index",
+        "damage", "disk", "file", "first_timestamp", "folder", "index", "interval", "listed",
+        "max_timestamp", "max_timestamp_offset", "roll_after", "sound", "surveyed_ms", "time_index",
     )
 
     def __init__(
@@ -68,6 +68,8 @@ class Segment:
         self.damage: Damage | None = None
         self.surveyed_ms = -1
         """When it was last checked as a whole; -1: not yet."""
+        self.listed = create
+        """Its markers say what readers are told of aborted transactions, as far as it begins with what is known."""
         self._modified = -1 if create else self.file.modified()
         self._digest: int | None = None
         self._roll_age = _NEVER

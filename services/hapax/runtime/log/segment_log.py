@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.log.config import UNLIMITED, LogConfig
+from hapax.runtime.log.decisions import Listing
 from hapax.runtime.log.durable import sync_file, sync_folder
 from hapax.runtime.log.index import OFFSET_ENTRY
 from hapax.runtime.log.layout import (
@@ -95,6 +96,7 @@ class SegmentLog:
         """Hears of bytes that are not what was written."""
         self.on_misled: Callable[[Segment], None] | None = None
         """Hears of an index that said what is not so, and was made anew."""
+        self.listing: Listing | None = None
         self.leader_epochs: Callable[[], Sequence[tuple[int, int]]] = tuple
         """(leader epoch, its first offset): no CRC covers what a batch says of its epoch."""
         self.cuts = 0
@@ -232,6 +234,10 @@ class SegmentLog:
     def note_aborted(self, aborted: AbortedTransaction) -> None:
         """For the `.txnindex`. Durable with the next checkpoint; until then recovery finds the marker itself."""
         self._unwritten_aborted.append(aborted)
+
+    def is_aborted_written(self, marker: int) -> bool:
+        """Whether the files should say it, as far as the log heard of it."""
+        return not self._unwritten_aborted or marker < self._unwritten_aborted[0].last_offset
 
     def rewrite_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
         """All there are, in the order of their markers, in place of what the `.txnindex` files say. Durable with the
@@ -665,6 +671,7 @@ class SegmentLog:
         self._unindexed = list(scanned)
         for segment in scanned:
             segment.closed()
+            segment.listed = segment.sound.trusted_from == 0
         self._want_folder_synced(self.folder)
         await self.sync()
         self.synced_offset = self.end_offset

@@ -12,12 +12,16 @@ import errno
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 from hapax.codec.batch import CRC_START, CURRENT_MAGIC, HEADER_SIZE, LENGTH_END
+from hapax.core.batch import CONTROL, TRANSACTIONAL
 from hapax.runtime.ports import File
+
+if TYPE_CHECKING:
+    from hapax.runtime.log.decisions import Decisions
 
 NOWHERE: Final = 2**63
 _PIECE: Final = 512 << 10
@@ -112,11 +116,12 @@ class Walk:
     def __init__(
         self, position: int, expected: int, *, size: int, following: int, epochs: Sequence[tuple[int, int]] = (),
         marks: Mapping[int, int] | None = None, time_marks: Mapping[int, int] | None = None, interval: int = NOWHERE,
+        decisions: Decisions | None = None,
     ) -> None:
         """`expected`: the offset that is due at `position`; -1: not known. `size` and `following`: where the file ends,
         and with which offset the next one begins. `epochs`: (leader epoch, its first offset). `marks`: batch position
         -> last offset, `time_marks`: offset -> greatest timestamp up to it, as the indexes say. `interval`: bytes
-        between the index entries that the walk makes itself."""
+        between the index entries that the walk makes itself. `decisions` is fed with what belongs to transactions."""
         self.position = position
         """Up to here all is well."""
         self.expected = expected
@@ -138,6 +143,7 @@ class Walk:
         self._marks = dict(marks or ())
         self._time_marks = dict(time_marks or ())
         self._interval = interval
+        self._decisions = decisions
         self._since_entry = 0
         self._want = 0
 
@@ -172,7 +178,7 @@ class Walk:
             if at + HEADER_SIZE > limit:
                 self._want = HEADER_SIZE
                 return
-            offset, length, epoch, magic, crc, _, delta, timestamp = _FRONT.unpack_from(chunk, at)
+            offset, length, epoch, magic, crc, attributes, delta, timestamp = _FRONT.unpack_from(chunk, at)
             end = at + length + LENGTH_END
             if magic != CURRENT_MAGIC or length < HEADER_SIZE - LENGTH_END or base + end > self._size or delta < 0:
                 self.flaw = "no whole batch"
@@ -194,6 +200,8 @@ class Walk:
             if not self._was_led(epoch, offset):
                 self.flaw = f"a batch of leader epoch {epoch} at offset {offset}, where another one led"
                 return
+            if self._decisions is not None and attributes & (TRANSACTIONAL | CONTROL):
+                self._decisions.look(chunk[at:end])
             self._passed(base + at, end - at, offset, offset + delta, timestamp)
             at = end
 

@@ -1,7 +1,8 @@
 """Checking a log's segments: the range that somebody wants to read, or a segment as a whole.
 
 A range that does not check sends for the whole segment, since only from its beginning can a damaged index be told from
-a damaged log. A damaged index is made anew from the batches. Of a damaged log is noted what can still be read.
+a damaged log. A damaged index is made anew from the batches. Of a damaged log is noted what can still be read. On the
+way the markers are held against what readers are told of aborted transactions: `hapax.runtime.log.decisions`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ async def survey(log: SegmentLog, segment: Segment, pace: Pace | None = None) ->
     if unloaded:
         await segment.warm_indexes()
     size, following, cuts, epochs = segment.size, log.base_after(segment), log.cuts, log.leader_epochs()
+    decisions = None if log.listing is None else log.listing.begin(segment, following)
     runs: list[Run] = []
     damaged: tuple[int, int, str] | None = None
     entries: list[tuple[int, int]] = []
@@ -59,7 +61,7 @@ async def survey(log: SegmentLog, segment: Segment, pace: Pace | None = None) ->
         walk = Walk(
             position, expected, size=size, following=following, epochs=epochs, interval=segment.interval,
             marks=None if runs or damaged else segment.index.marks(0, size),
-            time_marks=None if runs or damaged else segment.time_index.marks(),
+            time_marks=None if runs or damaged else segment.time_index.marks(), decisions=decisions,
         )
         await walk.run(segment.file, size, pace, passing=passing)
         misled = misled or walk.misled
@@ -89,6 +91,8 @@ async def survey(log: SegmentLog, segment: Segment, pace: Pace | None = None) ->
         if closed:
             await segment.flush_indexes()
     segment.sound.add(0, size)
+    if decisions is not None and log.listing is not None:
+        await log.listing.end(segment, decisions)
     if unloaded:
         segment.unload_indexes()
 

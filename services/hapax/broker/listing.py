@@ -1,0 +1,113 @@
+"""What a replica's readers are told of aborted transactions, corrected where a segment's markers say otherwise.
+
+The entries are read from the `.txnindex` files at the start, and nothing vouches for them until each segment has been
+walked, in order: see `hapax.runtime.log.decisions`. What is wrong is put right at once, in memory and in the files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hapax.runtime import telemetry
+from hapax.runtime.log.decisions import Decisions, Told
+from hapax.runtime.log.layout import TXN_INDEX
+from hapax.runtime.log.segment import Segment
+from hapax.runtime.log.soundness import NOWHERE
+from hapax.runtime.log.txn_index import decode_aborted
+
+if TYPE_CHECKING:
+    from hapax.broker.replica import Replica
+
+log = telemetry.logger("listing")
+
+
+class AbortedListing:
+    """`hapax.runtime.log.decisions.Listing` of one replica."""
+
+    __slots__ = ("_carried", "_replica")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._carried: tuple[int, int, int, dict[int, int]] = (-1, -1, NOWHERE, {})
+        """From one segment to the next: (its end, the log's cuts, where the first one began that was walked, producer
+        id -> first offset of the transactions that go on)."""
+
+    def begin(self, segment: Segment, following: int) -> Decisions:
+        aborted, segment_log = self._replica.machine.aborted, self._replica.log
+        at, cuts, whole_from, undecided = self._carried
+        follows = (at, cuts) == (segment.base_offset, segment_log.cuts)
+        number = segment_log.segments.index(segment)
+        known = follows or number == 0 or segment_log.segments[number - 1].listed
+        if not follows:
+            whole_from = segment.base_offset
+        told = Told(
+            aborted.copy(), self._first_open(), aborted, segment_log.cuts, known,
+            NOWHERE if segment_log.config.compact else whole_from,
+        )
+        return Decisions(segment.base_offset, following, told, undecided if follows else {})
+
+    def _first_open(self) -> int:
+        return min((each.first_offset for each in self._replica.machine.open_transactions()), default=NOWHERE)
+
+    async def end(self, segment: Segment, decisions: Decisions) -> None:
+        machine, segment_log = self._replica.machine, self._replica.log
+        told = decisions.told
+        await decisions.finish()
+        in_file = await self._in_file(segment)
+        if (
+            machine is not self._replica.machine or machine.aborted is not told.source
+            or segment_log.cuts != told.cuts or segment not in segment_log.segments
+        ):
+            return
+        self._carried = decisions.following, told.cuts, told.whole_from, decisions.undecided
+        segment.listed |= told.from_known
+        wrong = self._correct(segment, decisions)
+        if wrong or not self._is_listed(segment, decisions.following, in_file):
+            self._replica.shared.mislisted(self._replica, segment, wrong)
+            try:
+                segment_log.rewrite_aborted(list(machine.aborted))
+            except OSError as error:
+                log.error("a wrong index of aborted transactions stays until there is space", error=error)
+                segment.listed = False
+            self._replica.keeping.begin_checkpoint()
+
+    def _correct(self, segment: Segment, decisions: Decisions) -> int:
+        """Returns the number of entries that were wrong."""
+        machine = self._replica.machine
+        entries = {entry.last_offset: entry for entry in machine.aborted} if decisions.corrections else {}
+        wrong = 0
+        for marker, right in decisions.corrections.items():
+            if marker < machine.log_start_offset:
+                continue
+            if right is None:
+                wrong += entries.pop(marker, None) is not None
+            elif marker in entries or segment.base_offset <= marker < decisions.following:
+                entries[marker] = right
+                wrong += 1
+        if wrong:
+            machine.aborted.correct((entries[marker] for marker in sorted(entries)), self._first_open())
+        return wrong
+
+    async def _in_file(self, segment: Segment) -> bytes:
+        try:
+            file = self._replica.log.disk.open(segment.path(TXN_INDEX))
+        except FileNotFoundError:
+            return b""
+        try:
+            await file.read_ahead(0, file.size())
+            return file.read(0, file.size())
+        finally:
+            file.close()
+
+    def _is_listed(self, segment: Segment, following: int, in_file: bytes) -> bool:
+        """Whether the segment's file says what readers are told, as far as it can by now."""
+        segment_log, start = self._replica.log, max(segment.base_offset, self._replica.machine.log_start_offset)
+        try:
+            said = [entry for entry in decode_aborted(in_file) if start <= entry.last_offset < following]
+        except ValueError:
+            return False
+        told = self._replica.machine.aborted.touching(start, following)
+        return said == [
+            entry for entry in told
+            if start <= entry.last_offset < following and segment_log.is_aborted_written(entry.last_offset)
+        ]
