@@ -1,7 +1,7 @@
 """Writes images/hapax/requirements.lock: what of requirements.lock the image needs. `--check` only compares.
 
-Those are the dependencies of the package and of its extra `operator`, and theirs, as the installed packages name them;
-versions and hashes are the lock's.
+Those are the dependencies of the package, of its extras `admin` and `operator`, and theirs, as the installed packages
+name them; versions and hashes are the lock's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_NEEDED: Final = {canonicalize_name("kubernetes")}
 def wanted() -> set[NormalizedName]:
     """Canonical names of every package that the image needs, without the project's own."""
     found: set[NormalizedName] = set()
-    waiting: list[tuple[str, frozenset[str]]] = [("hapaxlog", frozenset({"operator"}))]
+    waiting: list[tuple[str, frozenset[str]]] = [("hapaxlog", frozenset({"admin", "operator"}))]
     while waiting:
         name, extras = waiting.pop()
         for line in metadata.requires(name) or ():

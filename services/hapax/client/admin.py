@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from hapax.client.cluster import by_node
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
+from hapax.client.offsets import OffsetAdmin
 from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
@@ -85,7 +86,7 @@ class ProducerInfo(NamedTuple):
     coordinator_epoch: int
 
 
-class Admin(ReplicationAdmin):
+class Admin(ReplicationAdmin, OffsetAdmin):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
@@ -174,6 +175,46 @@ class Admin(ReplicationAdmin):
                 raise from_code(answer.error_code, f"configuring topic {name!r}", answer.error_message)
 
         await self._cluster.within(self._timeout, f"configuring topic {name!r}", attempt)
+
+    async def change_topic(
+        self, name: str, *, set_configs: Mapping[str, str] | None = None, reset_configs: Iterable[str] = (),
+        partitions: int | None = None, if_revision: int | None = None,
+    ) -> int:
+        """Configures a topic, or raises the number of its partitions: one of the two. `if_revision`: only if its record
+        in the metadata store is still of that revision, else FatalError with INVALID_UPDATE_VERSION. Returns the
+        store's revision that shows the change, 0 where nothing changed (Hapax only)."""
+        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+
+        if partitions is None:
+            method = "AlterTopicConfigs"
+            kind: Any = pb.AlterTopicConfigsResponse
+            request: Any = pb.AlterTopicConfigsRequest(changes=[pb.TopicConfigChange(
+                topic=name, set=dict(set_configs or {}), reset=list(reset_configs), if_revision=if_revision or 0)])
+        else:
+            method, kind = "CreatePartitions", pb.CreatePartitionsResponse
+            request = pb.CreatePartitionsRequest(
+                total_by_topic={name: partitions}, timeout_ms=self._options["request.timeout.ms"],
+                if_revision_by_topic={name: if_revision} if if_revision else {})
+        what = f"changing topic {name!r}"
+        in_doubt = False
+
+        async def attempt() -> int:
+            nonlocal in_doubt
+            try:
+                answer = kind.FromString(await self._controller_rpc(method, request.SerializeToString()))
+            except RetriableError:
+                in_doubt = True
+                raise
+            result = answer.topics[0]
+            in_doubt |= result.error == ErrorCode.REQUEST_TIMED_OUT
+            if result.error == ErrorCode.INVALID_PARTITIONS and in_doubt:
+                return 0  # a former attempt has done it
+            if result.error:
+                doubt = "; a former attempt, which was not answered, may have done it" if in_doubt else ""
+                raise from_code(result.error, what, result.reason + doubt)
+            return int(answer.revision)
+
+        return await self._cluster.within(self._timeout, what, attempt)
 
     async def _change(
         self,

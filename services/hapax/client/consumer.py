@@ -9,25 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
 
-from hapax.client.cluster import by_node
 from hapax.client.connected import Connected
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState, from_code
 from hapax.client.fetcher import Fetcher
+from hapax.client.offsets import EARLIEST, LATEST, list_offsets
 from hapax.client.records import Record
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
-from hapax.kafka.peer import Peer
 
 log = logging.getLogger("hapax.client")
-
-EARLIEST = -2
-LATEST = -1
 
 
 class Consumer(Connected):
@@ -179,50 +174,8 @@ class Consumer(Connected):
         return await self._offsets_at({p: EARLIEST if rule == "earliest" else LATEST for p in partitions})
 
     async def _list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        if not times:
-            return {}
-        for topic in dict.fromkeys(p.topic for p in times):
-            await self._cluster.topic(topic, self._timeout)
         committed = self._options["isolation.level"] == "read_committed"
-
-        async def attempt() -> dict[TopicPartition, tuple[int, int]]:
-            found: dict[TopicPartition, tuple[int, int]] = {}
-            for node, partitions in by_node(self._cluster, times).items():
-                peer = await self._cluster.peer(node)
-                found |= await self._list_offsets_from(peer, {p: times[p] for p in partitions}, committed)
-            return found
-
-        return await self._cluster.within(self._timeout, "looking offsets up", attempt)
-
-    async def _list_offsets_from(
-        self, peer: Peer, times: Mapping[TopicPartition, int], committed: bool
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        Message = messages.ListOffsetsRequest
-        topics: dict[str, list[Any]] = {}
-        for partition, time in times.items():
-            topics.setdefault(partition.topic, []).append(
-                Message.ListOffsetsTopic.ListOffsetsPartition(
-                    partition_index=partition.partition, current_leader_epoch=-1, timestamp=time
-                )
-            )
-        response = await peer.call(
-            Message(
-                replica_id=-1,
-                isolation_level=int(committed),
-                timeout_ms=self._options["request.timeout.ms"],
-                topics=[Message.ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()],
-            ),
-            version=peer.capabilities.pick(Message, at_least=2 if committed else 1),
-        )
-        found = {}
-        for topic in response.topics:
-            for answer in topic.partitions:
-                if answer.error_code:
-                    self._cluster.refresh_soon()
-                    raise from_code(answer.error_code, f"offsets of {topic.name}-{answer.partition_index}")
-                partition = TopicPartition(topic.name, PartitionIndex(answer.partition_index))
-                found[partition] = (answer.offset, answer.timestamp)
-        return found
+        return await list_offsets(self._cluster, self._timeout, times, committed)
 
     async def _fetch_committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._group is None:

@@ -186,17 +186,21 @@ class ReplicationAdmin(Connected):
         from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 
         async def attempt() -> None:
-            channel = self._cluster.channel(await self._cluster.controller_address())
-            try:
-                answer = pb.SetReplicationResponse.FromString(await channel.call(
-                    "/hapax.internal.v1.Controller/SetReplication", request.SerializeToString(),
-                    self._options["request.timeout.ms"] / 1000))
-            except RpcError as error:
-                raise RetriableError(f"the controller does not answer: {error}") from None
+            answer = pb.SetReplicationResponse.FromString(
+                await self._controller_rpc("SetReplication", request.SerializeToString()))
             if answer.error:
                 raise from_code(answer.error, "configuring replication", answer.reason)
 
         await self._cluster.within(self._timeout, "configuring replication", attempt)
+
+    async def _controller_rpc(self, method: str, request: bytes) -> bytes:
+        """Raises RetriableError where no controller answers, NotHapaxError."""
+        channel = self._cluster.channel(await self._cluster.controller_address())
+        try:
+            return await channel.call(
+                f"/hapax.internal.v1.Controller/{method}", request, self._options["request.timeout.ms"] / 1000)
+        except RpcError as error:
+            raise RetriableError(f"the controller does not answer: {error}") from None
 
     async def _within(self, what: str, request: Any) -> Any:
         """Any node answers, and asks the controller where it must; asking again does no harm."""

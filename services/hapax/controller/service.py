@@ -453,7 +453,7 @@ class ControllerService:
 
     async def _create_partitions(self, payload: bytes) -> bytes:
         results = await self._topics.create_partitions(pb.CreatePartitionsRequest.FromString(payload))
-        return pb.CreatePartitionsResponse(topics=results).SerializeToString()
+        return pb.CreatePartitionsResponse(topics=results, revision=self.view.revision).SerializeToString()
 
     async def _alter_topic_configs(self, payload: bytes) -> bytes:
         results = await self._topics.alter_configs(pb.AlterTopicConfigsRequest.FromString(payload))

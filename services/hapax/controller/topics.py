@@ -162,6 +162,7 @@ class Topics:
                 self._fence()
                 chosen = request.assignment_by_topic[name].partitions if name in request.assignment_by_topic else ()
                 grown = self._grown(name, request.total_by_topic[name], chosen)
+                _check_revision(grown, request.if_revision_by_topic.get(name, 0))
                 key = self._view.keys.topic(name)
                 changes[position] = Change(
                     (Compare(key, "mod_revision", grown.mod_revision),), (Put(key, grown.record.encode()),))
@@ -230,6 +231,7 @@ class Topics:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic.internal:
             raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "internal topics are configured by the cluster")
+        _check_revision(topic, change.if_revision)
         check_topic_config(change.set)
         config = {name: value for name, value in topic.config.items() if name not in change.reset} | dict(change.set)
         return replace(topic, record=replace(topic.record, config=config))
@@ -267,6 +269,14 @@ def _checked_assignment(view: ClusterView, partitions: Sequence[pb.Replicas]) ->
 
 def _refused(name: str, refusal: Refusal, topic_id: bytes = b"") -> pb.TopicResult:
     return pb.TopicResult(name=name, error=refusal.code, reason=refusal.reason, topic_id=topic_id)
+
+
+def _check_revision(topic: Topic, wanted: int) -> None:
+    """Raises Refusal (INVALID_UPDATE_VERSION). What is written compares the same revision in the store."""
+    if wanted and wanted != topic.mod_revision:
+        raise Refusal(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"the topic is of revision {topic.mod_revision} now, and {wanted} was to be changed")
 
 
 def _exists(name: str) -> Refusal:

@@ -10,7 +10,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import uvloop
 
@@ -63,20 +63,22 @@ class Start(Protocol):
     ) -> Awaitable[Service]: ...
 
 
-def run(argv: Sequence[str], role: Role, start: Start) -> int:
-    """Runs one service until it is asked to end; returns the exit code. `argv` is without the program's name."""
+def run(argv: Sequence[str], role: Role | Literal["admin"], start: Start, *, keeps_data: bool = True) -> int:
+    """Runs one service until it is asked to end; returns the exit code. `argv` is without the program's name. One that
+    keeps no data has no folder and no disk."""
     try:
         settings = parse_arguments(argv)
     except (SettingsError, OSError) as error:
         telemetry.start_logging(role)
         log.error(f"bad settings: {error}")
         return 2
-    telemetry.start_logging(f"{role}-{settings.node_id - FIRST_NODE_ID[role]}", settings.log_level)
+    first = 0 if role == "admin" else FIRST_NODE_ID[role]
+    telemetry.start_logging(f"{role}-{settings.node_id - first}", settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, start))
+        return runner.run(_serve(settings, start, keeps_data))
 
 
-async def _serve(settings: Settings, start: Start) -> int:
+async def _serve(settings: Settings, start: Start, keeps_data: bool) -> int:
     end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def ends(reason: str) -> None:
@@ -93,7 +95,7 @@ async def _serve(settings: Settings, start: Start) -> int:
     store = EtcdStore([str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000)
     disk: RealDisk | None = None
     try:
-        disk = open_folder(settings.log_dir)
+        disk = open_folder(settings.log_dir) if keeps_data else None
         ports = Ports(SystemClock(), TcpNetwork(), store, random.SystemRandom(), disk)
         await health.start(*settings.http_address)
         starting = asyncio.ensure_future(start(

@@ -291,6 +291,25 @@ class Settings:
     offset_metadata_max_bytes: Annotated[int, Between(0)] = 4_096
     """Longest metadata string of a committed offset."""
 
+    # --- REST API ---
+    admin_listen: str = "127.0.0.1:8080"
+    """Where the REST API is served; port 0 picks a free one. HTTP without TLS: an ingress or a mesh adds it."""
+    admin_auth: Literal["tokens", "none"] = "tokens"
+    """tokens: every call needs one of `admin.tokens.file`. none: whoever reaches the port may do everything."""
+    admin_tokens_file: str | None = None
+    """Bearer tokens, one a line: `NAME ROLE TOKEN`, the role `read-only` or `admin`, the token as it is or as
+    `sha256:HEX` of it. Read again when it changes."""
+    admin_request_max_bytes: Annotated[int, Between(1024, 64 << 20)] = 256 << 10
+    """A larger body is refused, as soon as it is seen to be."""
+    admin_request_timeout_ms: Annotated[int, Between(100)] = 30_000
+    """A call that takes longer is answered 503. A client may ask for less with the header `Request-Timeout-Ms`."""
+    admin_receive_timeout_ms: Annotated[int, Between(100)] = 10_000
+    """The head of a request, then its body, and an answer's reading by the client: each may take so long."""
+    admin_idle_timeout_ms: Annotated[int, Between(100)] = 30_000
+    """A connection without a request for so long is closed."""
+    admin_max_connections: Annotated[int, Between(1)] = 2_000
+    """With more than these, the one that has sent no whole request for longest is closed."""
+
     # --- views ---
 
     @property
@@ -305,6 +324,10 @@ class Settings:
     @property
     def http_address(self) -> Address:
         return Address.parse(self.http_listen)
+
+    @property
+    def admin_address(self) -> Address:
+        return Address.parse(self.admin_listen)
 
     @property
     def etcd_addresses(self) -> list[Address]:
@@ -546,6 +569,7 @@ def _endpoints(text: str) -> None:
 _ADDRESSES: Final[Mapping[str, Callable[[str], object]]] = {
     "listeners": parse_listeners, "advertised_listeners": parse_listeners, "rpc_listen": Address.parse,
     "rpc_advertised": Address.parse, "http_listen": Address.parse, "etcd_endpoints": _endpoints,
+    "admin_listen": Address.parse,
 }  # fmt: skip
 """Settings whose text must be an address."""
 

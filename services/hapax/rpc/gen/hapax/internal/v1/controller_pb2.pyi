@@ -84,7 +84,7 @@ class DeleteTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsRequest(_message.Message):
-    __slots__ = ("total_by_topic", "timeout_ms", "validate_only", "assignment_by_topic")
+    __slots__ = ("total_by_topic", "timeout_ms", "validate_only", "assignment_by_topic", "if_revision_by_topic")
     class TotalByTopicEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -99,15 +99,24 @@ class CreatePartitionsRequest(_message.Message):
         key: str
         value: Assignment
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Assignment, _Mapping]] = ...) -> None: ...
+    class IfRevisionByTopicEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TOTAL_BY_TOPIC_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_BY_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    IF_REVISION_BY_TOPIC_FIELD_NUMBER: _ClassVar[int]
     total_by_topic: _containers.ScalarMap[str, int]
     timeout_ms: int
     validate_only: bool
     assignment_by_topic: _containers.MessageMap[str, Assignment]
-    def __init__(self, total_by_topic: _Optional[_Mapping[str, int]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., assignment_by_topic: _Optional[_Mapping[str, Assignment]] = ...) -> None: ...
+    if_revision_by_topic: _containers.ScalarMap[str, int]
+    def __init__(self, total_by_topic: _Optional[_Mapping[str, int]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., assignment_by_topic: _Optional[_Mapping[str, Assignment]] = ..., if_revision_by_topic: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("partitions",)
@@ -116,13 +125,15 @@ class Assignment(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[Replicas, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "revision")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+    revision: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class TopicConfigChange(_message.Message):
-    __slots__ = ("topic", "set", "reset")
+    __slots__ = ("topic", "set", "reset", "if_revision")
     class SetEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -133,10 +144,12 @@ class TopicConfigChange(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SET_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    IF_REVISION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     set: _containers.ScalarMap[str, str]
     reset: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topic: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ...) -> None: ...
+    if_revision: int
+    def __init__(self, topic: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ..., if_revision: _Optional[int] = ...) -> None: ...
 
 class AlterTopicConfigsRequest(_message.Message):
     __slots__ = ("changes", "validate_only")

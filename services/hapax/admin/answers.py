@@ -1,0 +1,138 @@
+"""What the handlers share: JSON answers, problem responses for the OpenAPI document, ETags, path parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Header, Path, Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from hapax.admin.gate import segment
+from hapax.admin.problems import MEDIA_TYPE, TITLES, Problem, invalid
+from hapax.admin.tokens import Principal
+
+LARGEST_INT32: Final = 2**31 - 1
+LARGEST_INT64: Final = 2**63 - 1
+
+
+class Where(BaseModel):
+    where: str = Field(examples=["body.partitions"])
+    why: str
+
+
+class ProblemDetails(BaseModel):
+    """RFC 9457."""
+
+    type: str = Field(examples=["urn:hapax:problem:not-found"])
+    title: str
+    status: int = Field(examples=[404])
+    detail: str = Field(examples=["topic nowhere: UNKNOWN_TOPIC_OR_PARTITION"])
+    retriable: bool = Field(description="The same request may succeed later.")
+    code: str | None = Field(None, description="Kafka's name of the error, where it has one.")
+    errors: list[Where] = Field([], description="What of the request is not valid.")
+
+
+PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {
+        "description": TITLES[status][1], "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status in (400, 401, 403, 404, 405, 408, 409, 412, 413, 415, 422, 500, 503)
+}
+"""Of every operation: what the gate refuses can come from anywhere."""
+
+
+class Asked(BaseModel):
+    """A body: what is not known is refused, not passed over; a typing error must not pass for a default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Json(Response):
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def _segment(value: Any) -> Any:
+    return segment(value) if isinstance(value, str) else value
+
+
+TopicName = Annotated[
+    str, Path(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$", examples=["flights"]),
+    BeforeValidator(_segment),
+]
+PartitionNumber = Annotated[int, Path(ge=0, le=LARGEST_INT32, examples=[0])]
+Name = Annotated[str, Path(min_length=1, max_length=1024, examples=["loader-1"]), BeforeValidator(_segment)]
+"""Of a group, a transactional id or a lease: whatever its user chose."""
+
+IfMatch = Annotated[
+    str | None,
+    Header(max_length=1024, description="The ETag that was read: the change is made only if it still holds."),
+]
+IfNoneMatch = Annotated[str | None, Header(max_length=1024, description="The ETag that is known: 304 if it holds.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        max_length=128, pattern="^[\x21-\x7e]+$", examples=["4a3f0c52"],
+        description="Names this request: repeated under the same key within a day it is answered as it was."),
+]
+
+
+def etag(revision: int) -> str:
+    return f'"{revision}"'
+
+
+def matches(header: str, revision: int) -> bool:
+    return any(tag.strip() in ("*", etag(revision)) for tag in header.split(","))
+
+
+def check_match(header: str | None, revision: int) -> int | None:
+    """The revision that a change is to be compared with. Raises Problem."""
+    if header is None:
+        return None
+    if not matches(header, revision):
+        raise Problem(412, f"The ETag is {etag(revision)} now, not {header}.")
+    return revision
+
+
+def not_modified(header: str | None, revision: int) -> Response | None:
+    if header is not None and matches(header, revision):
+        return Response(status_code=304, headers={"ETag": etag(revision)})
+    return None
+
+
+def answer(content: Any, status: int = 200, *, revision: int | None = None, **headers: str) -> Json:
+    """`headers`: `location=...`."""
+    tagged: Mapping[str, str] = {} if revision is None else {"ETag": etag(revision)}
+    return Json(content, status, headers={**tagged, **{name.replace("_", "-"): text for name, text in headers.items()}})
+
+
+def known_parameters(request: Request) -> None:
+    """Raises Problem for a query parameter that the resource does not know, or that is given twice."""
+    route = request.scope["route"]
+    known = {parameter.alias for dependant in _flat(route.dependant) for parameter in dependant.query_params}
+    seen: set[str] = set()
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            raise invalid(f"There is no parameter {name[:100]!r} here.", f"query.{name[:100]}")
+        if name in seen and name not in REPEATABLE:
+            raise invalid(f"The parameter {name!r} is given twice.", f"query.{name}")
+        seen.add(name)
+
+
+REPEATABLE: Final = frozenset({"state", "event", "producer_id", "topic", "partition"})
+
+
+def _flat(dependant: Any) -> list[Any]:
+    return [dependant, *(each for inner in dependant.dependencies for each in _flat(inner))]
+
+
+def _principal(request: Request) -> Principal:
+    principal: Principal = request.state.principal
+    return principal
+
+
+Caller = Annotated[Principal, Depends(_principal)]

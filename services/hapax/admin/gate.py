@@ -1,0 +1,238 @@
+"""What every request passes before it reaches a handler: who calls, how large it is, how long it may take.
+
+A plain ASGI application around another one. It reads the body itself, whole, so that no handler ever waits for a
+client; whatever it refuses is refused before more of the body is read. One line of the log says who changed what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hapax.admin.idempotency import Idempotency, Recorded
+from hapax.admin.problems import MEDIA_TYPE, Problem, of_error, unavailable
+from hapax.admin.tokens import EVERYBODY, Principal, Tokens
+from hapax.client.errors import HapaxError
+from hapax.core.errors import Refusal
+from hapax.runtime import telemetry
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("rest")
+
+OPEN_PATHS: Final = frozenset({"/openapi.json"})
+"""What anybody may read: it says what the API is like, and nothing of the cluster."""
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+PLANNING: Final = "/plan"
+"""A POST whose path ends so changes nothing: it may be done by whoever may read."""
+_LONGEST_PATH: Final = 4096
+
+
+class Gate:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, tokens: Tokens | None, idempotency: Idempotency,
+        metrics: telemetry.Metrics, now: Callable[[], float],
+    ) -> None:
+        """`tokens`: None where authentication is off. `now`: a clock in seconds."""
+        self._app = app
+        self._tokens = tokens
+        self._idempotency = idempotency
+        self._now = now
+        self._max_bytes = settings.admin_request_max_bytes
+        self._receive_s = settings.admin_receive_timeout_ms / 1000
+        self._request_s = settings.admin_request_timeout_ms / 1000
+        self._requests = metrics.counters("admin_requests_total", "REST requests.", ["method", "status"])
+        self._duration = metrics.histogram("admin_request_ms", "From a request's head to its answer's end.")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        began = self._now()
+        answer = _Answer(send)
+        principal: Principal | None = None
+        try:
+            principal = self._principal(scope)
+            seconds = self._seconds(scope)
+            self._check_role(scope, principal)
+            body = await self._body(scope, receive)
+            answer.body_was_read = True
+            scope["path"] = _path(scope)
+            async with asyncio.timeout(seconds) as limit:
+                await self._handled(scope, body, answer, principal)
+        except Problem as problem:
+            await answer.problem(problem)
+        except (HapaxError, Refusal) as error:
+            await answer.problem(of_error(error))
+        except TimeoutError:
+            if not answer.body_was_read or not limit.expired():
+                raise
+            await answer.problem(unavailable(f"The cluster did not answer within {seconds:g} s."))
+        finally:
+            self._requests.labels(_method(scope), str(answer.status)).value += 1
+            self._duration.observe((self._now() - began) * 1000)
+            if principal is not None and scope["method"] not in READING:
+                log.info(
+                    "asked to change", by=principal.name, method=scope["method"], path=scope["path"][:_LONGEST_PATH],
+                    status=answer.status)
+
+    async def _handled(self, scope: Scope, body: bytes, answer: _Answer, principal: Principal) -> None:
+        scope["state"]["principal"] = principal
+        scope["state"]["resumed"] = False
+        key = _header(scope, b"idempotency-key")
+        if key is None or scope["method"] != "POST":
+            await self._app(scope, _whole(body), answer.send)
+            return
+
+        async def work(resumed: bool) -> Recorded:
+            scope["state"]["resumed"] = resumed
+            recording = _Recording()
+            await self._app(scope, _whole(body), recording.send)
+            return recording.recorded()
+
+        recorded, replayed = await self._idempotency.once(
+            principal.name, key, scope["method"], scope["path"], scope["query_string"], body, work)
+        headers = [*recorded.headers, *([("idempotency-replayed", "true")] if replayed else [])]
+        await answer.whole(recorded.status, headers, recorded.body)
+
+    # --- checks; each raises Problem
+
+    def _principal(self, scope: Scope) -> Principal:
+        if self._tokens is None or scope["path"] in OPEN_PATHS:
+            return EVERYBODY
+        given = _header(scope, b"authorization")
+        challenge = {"WWW-Authenticate": 'Bearer realm="hapax"'}
+        if given is None:
+            raise Problem(401, "Send a token: Authorization: Bearer TOKEN.", headers=challenge)
+        kind, _, token = given.partition(" ")
+        principal = self._tokens.principal(token.strip()) if kind.lower() == "bearer" else None
+        if principal is None:
+            challenge["WWW-Authenticate"] += ', error="invalid_token"'
+            raise Problem(401, "This token is not known here.", headers=challenge)
+        return principal
+
+    def _check_role(self, scope: Scope, principal: Principal) -> None:
+        if not principal.may_change and scope["method"] not in READING and not scope["path"].endswith(PLANNING):
+            raise Problem(403, f"{principal.name} may only read: this takes a token with the role admin.")
+
+    def _seconds(self, scope: Scope) -> float:
+        given = _header(scope, b"request-timeout-ms")
+        if given is None:
+            return self._request_s
+        if not given.isascii() or not given.isdigit() or len(given) > 9 or int(given) < 1:
+            raise Problem(422, "Request-Timeout-Ms is a number of milliseconds, 1 or more.")
+        return min(int(given) / 1000, self._request_s)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        length = _header(scope, b"content-length")
+        if length is not None and int(length) > self._max_bytes:
+            raise self._too_large()
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._receive_s):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise Problem(400, "The client went away before its request was whole.")
+                    chunks.append(message.get("body", b""))
+                    size += len(chunks[-1])
+                    if size > self._max_bytes:
+                        raise self._too_large()
+                    if not message.get("more_body", False):
+                        return b"".join(chunks)
+        except TimeoutError:
+            raise Problem(
+                408, f"The body did not arrive within {self._receive_s:g} s.", retriable=True) from None
+
+    def _too_large(self) -> Problem:
+        return Problem(413, f"A body has at most {self._max_bytes} bytes here.")
+
+
+class _Answer:
+    """The way back to the client: knows whether an answer has begun, and closes the connection behind one that was
+    given before the request was whole."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.body_was_read = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if not self.body_was_read:
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        await self._send(message)
+
+    async def whole(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        await self.send({
+            "type": "http.response.start", "status": status,
+            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+        })
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def problem(self, problem: Problem) -> None:
+        if self.status:
+            return  # half an answer cannot be taken back; uvicorn closes the connection
+        body = problem.body()
+        headers = [("content-type", MEDIA_TYPE), ("content-length", str(len(body))), *problem.headers.items()]
+        await self.whole(problem.status, headers, body)
+
+
+class _Recording:
+    """Takes a handler's answer for keeping."""
+
+    def __init__(self) -> None:
+        self._status = 500
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
+        elif message["type"] == "http.response.body":
+            self._body.append(message.get("body", b""))
+
+    def recorded(self) -> Recorded:
+        return Recorded(self._status, tuple(self._headers), b"".join(self._body))
+
+
+def _whole(body: bytes) -> Receive:
+    """`receive` of a request that has come; whoever asks on waits for ever, as for a client that stays."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        return await asyncio.get_running_loop().create_future()
+
+    return receive
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    for found, value in scope["headers"]:
+        if found == name:
+            return str(value.decode("latin-1"))
+    return None
+
+
+def _method(scope: Scope) -> str:
+    """A label with few values, whatever clients send."""
+    method: str = scope["method"]
+    return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"
+
+
+def _path(scope: Scope) -> str:
+    """The path with its segments decoded, all but `%2F` and `%25`: an id may hold a slash, and `segment` decodes it."""
+    raw: Any = scope.get("raw_path") or scope["path"].encode()
+    text = raw.decode("latin-1").replace("%25", "%2525").replace("%2F", "%252F").replace("%2f", "%252F")
+    return unquote(text)
+
+
+def segment(text: str) -> str:
+    """What a client meant by a segment of the path."""
+    return text.replace("%2F", "/").replace("%25", "%")

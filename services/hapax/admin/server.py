@@ -1,0 +1,239 @@
+"""The HTTP server: uvicorn with what it lacks against slow and greedy clients.
+
+uvicorn waits for the head of a first request without end, counts a slow client like any other and refuses everybody
+once there are too many, and throws away the answer to a client that is still sending. Here:
+
+* the head of a request has a time-out, from the connection's beginning or from the first byte after an answer,
+* so has the client's reading of an answer,
+* at the limit of connections the one gives way that has waited longest for its request to be whole,
+* after an early answer (413, 401) the connection is closed for writing first, and what still comes is thrown away for
+  a moment: a connection that is reset would take the answer with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator
+from typing import Any, Final
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from hapax.admin.problems import MEDIA_TYPE, Problem
+from hapax.runtime import telemetry
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("http")
+
+_HEAD_MAX_BYTES: Final = 16 << 10
+_LINGER_S: Final = 2.0
+_SHUTDOWN_S: Final = 5
+
+
+class Limits:
+    """Of one server: its settings, who has a request that is not whole, and what was counted."""
+
+    def __init__(self, settings: Settings, metrics: telemetry.Metrics) -> None:
+        self.receive_s = settings.admin_receive_timeout_ms / 1000
+        self.connections = settings.admin_max_connections
+        self.waiting: dict[Connection, None] = {}
+        """Connections without a whole head, in the order in which they began to be so."""
+        closed = metrics.counters("admin_connections_closed_total", "Connections closed on clients.", ["why"])
+        self.too_slow = closed.labels("slow")
+        self.crowded_out = closed.labels("crowded out")
+
+
+class _Lingering:
+    """The transport as the protocol sees it; closing it ends what is written and lets what is read run dry."""
+
+    __slots__ = ("_protocol", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, protocol: Connection) -> None:
+        self._transport = transport
+        self._protocol = protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._protocol.lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        self._protocol.linger(self._transport)
+
+
+class Connection(H11Protocol):
+    """One client's connection."""
+
+    limits: Limits
+    """Set on a subclass made for each server, since uvicorn makes the objects itself."""
+
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.lingers = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # --- the transport calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_Lingering(transport, self))  # type: ignore[arg-type]
+        self._await_head()
+        limits = self.limits
+        if len(self.connections) > limits.connections:
+            crowded_out = next((each for each in limits.waiting if each is not self), self)
+            limits.crowded_out.value += 1
+            crowded_out.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.lingers:
+            return
+        if self._deadline is None and self._idle():
+            self._await_head()
+        super().data_received(data)
+        if not self._idle():
+            self._head_came()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._deadline = self._deadline or self.loop.call_later(self.limits.receive_s, self._too_slow)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_deadline()
+
+    def eof_received(self) -> None:
+        if self.lingers:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_came()
+        super().connection_lost(exc)
+
+    # --- uvicorn calls
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP request gets a problem too, where it can be told."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        problem = Problem(400, "This is not an HTTP/1.1 request, or its head is too long.")
+        body = problem.body()
+        headers = [
+            (b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        for event in (
+            h11.Response(status_code=problem.status, headers=headers, reason=b"Bad Request"), h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    # --- limits
+
+    def linger(self, transport: asyncio.Transport) -> None:
+        if self.lingers or transport.is_closing():
+            return
+        if self.conn.their_state in (h11.DONE, h11.CLOSED, h11.MUST_CLOSE):  # nothing more comes that counts
+            transport.close()
+            self._head_came()
+            self._deadline = self.loop.call_later(self.limits.receive_s, self.abort)  # unless it has read by then
+            return
+        self.lingers = True
+        self._head_came()
+        with contextlib.suppress(OSError, RuntimeError):
+            transport.write_eof()
+        self.flow.resume_reading()
+        self._deadline = self.loop.call_later(_LINGER_S, self.abort)
+
+    def abort(self) -> None:
+        self._head_came()
+        self.transport.abort()
+
+    def _idle(self) -> bool:
+        """No request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _await_head(self) -> None:
+        self.limits.waiting[self] = None
+        self._deadline = self.loop.call_later(self.limits.receive_s, self._too_slow)
+
+    def _head_came(self) -> None:
+        self.limits.waiting.pop(self, None)
+        self._cancel_deadline()
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self.limits.too_slow.value += 1
+        self.abort()
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield  # the process has its own handlers
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """As uvicorn's, which ends the process where it cannot listen."""
+        await self.lifespan.startup()
+        config = self.config
+
+        def connection() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg, assignment]
+                config=config, server_state=self.server_state, app_state={})
+            return made
+
+        self.servers = [await asyncio.get_running_loop().create_server(
+            connection, config.host, config.port, backlog=config.backlog)]
+        self.started = True
+
+
+class HttpServer:
+    """`start` returns once it listens; `close` lets what runs finish, for a few seconds."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: telemetry.Metrics) -> None:
+        limits = Limits(settings, metrics)
+        connection = type("LimitedConnection", (Connection,), {"limits": limits})
+        address = settings.admin_address
+        self._server = _Uvicorn(Config(
+            app,  # type: ignore[arg-type]
+            host=address.host, port=address.port, http=connection, ws="none", lifespan="off", log_config=None,
+            access_log=False, server_header=False, proxy_headers=False,
+            timeout_keep_alive=settings.admin_idle_timeout_ms / 1000,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=_SHUTDOWN_S, h11_max_incomplete_event_size=_HEAD_MAX_BYTES, backlog=1024,
+        ))
+        self._serving: asyncio.Task[None] | None = None
+        metrics.observe(
+            "admin_connections", "Connections of clients.", lambda: [((), len(self._server.server_state.connections))])
+        metrics.observe(
+            "admin_connections_waiting", "Those of them that have sent no whole request.",
+            lambda: [((), len(limits.waiting))])
+
+    @property
+    def port(self) -> int:
+        return int(self._server.servers[0].sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Raises OSError."""
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve(), name="http")
+        while not self._server.started:
+            done, _ = await asyncio.wait([self._serving], timeout=0.01)
+            if done:
+                self._serving.result()
+
+    async def close(self) -> None:
+        if self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.gather(self._serving, return_exceptions=True)

@@ -1,0 +1,83 @@
+"""The admin service: REST for people and programs that run a cluster. It keeps nothing; run as many as you like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from hapax.admin.app import make_app
+from hapax.admin.context import Clients, Context
+from hapax.admin.gate import Gate
+from hapax.admin.idempotency import Idempotency
+from hapax.admin.server import HttpServer
+from hapax.admin.tokens import TokenFileError, Tokens
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Ports
+from hapax.runtime.seen import HighestSeen
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("admin")
+
+
+class AdminService:
+    """Composed by `start`."""
+
+    def __init__(self, view: ClusterView, clients: Clients, server: HttpServer) -> None:
+        self._view = view
+        self._clients = clients
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def ready(self) -> str:
+        return "" if self._view.cluster is not None else "a cluster"
+
+    async def drain(self) -> None:
+        await self._server.close()
+
+    async def close(self) -> None:
+        await self._server.close()
+        await self._clients.close()
+        await self._view.close()
+
+
+async def start(
+    ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
+    metrics: telemetry.Metrics | None = None,
+) -> AdminService:
+    """Returns once it listens. Raises TokenFileError, StoreRefused, OSError."""
+    metrics = metrics or telemetry.Metrics()
+    now = asyncio.get_running_loop().time
+    tokens = _tokens(settings, now)
+    view = ClusterView(
+        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id),
+        on_refused=lambda refusal: on_lost(str(refusal)),
+    )
+    clients = Clients(ports, view, max(100, settings.admin_request_timeout_ms * 4 // 5))
+    try:
+        await view.start()
+        app = make_app(Context(ports, settings, view, clients))
+        idempotency = Idempotency(
+            ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
+        server = HttpServer(Gate(app, settings, tokens, idempotency, metrics, now), settings, metrics)
+        await server.start()
+    except BaseException:
+        await clients.close()
+        await view.close()
+        raise
+    log.info("serves", host=settings.admin_address.host, port=server.port, authentication=settings.admin_auth)
+    return AdminService(view, clients, server)
+
+
+def _tokens(settings: Settings, now: Callable[[], float]) -> Tokens | None:
+    """None: nobody is asked for one. Raises TokenFileError."""
+    if settings.admin_auth == "none":
+        log.warning("whoever reaches the port may do everything: admin.auth is none")
+        return None
+    if settings.admin_tokens_file is None:
+        raise TokenFileError("admin.tokens.file is not set; admin.auth=none would let everybody in")
+    return Tokens(Path(settings.admin_tokens_file), now)

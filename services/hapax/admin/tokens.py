@@ -1,0 +1,115 @@
+"""Who calls, and what they may do: bearer tokens from a file that may change under a running service.
+
+    # name     role       token
+    grafana    read-only  KNcBkFSTZaMkV5MRxTvPhjFAkFOkUaCD
+    ci         admin      sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+
+A token of which only the hash is stored need not be kept anywhere but with its user. A file that cannot be read any
+more, or has a bad line, changes nothing: the last good one counts, and the log says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from hapax.runtime import telemetry
+
+log = telemetry.logger("tokens")
+
+Role = Literal["read-only", "admin"]
+
+LEAST_LENGTH: Final = 16
+LOOK_EVERY_S: Final = 1.0
+_HASH: Final = "sha256:"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+"""What a bearer token may be made of (RFC 6750)."""
+
+
+class TokenFileError(OSError):
+    """The file cannot be used; the message names it and the line, and never what stands there."""
+
+
+class Principal(NamedTuple):
+    name: str
+    role: Role
+
+    @property
+    def may_change(self) -> bool:
+        return self.role == "admin"
+
+
+EVERYBODY: Final = Principal("anybody", "admin")
+"""Where authentication is off."""
+
+
+def parse(text: str, source: str) -> list[tuple[bytes, Principal]]:
+    """(SHA-256 of the token, who has it). Raises TokenFileError."""
+    found: list[tuple[bytes, Principal]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        if len(words) != 3:
+            raise TokenFileError(f"{source}, line {number}: expected NAME ROLE TOKEN")
+        name, role, token = words
+        if role not in ("read-only", "admin"):
+            raise TokenFileError(f"{source}, line {number}: the role is read-only or admin")
+        if token.startswith(_HASH):
+            hexadecimal = token.removeprefix(_HASH)
+            if not re.fullmatch(r"[0-9a-fA-F]{64}", hexadecimal):
+                raise TokenFileError(f"{source}, line {number}: after sha256: there are 64 hex digits")
+            digest = bytes.fromhex(hexadecimal)
+        elif len(token) < LEAST_LENGTH or not _TOKEN.fullmatch(token):
+            raise TokenFileError(
+                f"{source}, line {number}: a token has at least {LEAST_LENGTH} letters, digits or ._~+/=-")
+        else:
+            digest = hashlib.sha256(token.encode()).digest()
+        if any(digest == other for other, _ in found):
+            raise TokenFileError(f"{source}, line {number}: the token stands there twice")
+        found.append((digest, Principal(name, "admin" if role == "admin" else "read-only")))
+    if not found:
+        raise TokenFileError(f"{source}: no tokens: nobody could call")
+    return found
+
+
+class Tokens:
+    """`now` is a clock in seconds; the file is looked at again after `LOOK_EVERY_S`, by whoever asks then."""
+
+    def __init__(self, path: Path, now: Callable[[], float]) -> None:
+        """Raises TokenFileError, OSError."""
+        self._path = path
+        self._now = now
+        self._looked_at = now()
+        self._text = path.read_text(encoding="utf-8")
+        self._known = parse(self._text, str(path))
+
+    def principal(self, token: str) -> Principal | None:
+        """Takes as long for a wrong token as for a right one, and for one that is wrong early as for one that is
+        wrong late: digests are compared, all of them."""
+        self._look()
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found: Principal | None = None
+        for known, principal in self._known:
+            if hmac.compare_digest(known, digest):
+                found = principal
+        return found
+
+    def _look(self) -> None:
+        if self._now() - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = self._now()
+        try:
+            # Content, not times: a mounted Secret changes by a link that points elsewhere.
+            text = self._path.read_text(encoding="utf-8")
+            if text == self._text:
+                return
+            self._text = text
+            self._known = parse(text, str(self._path))
+            log.info("tokens read again", file=self._path, tokens=len(self._known))
+        except (OSError, UnicodeDecodeError) as error:
+            log.error("the tokens stay as they were", error=error)
