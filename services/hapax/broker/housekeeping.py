@@ -154,6 +154,8 @@ class Housekeeping:
         limit = min(machine.last_stable_offset, segment_log.snapshot_below(machine.high_watermark))
         if dirty_segments(segment_log, self.compacted_to, limit):
             for segment in segment_log.segments[:-1]:
+                if segment_log.damages:
+                    return
                 if not segment.listed and segment in segment_log.segments:
                     await segment_log.survey(segment)
 

@@ -6,6 +6,7 @@ walked, in order: see `hapax.runtime.log.decisions`. What is wrong is put right 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hapax.runtime import telemetry
@@ -36,8 +37,9 @@ class AbortedListing:
         aborted, segment_log = self._replica.machine.aborted, self._replica.log
         at, cuts, whole_from, undecided = self._carried
         follows = (at, cuts) == (segment.base_offset, segment_log.cuts)
-        number = segment_log.segments.index(segment)
-        known = follows or number == 0 or segment_log.segments[number - 1].listed
+        known = follows or segment is segment_log.segments[0] or any(
+            before.listed for before, this in pairwise(segment_log.segments) if this is segment
+        )
         if not follows:
             whole_from = segment.base_offset
         told = Told(

@@ -14,9 +14,9 @@ from hapax.core.aborted_index import AbortedTransaction
 from hapax.core.batch import CONTROL, TRANSACTIONAL
 from hapax.core.control import Marker
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.layout import TXN_INDEX
+from hapax.runtime.log.layout import LOG, TXN_INDEX
 from hapax.runtime.log.segment import Segment
-from hapax.runtime.log.soundness import NOWHERE
+from hapax.runtime.log.soundness import NOWHERE, Damage
 from hapax.runtime.log.txn_index import encode_aborted
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import Harness
@@ -200,3 +200,32 @@ async def test_compaction_removes_nothing_that_only_a_wrong_entry_takes_for_abor
     await world.survey()
     assert world.seen() == world.committed() == left
     assert len(world.told) == told, "what compaction removed refutes nothing"
+
+
+async def test_a_damaged_segment_is_told_of_once_however_often_compaction_comes_by(folder: RealDisk) -> None:
+    world = World(folder, COMPACT)
+    await world.written(random.Random(3))
+    await world.replica.close()
+    path = Path(world.disk.root) / world.replica.log.segments[1].path(LOG)
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    found: list[Damage] = []
+    object.__setattr__(world.shared, "damaged", lambda replica, damage: found.append(damage))
+    await world.open(clean=True, internal=True)
+    for _ in range(3):
+        assert await world.replica.keeping.compact() is None
+    assert len(found) == 1
+
+
+async def test_a_segment_that_has_left_the_log_can_be_checked_to_its_end(folder: RealDisk) -> None:
+    world = World(folder, SETTINGS)
+    await world.written(random.Random(4))
+    await world.restarted()
+    segment = world.replica.log.segments[0]
+    segment.hold()
+    world.replica.log.drop_first(1)
+    await world.replica.log.survey(segment)
+    segment.release()
+    await world.survey()
+    assert world.seen() == world.committed()
