@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -83,17 +84,50 @@ def leaders(state: ClusterState, admin: AdminClient, name: str, *, without: str 
     return [f"127.0.0.1:{state.process(node).port}" for node in nodes]
 
 
-def throughput(state: ClusterState, admin: AdminClient) -> None:
+def throughput(cluster: LocalCluster, state: ClusterState, admin: AdminClient) -> None:
     create(admin, "flood", PARTITIONS)
     floods = [Flood(at, "flood", p, BATCH_BYTES, 5) for p, at in enumerate(leaders(state, admin, "flood"))]
     flood(floods, 1.0)
     pids = {f"broker-{n}": state.process(f"broker-{n}").pid for n in range(BROKERS)}
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
-    acknowledged = flood(floods, FLOOD_S)
+    with follower_lag(cluster, "flood") as lags:
+        acknowledged = flood(floods, FLOOD_S)
     gigabytes = acknowledged * BATCH_BYTES / 1e9
     record("replicated_throughput", gigabytes * 1000 / FLOOD_S, "MB/s")
     for name, pid in pids.items():
         record(f"replicated_cpu_{name}", (cpu_seconds(pid) - before[name]) / gigabytes, "CPU-s/GB acknowledged")
+    lags.sort()
+    per_partition = acknowledged * BATCH_BYTES / FLOOD_S / PARTITIONS
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        behind = lags[int(len(lags) * share)]
+        record(f"follower_lag_{name}", behind / 1000, "kB")
+        record(f"follower_lag_{name}_time", behind / per_partition * 1000, "ms at the partition's rate")
+
+
+@contextlib.contextmanager
+def follower_lag(cluster: LocalCluster, topic: str) -> Iterator[list[int]]:
+    """How many bytes each partition's last replica is behind its first, looked at from outside: their files' sizes."""
+    lags: list[int] = []
+    over = threading.Event()
+    partitions = [
+        [segment for folder in cluster.folder.path.rglob(f"{topic}-{p}") for segment in folder.glob("*.log")]
+        for p in range(PARTITIONS)
+    ]
+    assert all(len(replicas) == BROKERS for replicas in partitions), "one segment each"
+
+    def look() -> None:
+        while not over.wait(0.01):
+            for replicas in partitions:
+                sizes = [os.stat(segment).st_size for segment in replicas]
+                lags.append(max(sizes) - min(sizes))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield lags
+    finally:
+        over.set()
+        looking.join()
 
 
 def transactions(state: ClusterState, admin: AdminClient) -> None:
@@ -164,7 +198,7 @@ def _proposals(port: int) -> float:
 
 def main() -> None:
     with three_brokers() as (cluster, state, admin):
-        throughput(state, admin)
+        throughput(cluster, state, admin)
         transactions(state, admin)
         writes_at_rest(state)
         many_partitions(cluster, admin)
