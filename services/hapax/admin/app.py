@@ -8,7 +8,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from hapax.admin import cluster, topics
+from hapax.admin import cluster, events, groups, messages, producers, reassignments, topics, transactions
 from hapax.admin.answers import PROBLEMS, ProblemDetails, known_parameters
 from hapax.admin.context import Context
 from hapax.admin.problems import MEDIA_TYPE, Problem, of_error, unavailable
@@ -32,7 +32,7 @@ def make_app(context: Context) -> FastAPI:
             RequestValidationError: _invalid_request, HTTPException: _http_error, Exception: _failed,
         },
     )
-    for module in (topics, cluster):
+    for module in (topics, messages, producers, transactions, groups, reassignments, events, cluster):
         app.include_router(module.routes(context), dependencies=[Depends(known_parameters)])
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app

@@ -1,17 +1,25 @@
-"""/v1/version and /v1/cluster: what this is, and how it is."""
+"""/v1/version, /v1/health, /v1/nodes, /v1/shards: what this is, who runs it, and how it is."""
 
 from __future__ import annotations
 
 from importlib import metadata
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Response
-from pydantic import BaseModel
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
 
-from hapax.admin.answers import answer
+from hapax.admin.answers import LARGEST_INT32, answer
 from hapax.admin.context import Context
+from hapax.admin.paging import Cursor, Limit, page
+from hapax.admin.problems import Problem
+from hapax.client.errors import HapaxError
+from hapax.codec.metadata import Role, ShardKind
+from hapax.core.failover import FIT, SILENT
+from hapax.core.types import NodeId
+from hapax.runtime.cluster import ClusterView, Node
 
 API_VERSION: Final = "1"
+_KINDS: Final[tuple[ShardKind, ...]] = ("txn", "group")
 
 
 class Version(BaseModel):
@@ -23,6 +31,57 @@ class Version(BaseModel):
         {"name": "hapax", "version": "0.1.0", "api": "1", "cluster_id": "flights-production"}]}}
 
 
+class NodeState(BaseModel):
+    node_id: int
+    role: Literal["broker", "coordinator", "pid", "controller"]
+    host: str
+    port: int = Field(description="Of its Kafka listener; 0: it has none.")
+    rpc_address: str
+    http_address: str = Field(description="Of its /healthz, /readyz and /metrics.")
+    rack: str
+    registration: int = Field(description="Rises with every process that registers under the id.")
+    standing: str = Field(description="Empty: it is fit. Else why it should lead and get nothing.")
+    acts: bool = Field(description="It is the controller that decides now.")
+    leads: int = Field(description="Partitions.")
+    replicas: int
+    shards: int = Field(description="Of the coordinators, that it owns.")
+
+
+class NodePage(BaseModel):
+    items: list[NodeState]
+    next_cursor: str | None
+
+
+class ShardState(BaseModel):
+    kind: Literal["txn", "group"]
+    shard: int
+    owner: int = Field(description="-1: none that is alive.")
+    epoch: int = Field(description="As the controller assigned it.")
+    serving: bool | None = Field(description="As its owner says; null: it did not answer.")
+    entries: int | None = Field(description="Transactional ids, or groups.")
+    loaded_records: int | None = Field(description="When it was last loaded.")
+
+
+class ShardPage(BaseModel):
+    items: list[ShardState]
+    next_cursor: str | None
+
+
+class Check(BaseModel):
+    name: str
+    status: Literal["ok", "degraded", "down"]
+    detail: str
+
+
+class Health(BaseModel):
+    status: Literal["ok", "degraded", "down"] = Field(description="That of the worst check.")
+    checks: list[Check]
+    model_config = {"json_schema_extra": {"examples": [{
+        "status": "degraded", "checks": [
+            {"name": "controller", "status": "ok", "detail": "300 acts"},
+            {"name": "replicas", "status": "degraded", "detail": "3 partitions have replicas that are not in sync"}]}]}}
+
+
 def package_version() -> str:
     try:
         return metadata.version("hapaxlog")
@@ -32,6 +91,7 @@ def package_version() -> str:
 
 def routes(context: Context) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["cluster"])
+    view, clients = context.view, context.clients
     told: dict[str, Any] = {
         "name": "hapax", "version": package_version(), "api": API_VERSION, "cluster_id": context.settings.cluster_id}
 
@@ -40,4 +100,115 @@ def routes(context: Context) -> APIRouter:
         """Which version of what this is."""
         return answer(told)
 
+    @router.get("/health", response_model=Health)
+    async def health() -> Response:
+        """Whether the cluster can do what it is for, check by check. `down`: somebody cannot read or write now."""
+        checks = health_checks(view)
+        worst = max((each["status"] for each in checks), key=("ok", "degraded", "down").index)
+        return answer({"status": worst, "checks": checks})
+
+    @router.get("/nodes", response_model=NodePage)
+    async def nodes(limit: Limit = 100, cursor: Cursor = None, role: Role | None = None) -> Response:
+        """Those alive, by id."""
+        items, following = page(view.nodes(role), lambda node: (int(node.node_id),), limit, cursor)
+        held = _held(view)
+        return answer({"items": [_node(view, each, held) for each in items], "next_cursor": following})
+
+    @router.get("/nodes/{node_id}", response_model=NodeState)
+    async def node(node_id: Annotated[int, Path(ge=0, le=LARGEST_INT32, examples=[0])]) -> Response:
+        """One that is alive."""
+        found = view.node(NodeId(node_id))
+        if found is None:
+            raise Problem(404, f"No node {node_id} is alive.")
+        return answer(_node(view, found, _held(view)))
+
+    @router.get("/shards", response_model=ShardPage)
+    async def shards(
+        limit: Limit = 100, cursor: Cursor = None,
+        kind: Annotated[ShardKind | None, Query(description="txn: of transactions; group: of groups.")] = None,
+    ) -> Response:
+        """The coordinators' shards: who owns them, and how far they are."""
+        assigned = [
+            each for kind_ in _KINDS if kind in (None, kind_) for each in view.shards(kind_).values()]
+        items, following = page(assigned, lambda each: (each.kind, int(each.shard)), limit, cursor)
+        try:
+            answered = {
+                (each.kind, each.shard, each.owner): each
+                for each in await clients.call(lambda admin: admin.describe_shards())}
+        except HapaxError:
+            answered = {}  # who owns them is known all the same
+        found = []
+        for each in items:
+            owner = view.shard_owner(each.kind, each.shard)
+            state = answered.get((each.kind, int(each.shard), -1 if owner is None else int(owner.node_id)))
+            found.append({
+                "kind": each.kind, "shard": each.shard, "owner": -1 if owner is None else owner.node_id,
+                "epoch": each.record.epoch, "serving": None if state is None else state.serving,
+                "entries": None if state is None else state.entries,
+                "loaded_records": None if state is None else state.loaded_records,
+            })
+        return answer({"items": found, "next_cursor": following})
+
     return router
+
+
+def health_checks(view: ClusterView) -> list[dict[str, str]]:
+    controller = view.controller
+    brokers, coordinators = view.nodes("broker"), view.nodes("coordinator")
+    leaderless = short = below = 0
+    for topic in view.topics():
+        least = int(topic.config.get("min.insync.replicas", "1"))
+        for index in range(topic.partitions):
+            leaderless += view.leader_of(topic.topic_id, index) is None
+            partition = view.partition(topic.topic_id, index)
+            if partition is not None:
+                short += bool(set(partition.record.replicas) - set(partition.record.isr))
+                below += len(partition.record.isr) < least
+    ownerless = sum(view.shard_owner(kind, shard) is None for kind in _KINDS for shard in view.shards(kind))
+    unfit = [str(node.node_id) for node in brokers if view.rank(node) != FIT]
+    silent = [str(node.node_id) for node in view.nodes() if view.rank(node) == SILENT]
+    return [
+        _check("controller", "degraded" if controller is None else "ok",
+               "none acts: nothing fails over" if controller is None else f"{controller.record.node_id} acts"),
+        _check("brokers", "ok" if brokers and not unfit else "degraded" if brokers else "down",
+               f"{len(brokers)} alive" + (f"; not fit: {', '.join(unfit)}" if unfit else "")),
+        _check("coordinators", "ok" if coordinators else "down", f"{len(coordinators)} alive"),
+        _check("allocators", "ok" if view.nodes("pid") else "degraded", f"{len(view.nodes('pid'))} alive"),
+        _check("silent nodes", "degraded" if silent else "ok", ", ".join(silent) or "none"),
+        _check("leaders", "down" if leaderless else "ok", f"{leaderless} partitions have no leader"),
+        _check("replicas", "degraded" if short else "ok", f"{short} partitions have replicas that are not in sync"),
+        _check("min.insync.replicas", "down" if below else "ok", f"{below} partitions take no acks=all writes"),
+        _check("shards", "down" if ownerless else "ok", f"{ownerless} shards of coordinators have no owner"),
+    ]
+
+
+def _check(name: str, status: str, detail: str) -> dict[str, str]:
+    return {"name": name, "status": status, "detail": detail}
+
+
+def _held(view: ClusterView) -> dict[NodeId, list[int]]:
+    """Node -> how many partitions it leads and holds, and how many shards it owns."""
+    held: dict[NodeId, list[int]] = {}
+    for partition in view.partitions():
+        held.setdefault(partition.record.leader, [0, 0, 0])[0] += 1
+        for node in partition.record.replicas:
+            held.setdefault(node, [0, 0, 0])[1] += 1
+    for kind in _KINDS:
+        for shard in view.shards(kind).values():
+            held.setdefault(shard.record.owner, [0, 0, 0])[2] += 1
+    return held
+
+
+def _node(view: ClusterView, node: Node, held: dict[NodeId, list[int]]) -> dict[str, Any]:
+    leads, replicas, shards = held.get(node.node_id, (0, 0, 0))
+    controller = view.controller
+    rank = view.rank(node)
+    standing = node.record.standing or (
+        "silent" if rank == SILENT else "draining" if view.is_draining(node.node_id) else "")
+    return {
+        "node_id": node.node_id, "role": node.role, "host": node.host, "port": node.port,
+        "rpc_address": node.rpc_address, "http_address": node.record.http_address, "rack": node.record.rack,
+        "registration": node.registration, "standing": standing,
+        "acts": controller is not None and controller.record.node_id == node.node_id, "leads": leads,
+        "replicas": replicas, "shards": shards,
+    }

@@ -8,8 +8,9 @@ import typer
 
 from hapax.cli import output
 from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer
-from hapax.cli.moves import Execute, Throttle, TimeoutS, Wait, carry_out, end_with, planned, read_cluster
+from hapax.cli.moves import Execute, Throttle, TimeoutS, Wait, carry_out, end_with, planned, sites
 from hapax.client import Admin, Refused
+from hapax.client.plans import read_cluster
 from hapax.core.moves import drain as plan_drain
 from hapax.core.types import NodeId
 
@@ -34,7 +35,7 @@ def drain(
     known = broker in cluster.brokers or any(broker in held.replicas for held in cluster.partitions.values())
     if not known:
         output.fail(f"no broker {broker} is alive or holds anything", output.NOT_FOUND)
-    targets = planned(lambda: plan_drain(cluster.partitions, {NodeId(broker)}, cluster.sites()))
+    targets = planned(lambda: plan_drain(cluster.partitions, {NodeId(broker)}, sites(cluster)))
     carry_out(
         bootstrap, targets, cluster, execute=execute, as_json=as_json, throttle=throttle, wait=wait,
         timeout_s=timeout_s, before=lambda admin: admin.set_draining([broker], True))

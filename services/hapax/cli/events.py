@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from hapax.cli import output
 from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, finish
 from hapax.cli.consume import read
-from hapax.client import Record
+from hapax.client.event_log import as_event
 from hapax.codec.metadata import EVENTS_TOPIC
 
 _SHOWN_OTHERWISE = ("offset", "at_ms", "event", "v")
@@ -38,7 +37,7 @@ def tail(
     async def run() -> None:
         shown = 0
         async for record in read(options, EVENTS_TOPIC, (), None, until_end=not follow):
-            event = _event(record)
+            event = as_event(record.offset, record.timestamp_ms, record.value)
             if kind and event["event"] not in kind:
                 continue
             if as_json:
@@ -50,17 +49,6 @@ def tail(
                 return
 
     finish(run())
-
-
-def _event(record: Record) -> dict[str, Any]:
-    """The record's JSON with the offset at which it lies; something else is shown as text."""
-    try:
-        content = json.loads(record.value or b"null")
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        content = {"event": "unknown", "text": output.text_of(record.value)}
-    return {"offset": record.offset, "at_ms": record.timestamp_ms, "event": "unknown", **content}
 
 
 def _line(event: dict[str, Any]) -> str:

@@ -6,16 +6,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import typer
 
 from hapax.cli import output
 from hapax.cli.administration import administer, partition_name
-from hapax.client import Admin, BrokerInfo, ReassignmentInfo, Refused, TopicInfo, TopicPartition
-from hapax.core.moves import Held, ImpossiblePlan, Targets
+from hapax.client import Admin, FatalError, Refused, TopicPartition
+from hapax.client.plans import Placement, plan_document, plan_steps, read_plan_document
+from hapax.core.moves import ImpossiblePlan, Targets
 from hapax.core.placement import Site
-from hapax.core.types import NodeId, PartitionIndex
 
 Execute = Annotated[bool, typer.Option("--execute", "--yes", help="Do it; without, the plan is shown only.")]
 Throttle = Annotated[
@@ -25,41 +25,26 @@ Throttle = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", help="Return when all of it has ended; shows the progress on stderr.")]
 TimeoutS = Annotated[float, typer.Option("--timeout", help="Seconds to wait at most.", min=0)]
 
+T = TypeVar("T")
+
 _LOOK_EVERY_S = 0.5
 
 
-class Cluster:
-    """What plans are made from, as Metadata tells it now."""
-
-    def __init__(self, topics: Sequence[TopicInfo], brokers: Sequence[BrokerInfo], moving: Sequence[ReassignmentInfo]):
-        self.topics = {topic.name: topic for topic in topics}
-        self.brokers = {broker.node_id: broker for broker in brokers}
-        self.moving = {each.partition: each for each in moving}
-        self.partitions: dict[TopicPartition, Held] = {}
-        for topic in topics:
-            for each in topic.partitions:
-                name = TopicPartition(topic.name, PartitionIndex(each.partition))
-                going = self.moving[name].removing if name in self.moving else ()
-                replicas = tuple(NodeId(node) for node in each.replicas if node not in going)
-                self.partitions[name] = Held(replicas, tuple(map(NodeId, each.isr)))
-
-    def sites(self, only: Sequence[int] | None = None) -> list[Site]:
-        """Live brokers that are fit, or those chosen. Ends the command for one that is not alive."""
-        fit = sorted(node for node, broker in self.brokers.items() if not broker.standing)
-        chosen = fit if only is None else list(dict.fromkeys(only))
-        for node in chosen:
-            if node not in self.brokers:
-                output.fail(f"broker {node} is not alive", output.NOT_FOUND)
-        return [Site(NodeId(node), self.brokers[node].rack) for node in chosen]
-
-    def check_topics(self, names: Sequence[str]) -> None:
-        for name in names:
-            if name not in self.topics:
-                output.fail(f"topic {name} does not exist", output.NOT_FOUND)
+def sites(cluster: Placement, only: Sequence[int] | None = None) -> list[Site]:
+    """Live brokers that are fit, or those chosen. Ends the command for one that is not alive."""
+    return _or_end(lambda: cluster.sites(only))
 
 
-async def read_cluster(admin: Admin) -> Cluster:
-    return Cluster(await admin.list_topics(), await admin.list_brokers(), await admin.list_reassignments())
+def check_topics(cluster: Placement, names: Sequence[str]) -> None:
+    """Ends the command for one that does not exist."""
+    _or_end(lambda: cluster.check_topics(names))
+
+
+def _or_end(ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except FatalError as error:
+        output.fail(str(error), output.NOT_FOUND)
 
 
 def numbers(text: str) -> list[int]:
@@ -81,38 +66,26 @@ def planned(make: Callable[[], Targets]) -> Targets:
 def read_plan(path: Path) -> Targets:
     """A plan in the form of Kafka's tools: `{"version":1,"partitions":[{"topic","partition","replicas"}]}`."""
     try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            TopicPartition(str(each["topic"]), PartitionIndex(int(each["partition"]))):
-                tuple(NodeId(int(node)) for node in each["replicas"])
-            for each in plan["partitions"]
-        }
+        return read_plan_document(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         output.fail(f"{path}: not a plan: {error!r}", output.USAGE)
 
 
-def plan_document(targets: Targets) -> dict[str, Any]:
-    return {"version": 1, "partitions": [
-        {"topic": name.topic, "partition": name.partition, "replicas": list(target)}
-        for name, target in sorted(targets.items())]}
-
-
-def show_plan(cluster: Cluster, targets: Targets) -> None:
-    rows = []
-    for name, target in sorted(targets.items()):
-        before = cluster.partitions[name].replicas if name in cluster.partitions else ()
-        rows.append({
-            "partition": partition_name(name), "replicas": output.joined(before), "becomes": output.joined(target),
-            "copied to": output.joined(node for node in target if node not in before),
-            "removed from": output.joined(node for node in before if node not in target),
-        })
-    copies = sum(row["copied to"].count(",") + 1 for row in rows if row["copied to"])
-    title = f"{len(rows)} partitions, {copies} replicas to copy"
+def show_plan(cluster: Placement, targets: Targets) -> None:
+    steps = plan_steps(cluster, targets)
+    rows = [
+        {
+            "partition": partition_name(each.partition), "replicas": output.joined(each.before),
+            "becomes": output.joined(each.after), "copied to": output.joined(each.copied_to),
+            "removed from": output.joined(each.removed_from),
+        }
+        for each in steps]
+    title = f"{len(rows)} partitions, {sum(len(each.copied_to) for each in steps)} replicas to copy"
     output.print_records(False, title, rows, ("partition", "replicas", "becomes", "copied to", "removed from"))
 
 
 def carry_out(
-    bootstrap: str, targets: Targets, cluster: Cluster, *, execute: bool, as_json: bool, throttle: int | None,
+    bootstrap: str, targets: Targets, cluster: Placement, *, execute: bool, as_json: bool, throttle: int | None,
     wait: bool, timeout_s: float, before: Callable[[Admin], Awaitable[None]] | None = None,
 ) -> None:
     """Shows the plan; with `execute` begins it (after `before`), and with `wait` sees it end."""

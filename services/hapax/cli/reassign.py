@@ -15,13 +15,15 @@ from hapax.cli.moves import (
     TimeoutS,
     Wait,
     carry_out,
+    check_topics,
     end_with,
     numbers,
     planned,
-    read_cluster,
     read_plan,
+    sites,
 )
 from hapax.client import Admin, Refused, TopicPartition
+from hapax.client.plans import read_cluster, running_moves
 from hapax.core.moves import Targets, spread
 from hapax.core.types import NodeId, PartitionIndex
 
@@ -52,10 +54,10 @@ def start(
     if not topics and not partitions and file is None:
         output.fail("say what to move: --topic, --partition or --file", output.USAGE)
     cluster = administer(bootstrap, read_cluster)
-    cluster.check_topics(topics or [])
+    check_topics(cluster, topics or [])
     targets: Targets = {} if file is None else read_plan(file)
     if topics:
-        over = cluster.sites(numbers(to) if to else None)
+        over = sites(cluster, numbers(to) if to else None)
         targets |= planned(lambda: spread(cluster.partitions, topics, over))
     for text in partitions or ():
         targets |= _exactly(text)
@@ -76,13 +78,12 @@ def _exactly(text: str) -> Targets:
 def list_moves(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """List the partitions that move, and which of their new replicas have caught up."""
     cluster = administer(bootstrap, read_cluster)
-    rows = []
-    for name, each in sorted(cluster.moving.items()):
-        in_sync = cluster.partitions[name].isr if name in cluster.partitions else ()
-        rows.append({
-            "partition": partition_name(name), "replicas": list(each.replicas), "adding": list(each.adding),
-            "removing": list(each.removing), "caught up": [node for node in each.adding if node in in_sync],
-        })
+    rows = [
+        {
+            "partition": partition_name(each.partition), "replicas": list(each.replicas), "adding": list(each.adding),
+            "removing": list(each.removing), "caught up": list(each.caught_up),
+        }
+        for each in running_moves(cluster)]
     if as_json:
         output.print_json(rows)
         return

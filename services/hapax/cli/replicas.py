@@ -15,9 +15,20 @@ from hapax.cli.administration import (
     find_partitions,
     partition_name,
 )
-from hapax.cli.moves import Execute, Throttle, TimeoutS, Wait, carry_out, end_with, planned, read_cluster
-from hapax.cli.progress import measure
+from hapax.cli.moves import (
+    Execute,
+    Throttle,
+    TimeoutS,
+    Wait,
+    carry_out,
+    check_topics,
+    end_with,
+    planned,
+    sites,
+)
 from hapax.client import Admin, Refused, TopicPartition
+from hapax.client.plans import read_cluster
+from hapax.client.progress import measure
 from hapax.core.moves import change_factor
 from hapax.core.types import PartitionIndex
 
@@ -37,7 +48,7 @@ def list_replicas(
 ) -> None:
     """List partitions with their leader, replicas, those in sync, and how far the others are."""
     cluster = administer(bootstrap, read_cluster)
-    cluster.check_topics(topics or [])
+    check_topics(cluster, topics or [])
     progress = administer(
         bootstrap, lambda admin: measure(admin, [cluster.topics[name] for name in topics or cluster.topics]))
     rows = []
@@ -71,8 +82,8 @@ def set_factor(
 ) -> None:
     """Show what another replication factor takes, and with --execute begin it."""
     cluster = administer(bootstrap, read_cluster)
-    cluster.check_topics([topic])
-    targets = planned(lambda: change_factor(cluster.partitions, topic, factor, cluster.sites()))
+    check_topics(cluster, [topic])
+    targets = planned(lambda: change_factor(cluster.partitions, topic, factor, sites(cluster)))
     carry_out(
         bootstrap, targets, cluster, execute=execute, as_json=as_json, throttle=throttle, wait=wait,
         timeout_s=timeout_s)
@@ -91,7 +102,7 @@ def elect(
 ) -> None:
     """Let the replicas lead that partitions prefer; with --unclean, let anybody lead what nobody leads."""
     cluster = administer(bootstrap, read_cluster)
-    cluster.check_topics(topics or [])
+    check_topics(cluster, topics or [])
     wanted = [
         (name, each) for name in sorted(topics or cluster.topics) for each in cluster.topics[name].partitions
         if (each.leader < 0 if unclean else each.leader != (each.replicas or (each.leader,))[0])]

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 from hapax.client.cluster import by_node
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
-from hapax.client.offsets import OffsetAdmin
+from hapax.client.groups import GroupAdmin
+from hapax.client.producers import ProducerAdmin
 from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
@@ -86,7 +87,7 @@ class ProducerInfo(NamedTuple):
     coordinator_epoch: int
 
 
-class Admin(ReplicationAdmin, OffsetAdmin):
+class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:

@@ -11,10 +11,11 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from hapax.client.connected import Connected
-from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
+from hapax.client.coordination import OffsetAndMetadata, Offsets
 from hapax.client.environment import ClientPorts
-from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState, from_code
+from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState
 from hapax.client.fetcher import Fetcher
+from hapax.client.groups import check_group, commit_once
 from hapax.client.offsets import EARLIEST, LATEST, list_offsets
 from hapax.client.records import Record
 from hapax.client.settings import Options, Settings
@@ -225,37 +226,14 @@ class Consumer(Connected):
 
     async def _commit(self, offsets: Offsets) -> None:
         if offsets:
-            await self._cluster.within(self._timeout, "committing offsets", lambda: self._commit_once(offsets))
-
-    async def _commit_once(self, offsets: Offsets) -> None:
-        assert self._group is not None
-        Message = messages.OffsetCommitRequest
-        Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
-        topics = encode_offsets(offsets, Partition)
-        peer = await self._cluster.coordinator_peer("group", self._group)
-        response = await peer.call(
-            Message(
-                group_id=self._group,
-                generation_id_or_member_epoch=-1,
-                member_id="",
-                group_instance_id=None,
-                retention_time_ms=-1,
-                topics=[
-                    Message.OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()
-                ],
-            ),
-            version=peer.capabilities.pick(Message, at_most=9),
-        )
-        for topic in response.topics:
-            for p in topic.partitions:
-                self._check_group(p.error_code, f"committing {topic.name}-{p.partition_index}")
+            assert self._group is not None
+            group = self._group
+            await self._cluster.within(
+                self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
 
     def _check_group(self, code: int, what: str) -> None:
-        if code:
-            assert self._group is not None
-            if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-                self._cluster.forget_coordinator("group", self._group)
-            raise from_code(code, what)
+        assert self._group is not None
+        check_group(self._cluster, self._group, code, what)
 
     async def _commit_from_time_to_time(self) -> None:
         committed: dict[TopicPartition, int] = {}

@@ -160,6 +160,15 @@ class OffsetsShard(Shard):
             else:
                 self.machine.replay_txn_offset(record, Offset(offset + number), producer_id, producer_epoch)
 
+    async def delete_offsets(self, group: str, partitions: Sequence[TopicPartition] | None) -> int:
+        """How many offsets were forgotten, once that is durable. Raises Refusal."""
+        self.check_serving()
+        tombstones = self.machine.decide_removal(group, partitions)
+        if tombstones:
+            await self._persist(tombstones)
+            log.info("offsets deleted as asked", shard=self.shard, group=group, offsets=len(tombstones))
+        return len(tombstones)
+
     # --- markers --------------------------------------------------------------------------------------------------
 
     async def write_marker(self, marker: OffsetsMarker, txn_shard: int) -> ErrorCode:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from hapax.codec.metadata import OFFSETS_TOPIC
+from hapax.coordinator.administration import CoordinatorAdministration
 from hapax.coordinator.descriptions import description
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
@@ -77,6 +78,7 @@ class RpcApi:
             TRANSACTIONS + "DescribeTransactionalId": self._describe_transactional_id,
             TRANSACTIONS + "EnsureTransactionalId": self._ensure_transactional_id,
             TRANSACTIONS + "FenceProducer": self._fence_producer,
+            **CoordinatorAdministration(self._shards).handlers(),
         }
 
     # --- between services -----------------------------------------------------------------------------------------

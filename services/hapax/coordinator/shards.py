@@ -53,14 +53,14 @@ class Shards:
     async def drain(self) -> None:
         """Takes no new calls' records after what waits is stored; then lets all shards go."""
         self._draining = True
-        await asyncio.gather(*(shard.drained() for shard in self._all()))
+        await asyncio.gather(*(shard.drained() for shard in self.all()))
         self.release("the process ends")
 
     def release(self, reason: str) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
-        for shard in self._all():
+        for shard in self.all():
             shard.release(reason)
 
     # --- finding a shard ------------------------------------------------------------------------------------------
@@ -100,8 +100,15 @@ class Shards:
             shard.check_serving()
         return shards
 
+    def group_shards(self) -> list[OffsetsShard]:
+        """As `txn_shards`."""
+        shards = [self._group[number] for number in sorted(self._group)]
+        for shard in shards:
+            shard.check_serving()
+        return shards
+
     def not_serving(self) -> int:
-        return sum(not shard.serving for shard in self._all())
+        return sum(not shard.serving for shard in self.all())
 
     def transactional_ids(self) -> int:
         return sum(len(shard.machine.transactions) for shard in self._txn.values() if shard.serving)
@@ -109,7 +116,8 @@ class Shards:
     def owned(self) -> int:
         return len(self._txn) + len(self._group)
 
-    def _all(self) -> list[Shard]:
+    def all(self) -> list[Shard]:
+        """Those that this process owns, whether they serve or not."""
         return [*self._txn.values(), *self._group.values()]
 
     # --- following ------------------------------------------------------------------------------------------------

@@ -124,6 +124,14 @@ class FetchedOffset(NamedTuple):
     error: ErrorCode
 
 
+class GroupSummary(NamedTuple):
+    committed: int
+    """Partitions with an offset."""
+    pending: int
+    """Partitions with an offset in an open transaction."""
+    members: int
+
+
 class _Stored(NamedTuple):
     value: CommittedOffset
     log_offset: Offset
@@ -258,6 +266,22 @@ class GroupShard:
             if partition not in group.pending and self._expires_at(group, stored.value) <= now
         )
 
+    def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
+        """Tombstones for a group's offsets, None: all of them. Raises Refusal: 69 for a group that nobody knows, 68 for
+        one with members, 88 where an open transaction is about to commit one of the offsets."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no offsets")
+        if group.membership is not None and group.membership.members:
+            raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has {len(group.membership.members)} members")
+        chosen = group.committed if partitions is None else [each for each in partitions if each in group.committed]
+        unstable = group.pending if partitions is None else [each for each in partitions if each in group.pending]
+        for partition in unstable:
+            raise Refusal(
+                ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                f"an open transaction is about to commit an offset of {partition.topic}-{partition.partition}")
+        return tuple(OffsetRecord(group_id, partition, None) for partition in chosen)
+
     def decide_topic_removal(self, topic_ids: Collection[TopicId]) -> tuple[OffsetRecord, ...]:
         """Tombstones for the offsets of deleted topics: a topic made anew under the name starts without any."""
         return tuple(
@@ -346,6 +370,14 @@ class GroupShard:
 
     def groups(self) -> Iterator[str]:
         return iter(self._groups)
+
+    def summary(self, group_id: str) -> GroupSummary | None:
+        """None: nobody knows the group."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return None
+        members = 0 if group.membership is None else len(group.membership.members)
+        return GroupSummary(len(group.committed), len(group.pending), members)
 
     def topic_ids(self) -> list[TopicId]:
         """Of all topics that an offset is committed for, as far as known; each once."""

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from hapax.client import Admin, ReplicaInfo, TopicInfo, TopicPartition
+from hapax.client.admin import Admin, TopicInfo
 from hapax.client.errors import NotHapaxError
-from hapax.core.types import PartitionIndex
+from hapax.client.replication import ReplicaInfo
+from hapax.core.types import PartitionIndex, TopicPartition
 
 _MEASURED_S: Final = 1.0
 

@@ -1,0 +1,228 @@
+"""/v1/groups: what groups have committed, how far behind they are, and putting them elsewhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel, Field, model_validator
+
+from hapax.admin.answers import (
+    LARGEST_INT32,
+    LARGEST_INT64,
+    Asked,
+    Caller,
+    IdempotencyKey,
+    Name,
+    PartitionNumber,
+    TopicName,
+    answer,
+)
+from hapax.admin.context import Context
+from hapax.admin.paging import Cursor, Limit, page
+from hapax.admin.topics import find, find_partition
+from hapax.client import TopicPartition
+from hapax.client.groups import Lag, Move, ResetTo, carry_out_reset, plan_reset
+from hapax.core.types import PartitionIndex
+
+_COUNTED_MAX: Final = 256 << 20
+
+
+class GroupSummary(BaseModel):
+    group: str = Field(examples=["loader"])
+    committed: int = Field(description="Partitions with an offset.")
+    pending: int = Field(description="Partitions of which an open transaction is about to commit an offset.")
+    members: int
+
+
+class GroupPage(BaseModel):
+    items: list[GroupSummary]
+    next_cursor: str | None
+
+
+class CommittedOffset(BaseModel):
+    topic: str
+    partition: int
+    offset: int = Field(description="Of the next record to read; -1: none is committed yet.")
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+    pending: bool = Field(description="An open transaction is about to commit another.")
+
+
+class GroupOffsets(BaseModel):
+    group: str
+    items: list[CommittedOffset]
+
+
+class PartitionLag(BaseModel):
+    topic: str
+    partition: int
+    committed: int
+    first: int
+    last_stable: int
+    high_watermark: int
+    lag: int = Field(description="Offsets up to the high watermark that are still in the log, whatever lies there.")
+    readable: int | None = Field(
+        description="Records that a read_committed reader will be given: no markers, nothing aborted, nothing open. "
+        "null: was not counted.")
+    counted_to: int = Field(description="So far was counted; below last_stable where max_bytes did not suffice.")
+
+
+class GroupLag(BaseModel):
+    group: str
+    lag: int
+    readable: int | None
+    complete: bool = Field(description="All that can be read was counted.")
+    items: list[PartitionLag]
+
+
+class PartitionName(Asked):
+    topic: str = Field(min_length=1, max_length=249)
+    partition: int = Field(ge=0, le=LARGEST_INT32)
+
+
+class Target(Asked):
+    """Exactly one of these."""
+
+    earliest: bool | None = Field(None, description="true: where the log begins.")
+    latest: bool | None = Field(None, description="true: where it ends.")
+    time_ms: int | None = Field(None, ge=0, le=LARGEST_INT64, description="At the first record of this time or later.")
+    offset: int | None = Field(None, ge=0, le=LARGEST_INT64)
+    shift: int | None = Field(None, ge=-LARGEST_INT64, le=LARGEST_INT64, description="By so many from where it is.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Target:
+        given = [self.earliest or None, self.latest or None, self.time_ms, self.offset, self.shift]
+        if sum(each is not None for each in given) != 1:
+            raise ValueError("say exactly one of earliest, latest, time_ms, offset and shift")
+        return self
+
+
+class Reset(Asked):
+    to: Target
+    topics: list[str] = Field([], max_length=1000, description="All partitions of these.")
+    partitions: list[PartitionName] = Field([], max_length=10_000)
+    dry_run: bool = Field(True, description="Show what would become, and leave it as it is.")
+
+    @model_validator(mode="after")
+    def _some(self) -> Reset:
+        if not self.topics and not self.partitions:
+            raise ValueError("name topics or partitions")
+        return self
+
+
+class Moved(BaseModel):
+    topic: str
+    partition: int
+    before: int = Field(description="-1: nothing was committed.")
+    after: int
+
+
+class ResetDone(BaseModel):
+    group: str
+    dry_run: bool
+    items: list[Moved]
+
+
+class Deleted(BaseModel):
+    group: str
+    deleted: int = Field(description="So many offsets there were.")
+
+
+def routes(context: Context) -> APIRouter:
+    router = APIRouter(prefix="/v1/groups", tags=["groups"])
+    view, clients = context.view, context.clients
+
+    @router.get("", response_model=GroupPage)
+    async def list_groups(
+        limit: Limit = 100, cursor: Cursor = None, prefix: Annotated[str, Query(max_length=1024)] = "",
+    ) -> Response:
+        """The groups that have committed offsets, by name."""
+        found = await clients.call(lambda admin: admin.list_groups(prefix))
+        items, following = page(found, lambda group: (group.group,), limit, cursor)
+        return answer({"items": [each._asdict() for each in items], "next_cursor": following})
+
+    @router.get("/{group}/offsets", response_model=GroupOffsets)
+    async def offsets(group: Name) -> Response:
+        """What a group has committed."""
+        found = await clients.call(lambda admin: admin.group_offsets(group))
+        return answer({"group": group, "items": [
+            {"topic": each.topic, "partition": each.partition, **offset._asdict()}
+            for each, offset in sorted(found.items())]})
+
+    @router.get("/{group}/lag", response_model=GroupLag)
+    async def lag(
+        group: Name,
+        topic: Annotated[list[str], Query(max_length=100, description="Only of these.")] = [],  # noqa: B006
+        count: Annotated[bool, Query(description="Count what a read_committed reader will be given.")] = True,
+        max_bytes: Annotated[
+            int, Query(ge=1 << 10, le=_COUNTED_MAX, description="Bytes of the logs to read for it at most.")
+        ] = 32 << 20,
+    ) -> Response:
+        """How far behind a group is, in offsets and in records that a read_committed reader will really be given."""
+        if not count:
+            found = await clients.call(lambda admin: admin.group_lag(group, topics=topic))
+        else:
+            async with context.heavy:
+                found = await clients.call(lambda admin: admin.group_lag(group, count_bytes=max_bytes, topics=topic))
+        readable = [each.readable for each in found.values() if each.readable is not None]
+        return answer({
+            "group": group, "lag": sum(each.records for each in found.values()),
+            "readable": sum(readable) if count else None,
+            "complete": count and all(each.counted_to >= each.last_stable for each in found.values()),
+            "items": [_lag(each, one) for each, one in sorted(found.items())],
+        })
+
+    @router.post("/{group}/reset", response_model=ResetDone)
+    async def reset(
+        group: Name,
+        wanted: Annotated[Reset, Body(examples=[
+            {"to": {"earliest": True}, "topics": ["flights"], "dry_run": True},
+            {"to": {"time_ms": 1767225600000}, "partitions": [{"topic": "flights", "partition": 0}], "dry_run": False},
+        ])],
+        caller: Caller, idempotency_key: IdempotencyKey = None,
+    ) -> Response:
+        """Where a group would go on, and with `"dry_run": false` makes it so. The group has no members meanwhile."""
+        partitions = [find_partition(view, each.topic, each.partition) for each in wanted.partitions]
+        for name in wanted.topics:
+            partitions += [
+                TopicPartition(name, PartitionIndex(index)) for index in range(find(view, name).partitions)]
+        to = ResetTo(
+            bool(wanted.to.earliest), bool(wanted.to.latest), wanted.to.time_ms, wanted.to.offset, wanted.to.shift)
+        moves = await clients.call(lambda admin: plan_reset(admin, group, partitions, to))
+        if not wanted.dry_run:
+            await clients.call(lambda admin: carry_out_reset(admin, group, moves))
+        return answer({"group": group, "dry_run": wanted.dry_run, "items": [_moved(each) for each in moves]})
+
+    @router.delete("/{group}", response_model=Deleted)
+    async def delete(group: Name, caller: Caller) -> Response:
+        """Forgets a group and all that it has committed. Refused while it has members, or while a transaction is about
+        to commit an offset for it."""
+        return answer({"group": group, "deleted": await clients.call(lambda admin: admin.delete_group_offsets(group))})
+
+    @router.delete("/{group}/offsets/{topic}/{partition}", response_model=Deleted)
+    async def delete_offset(
+        group: Name, topic: TopicName, partition: PartitionNumber, caller: Caller
+    ) -> Response:
+        """Forgets what a group has committed of one partition."""
+        chosen = [TopicPartition(topic, PartitionIndex(partition))]
+        return answer({
+            "group": group, "deleted": await clients.call(lambda admin: admin.delete_group_offsets(group, chosen))})
+
+    return router
+
+
+def _lag(partition: TopicPartition, lag: Lag) -> dict[str, Any]:
+    return {
+        "topic": partition.topic, "partition": partition.partition, "committed": lag.committed, "first": lag.first,
+        "last_stable": lag.last_stable, "high_watermark": lag.high_watermark, "lag": lag.records,
+        "readable": lag.readable, "counted_to": lag.counted_to,
+    }
+
+
+def _moved(move: Move) -> dict[str, Any]:
+    return {
+        "topic": move.partition.topic, "partition": move.partition.partition, "before": move.before,
+        "after": move.after,
+    }

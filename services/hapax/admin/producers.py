@@ -1,0 +1,131 @@
+"""Producers by partition and by id, and leases of producer ids."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
+
+from hapax.admin.answers import LARGEST_INT64, Name, PartitionNumber, TopicName, answer
+from hapax.admin.context import Context
+from hapax.admin.paging import Cursor, Limit, page
+from hapax.admin.problems import not_found
+from hapax.admin.topics import find_partition
+from hapax.client import LeaseInfo
+from hapax.client.producers import PartitionProducer
+from hapax.core.errors import ErrorCode
+
+
+class Producer(BaseModel):
+    topic: str
+    partition: int
+    producer_id: int = Field(examples=[4001])
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int = Field(description="-1: no transaction is open here.")
+    records: int = Field(description="That the partition holds of it, over all epochs, without aborted ones.")
+    transaction_records: int = Field(description="In the open transaction.")
+    transactional_id: str = Field(description="Of the open transaction, where the partition knows it.")
+
+
+class ProducerPage(BaseModel):
+    items: list[Producer]
+    next_cursor: str | None
+
+
+class PartitionName(BaseModel):
+    topic: str
+    partition: int
+
+
+class Lease(BaseModel):
+    name: str = Field(examples=["loader"])
+    producer_id: int
+    generation: int
+    holder: str
+    expires_at_ms: int
+    partitions: list[PartitionName]
+
+
+class LeasePage(BaseModel):
+    items: list[Lease]
+    next_cursor: str | None
+
+
+class LeaseProgress(BaseModel):
+    topic: str
+    partition: int
+    records: int
+    generation: int
+    last_sequence: int
+    last_offset: int
+
+
+class LeaseDetail(Lease):
+    progress: list[LeaseProgress] = Field(description="What each partition holds of its producer.")
+
+
+def routes(context: Context) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["producers"])
+    view, clients = context.view, context.clients
+
+    @router.get("/topics/{topic}/partitions/{partition}/producers", response_model=ProducerPage)
+    async def of_partition(
+        topic: TopicName, partition: PartitionNumber, limit: Limit = 100, cursor: Cursor = None
+    ) -> Response:
+        """The producers whose state a partition keeps, by id."""
+        where = find_partition(view, topic, partition)
+        found = await clients.call(lambda admin: admin.partition_producers([where]))
+        items, following = page(found, lambda each: (each.producer_id,), limit, cursor)
+        return answer({"items": [_producer(each) for each in items], "next_cursor": following})
+
+    @router.get("/producers/{producer_id}", response_model=ProducerPage)
+    async def by_id(
+        producer_id: Annotated[int, Path(ge=0, le=LARGEST_INT64, examples=[4001])], limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> Response:
+        """What each partition of the cluster knows of one producer."""
+        async with context.heavy:
+            found = await clients.call(lambda admin: admin.partition_producers(None, [producer_id]))
+        if not found:
+            raise not_found(f"No partition knows producer {producer_id}.", ErrorCode.UNKNOWN_PRODUCER_ID)
+        items, following = page(found, lambda each: (each.partition.topic, each.partition.partition), limit, cursor)
+        return answer({"items": [_producer(each) for each in items], "next_cursor": following})
+
+    @router.get("/leases", response_model=LeasePage)
+    async def leases(
+        limit: Limit = 100, cursor: Cursor = None, prefix: Annotated[str, Query(max_length=1024)] = "",
+    ) -> Response:
+        """Producer ids on lease, by the leases' names."""
+        found = await (await clients.leases()).list(prefix)
+        items, following = page(found, lambda lease: (lease.name,), limit, cursor)
+        return answer({"items": [_lease(each) for each in items], "next_cursor": following})
+
+    @router.get("/leases/{name}", response_model=LeaseDetail)
+    async def lease(name: Name) -> Response:
+        """One lease, and how far its producer has come."""
+        client = await clients.leases()
+        for each in await client.list(name):
+            if each.name == name:
+                progress = await client.progress(name)
+                return answer(_lease(each) | {"progress": [
+                    {"topic": where.topic, "partition": where.partition, **one._asdict()}
+                    for where, one in sorted(progress.items())]})
+        raise not_found(f"There is no lease {name}.", ErrorCode.UNKNOWN_PRODUCER_ID)
+
+    return router
+
+
+def _producer(producer: PartitionProducer) -> dict[str, Any]:
+    fields = producer._asdict()
+    where = fields.pop("partition")
+    return {"topic": where.topic, "partition": where.partition, **fields}
+
+
+def _lease(lease: LeaseInfo) -> dict[str, Any]:
+    return lease._asdict() | {
+        "partitions": [{"topic": each.topic, "partition": each.partition} for each in lease.partitions]}

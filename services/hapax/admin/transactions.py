@@ -1,0 +1,234 @@
+"""/v1/transactions and /v1/hanging-transactions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel, Field
+
+from hapax.admin.answers import LARGEST_INT32, LARGEST_INT64, Asked, Caller, IdempotencyKey, Name, answer
+from hapax.admin.context import Context
+from hapax.admin.paging import Cursor, Limit, page
+from hapax.admin.problems import Problem
+from hapax.admin.tokens import Principal
+from hapax.admin.topics import find_partition
+from hapax.client import Admin
+from hapax.client.producers import PartitionProducer, TransactionDetail, open_on
+from hapax.core.errors import ErrorCode
+from hapax.runtime import telemetry
+
+log = telemetry.logger("rest")
+
+_STATES: Final = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
+)
+
+
+class TransactionSummary(BaseModel):
+    transactional_id: str = Field(examples=["loader-1"])
+    producer_id: int
+    state: str = Field(examples=["Ongoing"])
+
+
+class TransactionPage(BaseModel):
+    items: list[TransactionSummary]
+    next_cursor: str | None
+
+
+class TransactionPartition(BaseModel):
+    topic: str
+    partition: int
+    open: bool = Field(description="Readers wait for it here: its marker is not stored.")
+    marker: str = Field(
+        description="`not due` while it runs; once it is decided `missing` or `stored`; `unknown` where nobody leads.")
+    first_offset: int | None
+    records: int | None = Field(description="Of this transaction, so far.")
+
+
+class Token(BaseModel):
+    scope: str
+    value: int
+    records: int
+    committed_ms: int
+
+
+class Fencing(BaseModel):
+    cause: str
+    at_ms: int
+    by: str
+    fenced: str
+
+
+class Transaction(BaseModel):
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    opened_ms: int = Field(description="-1: nothing is open.")
+    holder: str = Field(description="Client id and address of whoever holds the id.")
+    last_outcome: str | None
+    decided_ms: int
+    partition_count: int
+    partitions: list[TransactionPartition] = Field(description="A hundred at most.")
+    tokens: list[Token]
+    fencing: Fencing | None
+
+
+class Why(Asked):
+    reason: str = Field(
+        min_length=3, max_length=200, description="Told to whoever is fenced, and kept among the events.")
+
+
+class AbortedTransaction(BaseModel):
+    transactional_id: str
+    reason: str
+    before: str = Field(description="Its state before.")
+    state: str = Field(description="Its state now: the markers may still be on their way.")
+
+
+class HangingTransaction(BaseModel):
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int
+    transactional_id: str = Field(description="Empty: unknown.")
+    why: str
+
+
+class HangingPage(BaseModel):
+    items: list[HangingTransaction]
+    next_cursor: str | None
+
+
+class AbortHanging(Why):
+    topic: str = Field(min_length=1, max_length=249)
+    partition: int = Field(ge=0, le=LARGEST_INT32)
+    producer_id: int = Field(ge=0, le=LARGEST_INT64)
+
+
+class AbortedHanging(BaseModel):
+    topic: str
+    partition: int
+    producer_id: int
+    reason: str
+
+
+def routes(context: Context) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["transactions"])
+    view, clients = context.view, context.clients
+
+    @router.get("/transactions", response_model=TransactionPage)
+    async def list_transactions(
+        limit: Limit = 100, cursor: Cursor = None,
+        state: Annotated[list[str], Query(max_length=8, description="Only in these: " + ", ".join(_STATES))] = [],  # noqa: B006
+        producer_id: Annotated[list[int], Query(max_length=100)] = [],  # noqa: B006
+        prefix: Annotated[str, Query(max_length=1024, description="Only ids that begin so.")] = "",
+    ) -> Response:
+        """The transactional ids that the coordinators know."""
+        unknown = [each for each in state if each not in _STATES]
+        if unknown:
+            raise Problem(422, f"There is no state {unknown[0][:100]!r}; there are {', '.join(_STATES)}.")
+        if any(not 0 <= each <= LARGEST_INT64 for each in producer_id):
+            raise Problem(422, f"A producer id is a number from 0 to {LARGEST_INT64}.")
+        found = await clients.call(
+            lambda admin: admin.list_transactions(states=state, producer_ids=producer_id))
+        chosen = (each for each in found if each.transactional_id.startswith(prefix))
+        items, following = page(chosen, lambda each: (each.transactional_id,), limit, cursor)
+        return answer({
+            "items": [
+                {"transactional_id": each.transactional_id, "producer_id": each.producer_id, "state": each.state}
+                for each in items],
+            "next_cursor": following,
+        })
+
+    @router.get("/transactions/{transactional_id}", response_model=Transaction)
+    async def describe(transactional_id: Name) -> Response:
+        """One transactional id: who holds it, what it has open, and which markers are stored."""
+        return answer(await clients.call(lambda admin: _described(admin, transactional_id)))
+
+    @router.post("/transactions/{transactional_id}/abort", response_model=AbortedTransaction)
+    async def abort(
+        transactional_id: Name, why: Annotated[Why, Body(examples=[{"reason": "the job was cancelled"}])],
+        caller: Caller, idempotency_key: IdempotencyKey = None,
+    ) -> Response:
+        """Aborts what an id has open, and fences its producer, who is told why."""
+
+        async def work(admin: Admin) -> tuple[TransactionDetail, TransactionDetail]:
+            before = await admin.fence_and_abort(transactional_id, by=_by(caller, why.reason), where="REST")
+            return before, await admin.describe_transactional_id(transactional_id)
+
+        before, now = await clients.call(work)
+        log.info("transaction aborted", transactional_id=transactional_id, by=caller.name, reason=why.reason)
+        return answer({
+            "transactional_id": transactional_id, "reason": why.reason, "before": before.state, "state": now.state})
+
+    @router.get("/hanging-transactions", response_model=HangingPage)
+    async def list_hanging(
+        limit: Limit = 100, cursor: Cursor = None,
+        older_than_ms: Annotated[
+            int, Query(ge=0, le=LARGEST_INT64, description="Also those silent for longer, though they are known.")
+        ] = 900_000,
+    ) -> Response:
+        """Transactions open on partitions that no coordinator has open, or in which nothing was written for long."""
+        async with context.heavy:
+            found = await clients.call(
+                lambda admin: admin.find_hanging(context.ports.clock.now_ms(), older_than_ms))
+        items, following = page(
+            found, lambda each: (each.partition.topic, each.partition.partition, each.producer_id), limit, cursor)
+        return answer({"items": [
+            {
+                "topic": each.partition.topic, "partition": each.partition.partition,
+                **{name: value for name, value in each._asdict().items() if name != "partition"},
+            }
+            for each in items], "next_cursor": following})
+
+    @router.post("/hanging-transactions/abort", response_model=AbortedHanging)
+    async def abort_hanging(
+        wanted: Annotated[AbortHanging, Body(examples=[
+            {"topic": "flights", "partition": 0, "producer_id": 4001, "reason": "its producer is gone for good"}])],
+        caller: Caller, idempotency_key: IdempotencyKey = None,
+    ) -> Response:
+        """Aborts what a producer has open on one partition, known to a coordinator or not."""
+        where = find_partition(view, wanted.topic, wanted.partition)
+        if not await clients.call(lambda admin: admin.abort_hanging(where, wanted.producer_id)):
+            raise Problem(
+                404, f"Producer {wanted.producer_id} has nothing open in {wanted.topic}-{wanted.partition}.",
+                code=ErrorCode.UNKNOWN_PRODUCER_ID.name)
+        log.info(
+            "hanging transaction aborted", topic=wanted.topic, partition=wanted.partition,
+            producer_id=wanted.producer_id, by=caller.name, reason=wanted.reason)
+        return answer(wanted.model_dump())
+
+    return router
+
+
+def _by(caller: Principal, reason: str) -> str:
+    return f"{caller.name}: {reason}"
+
+
+async def _described(admin: Admin, transactional_id: str) -> dict[str, Any]:
+    found = await admin.describe_transactional_id(transactional_id)
+    held: list[PartitionProducer] = []
+    known = {topic.name for topic in await admin.list_topics()} if found.partitions else set()
+    places = [each for each in found.partitions if each.topic in known and not each.topic.startswith("__")]
+    if places:
+        held = open_on(await admin.partition_producers(places), transactional_id, found.producer_id)
+    opened = {each.partition: each for each in held}
+    decided = found.state.startswith("Prepare")
+    partitions = []
+    for each in found.partitions:
+        here = opened.get(each)
+        asked = each in places
+        marker = "unknown" if not asked else "not due" if not decided else "missing" if here else "stored"
+        partitions.append({
+            "topic": each.topic, "partition": each.partition, "open": here is not None, "marker": marker,
+            "first_offset": None if here is None else here.transaction_start_offset,
+            "records": None if here is None else here.transaction_records,
+        })
+    document = found._asdict() | {"partitions": partitions, "tokens": list(found.tokens)}
+    del document["instance"]
+    return document

@@ -1,0 +1,316 @@
+"""The admin client's calls that concern groups: their offsets, how far behind they are, and where to put them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from hapax.client.cluster import Cluster
+from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
+from hapax.client.errors import HapaxError, NotHapaxError, RetriableError, from_code
+from hapax.client.offsets import OffsetAdmin
+from hapax.client.raw_fetch import fetch_raw
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka import messages
+
+_SERVICE: Final = "/hapax.internal.v1.CoordinatorAdmin/"
+_LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_COORDINATORS: Final = range(100, 200)
+"""Their node ids."""
+_COUNTED_AT_ONCE: Final = 1 << 20
+
+
+class GroupInfo(NamedTuple):
+    group: str
+    committed: int
+    """Partitions with an offset."""
+    pending: int
+    """Partitions with an offset in an open transaction."""
+    members: int
+
+
+class GroupOffset(NamedTuple):
+    offset: int
+    """Of the next record to read; -1: none is committed."""
+    metadata: str
+    leader_epoch: int
+    committed_ms: int
+    pending: bool
+    """An open transaction is about to commit another."""
+
+
+class ShardInfo(NamedTuple):
+    kind: str
+    """`txn` or `group`."""
+    shard: int
+    owner: int
+    epoch: int
+    serving: bool
+    loaded_records: int
+    entries: int
+    """Transactional ids, or groups."""
+
+
+class Lag(NamedTuple):
+    """How far behind a group is in one partition."""
+
+    committed: int
+    first: int
+    last_stable: int
+    high_watermark: int
+    records: int
+    """Offsets up to the high watermark that are still in the log, whatever lies there."""
+    readable: int | None
+    """Records up to the last stable offset that a read_committed reader will be given: no markers, nothing aborted.
+    None: not counted."""
+    counted_to: int
+    """All below this offset was counted; below `last_stable` where there was too much to count."""
+
+
+class GroupAdmin(OffsetAdmin):
+    """The part of `Admin` that looks after groups (Hapax only, but for `alter_group_offsets`)."""
+
+    async def list_groups(self, prefix: str = "") -> list[GroupInfo]:
+        """All groups with offsets, by name. Raises RetriableError while a shard is taken over."""
+        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+
+        request = pb.ListGroupsRequest(prefix=prefix).SerializeToString()
+
+        async def attempt() -> list[GroupInfo]:
+            found = []
+            for _, payload in await self._of_coordinators("ListGroups", request):
+                answer = pb.ListGroupsResponse.FromString(payload)
+                if answer.error:
+                    raise from_code(answer.error, "listing groups", answer.reason)
+                found += [GroupInfo(g.group_id, g.committed, g.pending, g.members) for g in answer.groups]
+            return sorted(found)
+
+        return await self._cluster.within(self._timeout, "listing groups", attempt)
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, GroupOffset]:
+        """Raises FatalError with GROUP_ID_NOT_FOUND where nobody has committed anything under the name."""
+        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+
+        answer = await self._of_group(
+            group, "DescribeGroup", pb.DescribeGroupRequest(group_id=group).SerializeToString(),
+            pb.DescribeGroupResponse.FromString, "describing")
+        return {
+            _partition(each): GroupOffset(
+                each.offset, each.metadata, each.leader_epoch, each.committed_ms, each.pending)
+            for each in answer.offsets
+        }
+
+    async def alter_group_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commits offsets for a group without members. Raises HapaxError."""
+        if offsets:
+            await self._cluster.within(
+                self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> int:
+        """Forgets a group's offsets, None: all of them and so the group; returns how many there were."""
+        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+
+        chosen = [pb.OffsetName(topic=each.topic, partition=each.partition) for each in partitions or ()]
+        answer = await self._of_group(
+            group, "DeleteOffsets",
+            pb.DeleteOffsetsRequest(group_id=group, all=partitions is None, partitions=chosen).SerializeToString(),
+            pb.DeleteOffsetsResponse.FromString, "deleting offsets of")
+        return int(answer.deleted)
+
+    async def describe_shards(self) -> list[ShardInfo]:
+        """What the coordinators that answer say of the shards that they own."""
+        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+
+        async def attempt() -> list[ShardInfo]:
+            answers = await self._of_coordinators("DescribeShards", pb.DescribeShardsRequest().SerializeToString())
+            return sorted(
+                ShardInfo(s.kind, s.shard, node, s.epoch, s.serving, s.loaded_records, s.entries)
+                for node, payload in answers for s in pb.DescribeShardsResponse.FromString(payload).shards)
+
+        return await self._cluster.within(self._timeout, "describing shards", attempt)
+
+    async def group_lag(
+        self, group: str, *, count_bytes: int = 0, topics: Iterable[str] = ()
+    ) -> dict[TopicPartition, Lag]:
+        """How far behind a group is, of all partitions that it has committed an offset of, or those of some topics.
+
+        `count_bytes`: read so much of the logs at most, to count what a read_committed reader will be given; 0: do not
+        count. Partitions of topics that are gone are left out.
+        """
+        known = await self._cluster.within(self._timeout, "listing topics", self._cluster.all_topics)
+        wanted = set(topics)
+        committed = {
+            partition: found.offset for partition, found in (await self.group_offsets(group)).items()
+            if found.offset >= 0 and partition.topic in known and (not wanted or partition.topic in wanted)
+        }
+        ends = await self.partition_offsets(committed)
+        lags: dict[TopicPartition, Lag] = {}
+        left = count_bytes
+        for partition, offset in sorted(committed.items()):
+            end = ends[partition]
+            start = min(max(offset, end.first), end.high_watermark)
+            lag = Lag(
+                offset, end.first, end.last_stable, end.high_watermark, end.high_watermark - start, None, start)
+            if count_bytes:
+                readable, counted_to, read = await self.count_readable(partition, start, end.last_stable, left)
+                left -= read
+                lag = lag._replace(readable=readable, counted_to=counted_to)
+            lags[partition] = lag
+        return lags
+
+    async def count_readable(
+        self, partition: TopicPartition, start: int, end: int, max_bytes: int
+    ) -> tuple[int, int, int]:
+        """Records in [start, end) that a read_committed reader is given; up to which offset they were counted (below
+        `end` where `max_bytes` did not suffice); and how many bytes were read. No record is opened, but those of a
+        batch of which a part was read."""
+        from hapax.client.fetcher import Chunk
+
+        count, position, read = 0, start, 0
+        while position < end and read < max_bytes:
+            found = await fetch_raw(
+                self._cluster, partition, position, committed=True, max_bytes=min(_COUNTED_AT_ONCE, max_bytes),
+                timeout_ms=self._timeout)
+            read += len(found.data)
+            chunk, before = Chunk(found.data, found.aborted, False), position
+            for header, at, visible in chunk.batches():
+                if header.base_offset >= end:
+                    return count, end, read
+                if visible and header.base_offset < start:
+                    count += len(chunk.records(partition, header, at, start))
+                elif visible:
+                    count += header.record_count
+                position = max(position, header.next_offset)
+            if position == before:
+                return count, end, read  # nothing more is stable yet
+            await asyncio.sleep(0)  # other requests have their turn
+        return count, min(position, end), read
+
+    async def _of_coordinators(self, method: str, request: bytes) -> list[tuple[int, bytes]]:
+        """(node, answer) of all that are alive. Raises RetriableError, NotHapaxError, RpcError."""
+        addresses, _ = await self._cluster.rpc_addresses()
+        nodes = [node for node in sorted(addresses) if node in _COORDINATORS]
+        if not nodes:
+            raise RetriableError("no coordinator is alive", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        seconds = self._options["request.timeout.ms"] / 1000
+        answers = await asyncio.gather(*(
+            self._cluster.channel(addresses[node]).call(_SERVICE + method, request, seconds) for node in nodes))
+        return list(zip(nodes, answers, strict=True))
+
+    async def _of_group(
+        self, group: str, method: str, request: bytes, decode: Callable[[bytes], Any], doing: str
+    ) -> Any:
+        what = f"{doing} group {group!r}"
+
+        async def attempt() -> Any:
+            node = await self._cluster.coordinator("group", group)
+            addresses, _ = await self._cluster.rpc_addresses()
+            try:
+                if node not in addresses:
+                    raise NotHapaxError(f"{what}: node {node} names no address for calls")
+                answer = decode(await self._cluster.channel(addresses[node]).call(
+                    _SERVICE + method, request, self._options["request.timeout.ms"] / 1000))
+                if answer.error:
+                    raise from_code(answer.error, what, answer.reason)
+            except HapaxError as error:
+                if isinstance(error, NotHapaxError) or error.code in _LOOK_AGAIN:
+                    self._cluster.forget_coordinator("group", group)
+                raise
+            return answer
+
+        return await self._cluster.within(self._timeout, what, attempt)
+
+
+async def commit_once(cluster: Cluster, group: str, offsets: Offsets) -> None:
+    """One OffsetCommit outside of any membership. Raises HapaxError, PeerError."""
+    Message = messages.OffsetCommitRequest
+    Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
+    topics = encode_offsets(offsets, Partition)
+    peer = await cluster.coordinator_peer("group", group)
+    response = await peer.call(
+        Message(
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            retention_time_ms=-1,
+            topics=[Message.OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        ),
+        version=peer.capabilities.pick(Message, at_most=9),
+    )
+    for topic in response.topics:
+        for p in topic.partitions:
+            check_group(cluster, group, p.error_code, f"committing {topic.name}-{p.partition_index}")
+
+
+def check_group(cluster: Cluster, group: str, code: int, what: str) -> None:
+    """Raises HapaxError for an error's code; the next call looks for the coordinator where that is why."""
+    if code:
+        if code in _LOOK_AGAIN:
+            cluster.forget_coordinator("group", group)
+        raise from_code(code, what)
+
+
+# --- where to put a group ---------------------------------------------------------------------------------------------
+
+
+class ResetTo(NamedTuple):
+    """Where a group shall go on: exactly one of these."""
+
+    earliest: bool = False
+    latest: bool = False
+    time_ms: int | None = None
+    """At the first record at or after this time; at the end where there is none."""
+    offset: int | None = None
+    shift: int | None = None
+    """By so many offsets from where it is."""
+
+
+class Move(NamedTuple):
+    """What a reset does in one partition."""
+
+    partition: TopicPartition
+    before: int
+    """-1: nothing is committed."""
+    after: int
+
+
+async def plan_reset(admin: GroupAdmin, group: str, partitions: Iterable[TopicPartition], to: ResetTo) -> list[Move]:
+    """Where a group would go on, by partition; never outside of what the log holds. Raises HapaxError."""
+    wanted = sorted(set(partitions))
+    try:
+        before = {partition: found.offset for partition, found in (await admin.group_offsets(group)).items()}
+    except HapaxError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        before = {}
+    ends = await admin.partition_offsets(wanted)
+    aims: Mapping[TopicPartition, int]
+    if to.earliest:
+        aims = {each: ends[each].first for each in wanted}
+    elif to.latest:
+        aims = {each: ends[each].high_watermark for each in wanted}
+    elif to.time_ms is not None:
+        found = await admin.list_offsets(dict.fromkeys(wanted, to.time_ms))
+        aims = {each: found[each][0] if found[each][0] >= 0 else ends[each].high_watermark for each in wanted}
+    elif to.offset is not None:
+        aims = dict.fromkeys(wanted, to.offset)
+    else:
+        assert to.shift is not None
+        aims = {
+            each: (before[each] if before.get(each, -1) >= 0 else ends[each].first) + to.shift for each in wanted}
+    return [
+        Move(each, before.get(each, -1), min(max(aims[each], ends[each].first), ends[each].high_watermark))
+        for each in wanted]
+
+
+async def carry_out_reset(admin: GroupAdmin, group: str, moves: Iterable[Move]) -> None:
+    """Raises HapaxError."""
+    await admin.alter_group_offsets(group, {each.partition: OffsetAndMetadata(each.after) for each in moves})
+
+
+def _partition(each: Any) -> TopicPartition:
+    return TopicPartition(each.topic, PartitionIndex(each.partition))
+

@@ -1,0 +1,269 @@
+"""The admin client's calls that concern producers and their transactions: what partitions know, what hangs, an end.
+
+What Kafka's calls tell of a partition's producers is little; brokers of Hapax tell more, and many partitions at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from hapax.client.connected import Connected
+from hapax.client.errors import FatalError, NotHapaxError, RetriableError, from_code
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka import messages
+
+_BROKER: Final = "/hapax.internal.v1.PartitionBroker/"
+_TRANSACTIONS: Final = "/hapax.v1.Transactions/"
+_LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+class PartitionProducer(NamedTuple):
+    """What a partition's leader holds of a producer."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+    """-1: no open transaction."""
+    records: int
+    """Over all epochs and sequence wraps, without aborted ones."""
+    transaction_records: int
+    """In the open transaction."""
+    transactional_id: str
+    """Of the open transaction, where the partition knows it."""
+
+
+class TransactionDetail(NamedTuple):
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    opened_ms: int
+    """-1: no transaction is open."""
+    partitions: tuple[TopicPartition, ...]
+    """Of the open transaction, at most a hundred."""
+    partition_count: int
+    instance: str
+    """Names whoever holds the id."""
+    holder: str
+    """Client id and address of whoever holds it; empty: nobody."""
+    last_outcome: str | None
+    """`committed` or `aborted`; None: none was decided yet."""
+    decided_ms: int
+    tokens: tuple[dict[str, Any], ...]
+    """The newest commit token of each scope."""
+    fencing: dict[str, Any] | None
+    """The last time that somebody was fenced."""
+
+
+class Hanging(NamedTuple):
+    """A transaction open on a partition that no coordinator will end, or that is open for too long."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int
+    transactional_id: str
+    """Empty: unknown."""
+    why: str
+
+
+class ProducerAdmin(Connected):
+    """The part of `Admin` that looks at producers and transactions (Hapax only)."""
+
+    async def partition_producers(
+        self, partitions: Collection[TopicPartition] | None = None, producer_ids: Collection[int] = ()
+    ) -> list[PartitionProducer]:
+        """Of some partitions, or all of the cluster's topics; of some producers, or all. Raises HapaxError; where None
+        was given, what has no leader now is left out."""
+        from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
+        from hapax.rpc.gen.hapax.internal.v1 import common_pb2
+
+        async def attempt() -> list[PartitionProducer]:
+            places, names = await self._places(partitions)
+            addresses, _ = await self._cluster.rpc_addresses()
+
+            async def ask(node: int, wanted: list[tuple[bytes, int]]) -> list[PartitionProducer]:
+                request = pb.DescribeProducersRequest(
+                    partitions=[common_pb2.TopicPartition(topic_id=t, partition=p) for t, p in wanted],
+                    producer_ids=producer_ids)
+                payload = await self._cluster.channel(addresses[node]).call(
+                    _BROKER + "DescribeProducers", request.SerializeToString(),
+                    self._options["request.timeout.ms"] / 1000)
+                found = []
+                for each in pb.DescribeProducersResponse.FromString(payload).partitions:
+                    topic = names[each.partition.topic_id]
+                    place = TopicPartition(topic, PartitionIndex(each.partition.partition))
+                    if each.error:
+                        self._cluster.refresh_soon()
+                        if partitions is None:
+                            continue
+                        raise from_code(each.error, f"producers of {topic}-{place.partition}", each.reason)
+                    found += [_producer(place, state) for state in each.producers]
+                return found
+
+            missing = [node for node in places if node not in addresses]
+            if missing:
+                self._cluster.refresh_soon()
+                raise RetriableError(f"node {missing[0]} is not alive", code=ErrorCode.LEADER_NOT_AVAILABLE)
+            answers = await asyncio.gather(*(ask(node, wanted) for node, wanted in places.items()))
+            return sorted(each for answer in answers for each in answer)
+
+        return await self._cluster.within(self._timeout, "describing producers", attempt)
+
+    async def _places(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> tuple[dict[int, list[tuple[bytes, int]]], dict[bytes, str]]:
+        """By leader (topic id, partition), and the names of the topic ids. Raises HapaxError."""
+        topics = await self._cluster.all_topics()
+        places: dict[int, list[tuple[bytes, int]]] = {}
+        names: dict[bytes, str] = {}
+        wanted = partitions
+        if wanted is None:
+            wanted = [
+                TopicPartition(topic.name, PartitionIndex(index)) for topic in topics.values()
+                for index in topic.partitions if not topic.name.startswith("__")]
+        for name, index in wanted:
+            topic = topics.get(name)
+            if topic is None or index not in topic.partitions:
+                raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index}")
+            leader = topic.partitions[index].node_id
+            topic_id = UUID(str(topic.topic_id)).bytes
+            names[topic_id] = name
+            if leader >= 0:
+                places.setdefault(leader, []).append((topic_id, index))
+            elif partitions is not None:
+                raise RetriableError(f"{name}-{index} has no leader now", code=ErrorCode.LEADER_NOT_AVAILABLE)
+        return places, names
+
+    async def describe_transactional_id(self, transactional_id: str) -> TransactionDetail:
+        """All that the coordinator knows. Raises FatalError with TRANSACTIONAL_ID_NOT_FOUND."""
+        from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+
+        request = pb.DescribeTransactionalIdRequest(transactional_id=transactional_id)
+        t = await self._of_transaction(
+            transactional_id, "DescribeTransactionalId", request, pb.DescribeTransactionalIdResponse, "describing")
+        return TransactionDetail(
+            transactional_id, t.state, t.producer_id, t.producer_epoch, t.timeout_ms, t.opened_ms,
+            tuple(TopicPartition(p.topic, PartitionIndex(p.partition)) for p in t.partitions), t.partition_count,
+            t.instance, f"{t.holder_client_id} {t.holder_peer}".strip(),
+            ("committed" if t.committed else "aborted") if t.decided else None, t.decided_ms,
+            tuple(
+                {"scope": k.scope, "value": k.value, "records": k.record_count, "committed_ms": k.committed_at_ms}
+                for k in t.tokens),
+            {
+                "cause": t.fencing.cause, "at_ms": t.fencing.at_ms,
+                "by": f"{t.fencing.client_id} {t.fencing.peer}".strip(),
+                "fenced": f"{t.fencing.fenced_client_id} {t.fencing.fenced_peer}".strip(),
+            } if t.HasField("fencing") else None,
+        )
+
+    async def fence_and_abort(self, transactional_id: str, *, by: str, where: str = "") -> TransactionDetail:
+        """Aborts what an id has open and fences its producer, who is told `by` whom (a name, a reason). Returns how it
+        was before. Raises FatalError: INVALID_TXN_STATE where nothing is open."""
+        from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+
+        before = await self.describe_transactional_id(transactional_id)
+        if before.state != "Ongoing":
+            raise FatalError(
+                f"transaction {transactional_id!r} is {before.state}: there is nothing to abort",
+                code=ErrorCode.INVALID_TXN_STATE)
+        request = pb.FenceProducerRequest(
+            transactional_id=transactional_id, instance=before.instance, client_id=by, host=where)
+        await self._of_transaction(
+            transactional_id, "FenceProducer", request, pb.FenceProducerResponse, "aborting")
+        return before
+
+    async def _of_transaction(
+        self, transactional_id: str, method: str, request: Any, response: Any, doing: str
+    ) -> Any:
+        what = f"{doing} transaction {transactional_id!r}"
+
+        async def attempt() -> Any:
+            node = await self._cluster.coordinator("transaction", transactional_id)
+            addresses, _ = await self._cluster.rpc_addresses()
+            if node not in addresses:
+                self._cluster.forget_coordinator("transaction", transactional_id)
+                raise NotHapaxError(f"{what}: node {node} names no address for calls")
+            try:
+                answer = response.FromString(await self._cluster.channel(addresses[node]).call(
+                    _TRANSACTIONS + method, request.SerializeToString(), self._options["request.timeout.ms"] / 1000))
+            except BaseException:
+                self._cluster.forget_coordinator("transaction", transactional_id)
+                raise
+            if answer.error:
+                if answer.error in _LOOK_AGAIN:
+                    self._cluster.forget_coordinator("transaction", transactional_id)
+                raise from_code(answer.error, what, answer.reason)
+            return answer
+
+        return await self._cluster.within(self._timeout, what, attempt)
+
+    async def find_hanging(self, now_ms: int, older_than_ms: int) -> list[Hanging]:
+        """What is open on partitions and belongs to no transaction that a coordinator has open, or has been silent
+        there for longer than `older_than_ms`. The cluster heals the former by itself, in time. Raises HapaxError."""
+        opened = [
+            each for each in await self.partition_producers() if each.transaction_start_offset >= 0]
+        if not opened:
+            return []
+        states, pids = await self._coordinators_know()
+        found = []
+        for each in opened:
+            known = states.get(each.transactional_id) in OPEN_STATES or each.producer_id in pids
+            silent_ms = now_ms - each.last_timestamp_ms
+            if not known:
+                why = "no coordinator has it open"
+            elif silent_ms > older_than_ms:
+                why = f"nothing was written for {silent_ms // 1000} s"
+            else:
+                continue
+            found.append(Hanging(
+                each.partition, each.producer_id, each.producer_epoch, each.transaction_start_offset,
+                each.last_timestamp_ms, each.transactional_id, why))
+        return found
+
+    async def _coordinators_know(self) -> tuple[Mapping[str, str], Collection[int]]:
+        """Each id's state, and the producers of those that are open. Asked after the partitions: what
+        began meanwhile is known, and what ended meanwhile is shown once too often at worst."""
+        message = messages.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
+
+        async def attempt() -> tuple[Mapping[str, str], Collection[int]]:
+            states: dict[str, str] = {}
+            pids: set[int] = set()
+            for node_id in sorted(self._cluster.nodes):
+                response = await (await self._cluster.peer(node_id)).call(message)
+                if response.error_code:
+                    raise from_code(response.error_code, f"listing the transactions of node {node_id}")
+                for t in response.transaction_states:
+                    states[t.transactional_id] = t.transaction_state
+                    if t.transaction_state in OPEN_STATES:
+                        pids.add(t.producer_id)
+            return states, pids
+
+        return await self._cluster.within(self._timeout, "listing transactions", attempt)
+
+
+def _producer(partition: TopicPartition, state: Any) -> PartitionProducer:
+    return PartitionProducer(
+        partition, state.producer_id, state.producer_epoch, state.last_sequence, state.last_offset,
+        state.last_timestamp, state.coordinator_epoch, state.txn_first_offset, state.record_count,
+        state.txn_record_count, state.transactional_id)
+
+
+def open_on(producers: Iterable[PartitionProducer], transactional_id: str, producer_id: int) -> list[PartitionProducer]:
+    """Where a transaction has something open."""
+    return [
+        each for each in producers
+        if each.transaction_start_offset >= 0
+        and (each.transactional_id == transactional_id or each.producer_id == producer_id)]

@@ -1,0 +1,71 @@
+"""One Fetch for one partition, answered as it came: for looking at a log without following it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hapax.client.cluster import Cluster
+from hapax.client.errors import FatalError, RetriableError, from_code
+from hapax.core.errors import ErrorCode
+from hapax.core.types import TopicPartition
+from hapax.kafka import messages
+
+_NAMES = 12
+"""Fetch names topics by id from version 13 on."""
+
+
+class RawFetch(NamedTuple):
+    data: bytes
+    """Batches, the last of them perhaps in part."""
+    aborted: tuple[tuple[int, int], ...]
+    """(producer id, first offset) of what a read_committed reader leaves out."""
+    high_watermark: int
+    last_stable: int
+    first: int
+    """Offset at which the log begins."""
+
+
+async def fetch_raw(
+    cluster: Cluster, partition: TopicPartition, offset: int, *, committed: bool, max_bytes: int, timeout_ms: int
+) -> RawFetch:
+    """What lies from `offset` on; empty at the end of the log. Raises HapaxError."""
+    name = f"{partition.topic}-{partition.partition}"
+    topic_id = (await cluster.topic(partition.topic, timeout_ms)).topic_id
+
+    async def attempt() -> RawFetch:
+        leader = cluster.leader(partition)
+        if leader is None or leader.node_id < 0:
+            cluster.refresh_soon()
+            raise RetriableError(f"{name} has no leader at the moment", code=ErrorCode.LEADER_NOT_AVAILABLE)
+        peer = await cluster.peer(leader.node_id)
+        Message = messages.FetchRequest
+        message = Message(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=max_bytes,
+            isolation_level=int(committed),
+            session_id=0,
+            session_epoch=-1,
+            topics=[Message.FetchTopic(topic=partition.topic, topic_id=topic_id, partitions=[
+                Message.FetchTopic.FetchPartition(
+                    partition=partition.partition, current_leader_epoch=leader.epoch, fetch_offset=offset,
+                    last_fetched_epoch=-1, log_start_offset=-1, partition_max_bytes=max_bytes)])],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        version = peer.capabilities.pick(Message, at_most=_NAMES if topic_id.int == 0 else None, at_least=4)
+        response = await peer.call(message, version=version, timeout_ms=cluster.options["request.timeout.ms"])
+        answer: Any = response.responses[0].partitions[0] if response.responses else None
+        code = response.error_code or (0 if answer is None else answer.error_code)
+        if code == ErrorCode.CORRUPT_MESSAGE:  # the only copy there is: asking again does not help
+            raise FatalError(f"CORRUPT_MESSAGE: {name} is damaged at offset {offset}", code=code)
+        if code or answer is None:
+            cluster.refresh_soon()
+            raise from_code(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"reading {name} at offset {offset}")
+        aborted = tuple((each.producer_id, each.first_offset) for each in answer.aborted_transactions or ())
+        return RawFetch(
+            bytes(answer.records or b""), aborted, answer.high_watermark, answer.last_stable_offset,
+            answer.log_start_offset)
+
+    return await cluster.within(timeout_ms, f"reading {name}", attempt)

@@ -1,0 +1,99 @@
+"""What coordinators tell whoever administers the cluster, of groups and shards; and the end of a group's offsets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hapax.coordinator.groups import OffsetsShard
+from hapax.coordinator.shard import Shard
+from hapax.coordinator.shards import Shards
+from hapax.coordinator.transactions import TxnShard
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+from hapax.runtime.ports import RpcHandler
+
+COORDINATOR_ADMIN: Final = "/hapax.internal.v1.CoordinatorAdmin/"
+
+
+class CoordinatorAdministration:
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    def handlers(self) -> dict[str, RpcHandler]:
+        return {
+            COORDINATOR_ADMIN + "ListGroups": self._list_groups,
+            COORDINATOR_ADMIN + "DescribeGroup": self._describe_group,
+            COORDINATOR_ADMIN + "DeleteOffsets": self._delete_offsets,
+            COORDINATOR_ADMIN + "DescribeShards": self._describe_shards,
+        }
+
+    async def _list_groups(self, payload: bytes) -> bytes:
+        request = pb.ListGroupsRequest.FromString(payload)
+        try:
+            shards = self._shards.group_shards()
+        except Refusal as refusal:
+            return pb.ListGroupsResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
+        found = []
+        for shard in shards:
+            for name in shard.machine.groups():
+                summary = shard.machine.summary(name)
+                if summary is not None and name.startswith(request.prefix):
+                    found.append(pb.GroupSummary(
+                        group_id=name, shard=shard.shard, committed=summary.committed, pending=summary.pending,
+                        members=summary.members))
+        return pb.ListGroupsResponse(groups=found).SerializeToString()
+
+    async def _describe_group(self, payload: bytes) -> bytes:
+        group = pb.DescribeGroupRequest.FromString(payload).group_id
+        try:
+            shard = self._shards.group_shard(group)
+            committed = await shard.offset_fetch(group, None, False)
+            stable = shard.machine.fetch(group, None, True)
+            summary = shard.machine.summary(group)
+            if summary is None:
+                raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} has no offsets")
+        except Refusal as refusal:
+            return pb.DescribeGroupResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
+        pending = {each.partition for each in stable if each.error == ErrorCode.UNSTABLE_OFFSET_COMMIT}
+        values = {each.partition: each.committed for each in committed}
+        offsets = []
+        for partition in sorted({*values, *pending}):
+            value = values.get(partition)
+            if value is None and partition not in pending:
+                continue  # of a topic that is gone
+            offsets.append(pb.GroupOffset(
+                topic=partition.topic, partition=partition.partition, offset=-1 if value is None else value.offset,
+                leader_epoch=-1 if value is None else value.leader_epoch,
+                metadata="" if value is None else value.metadata,
+                committed_ms=-1 if value is None else value.commit_timestamp, pending=partition in pending))
+        return pb.DescribeGroupResponse(
+            shard=shard.shard, shard_epoch=shard.epoch, members=summary.members, offsets=offsets).SerializeToString()
+
+    async def _delete_offsets(self, payload: bytes) -> bytes:
+        request = pb.DeleteOffsetsRequest.FromString(payload)
+        chosen = [TopicPartition(each.topic, PartitionIndex(each.partition)) for each in request.partitions]
+        try:
+            shard = self._shards.group_shard(request.group_id)
+            deleted = await shard.delete_offsets(request.group_id, None if request.all else chosen)
+        except Refusal as refusal:
+            return pb.DeleteOffsetsResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
+        return pb.DeleteOffsetsResponse(deleted=deleted).SerializeToString()
+
+    async def _describe_shards(self, payload: bytes) -> bytes:
+        pb.DescribeShardsRequest.FromString(payload)
+        return pb.DescribeShardsResponse(shards=[
+            pb.ShardState(
+                kind=each.kind, shard=each.shard, epoch=each.epoch, serving=each.serving,
+                loaded_records=each.loaded_records, entries=_entries(each))
+            for each in self._shards.all()
+        ]).SerializeToString()
+
+
+def _entries(shard: Shard) -> int:
+    """Transactional ids, or groups."""
+    if not shard.serving:
+        return 0
+    if isinstance(shard, TxnShard):
+        return len(shard.machine.transactions)
+    return sum(1 for _ in shard.machine.groups()) if isinstance(shard, OffsetsShard) else 0
