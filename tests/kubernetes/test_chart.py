@@ -180,6 +180,20 @@ def test_updates_and_evictions_wait_until_a_broker_has_caught_up(render: Render)
         assert budget["maxUnavailable"] == 1
 
 
+@pytest.mark.parametrize(("value", "word"), [("soft", "preferred"), ("hard", "required")])
+def test_pods_of_one_role_keep_apart_as_much_as_is_wanted(render: Render, value: str, word: str) -> None:
+    sets = [each for each in render(f'antiAffinity="{value}"') if each["kind"] == "StatefulSet"]
+    assert len(sets) == 5
+    for each in sets:
+        template = each["spec"]["template"]
+        ((kind, (term,)),) = template["spec"]["affinity"]["podAntiAffinity"].items()
+        assert kind == f"{word}DuringSchedulingIgnoredDuringExecution"
+        term = term.get("podAffinityTerm", term)
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        labels = term["labelSelector"]["matchLabels"]
+        assert labels.items() <= template["metadata"]["labels"].items() and "app.kubernetes.io/component" in labels
+
+
 def test_the_brokers_number_is_never_the_manifest_s(render: Render) -> None:
     """Else an upgrade, or going back to an older release, would delete brokers at once."""
     broker = of(render("broker.replicas=5"), "StatefulSet", "demo-hapax-broker")

@@ -84,6 +84,19 @@ capabilities: {drop: [ALL]}
   labelSelector: {matchLabels: {{ .labels }}}
 {{- end -}}
 
+{{/* Two pods of these labels on one machine: only where there is no other one, or never. */}}
+{{- define "hapax.apart" -}}
+podAntiAffinity:
+  {{- if eq .root.Values.antiAffinity "hard" }}
+  requiredDuringSchedulingIgnoredDuringExecution:
+    - {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {{ .labels }}}}
+  {{- else }}
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {{ .labels }}}}
+  {{- end }}
+{{- end -}}
+
 {{/*
 A role's StatefulSet. Its ordinals begin where the role's node ids do, so that a pod's index is its node id: a dict of
 root, role, values, module, first, claims (whether it keeps data) and kafka (whether clients come).
@@ -147,10 +160,7 @@ spec:
       nodeSelector: {{ .values.nodeSelector | toJson }}
       tolerations: {{ .values.tolerations | toJson }}
       affinity:
-        podAntiAffinity:
-          preferredDuringSchedulingIgnoredDuringExecution:
-            - weight: 100
-              podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {{ $labels | toJson }}}}
+        {{- include "hapax.apart" (dict "root" $root "labels" ($labels | toJson)) | nindent 8 }}
       topologySpreadConstraints:
         {{- include "hapax.spread" (dict "labels" ($labels | toJson)) | nindent 8 }}
       containers:
