@@ -68,7 +68,7 @@ class Failovers:
         (topic,) = (each for each in self._admin.list_topics() if each.name == self.topic)
         return {each.partition: each.leader for each in topic.partitions}
 
-    def wait_whole(self) -> None:
+    def wait_whole(self, *, balanced: bool = True) -> None:
         """Every replica of every topic is in sync, and each broker leads some."""
 
         def whole() -> bool:
@@ -77,10 +77,11 @@ class Failovers:
             except HapaxError:
                 return False
             led = [each.leader for topic in topics if topic.name == self.topic for each in topic.partitions]
-            return all(led.count(each) > PARTITIONS // 5 for each in range(3)) and all(
+            shared = not balanced or all(led.count(each) > PARTITIONS // 5 for each in range(3))
+            return shared and all(
                 len(each.isr) == len(each.replicas) for topic in topics for each in topic.partitions)
 
-        wait_until(whole, "whole cluster")
+        wait_until(whole, "whole cluster", every_s=0.2)
 
     def busiest(self) -> int:
         """The broker that leads most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
@@ -11,7 +12,8 @@ from typing import Any, Final
 from hapax_kube.binaries import ROOT
 
 CHART: Final = ROOT / "charts" / "hapax"
-_LOOK_EVERY_S: Final = 0.2
+_LOOK_EVERY_S: Final = 0.3
+_WATCH_S: Final = 20
 
 
 class Tools:
@@ -74,6 +76,10 @@ class Release:
         limit = time.monotonic() + patience_s
         while unready := [each["metadata"]["name"] for each in self.sets() if not self._complete(each)]:
             assert time.monotonic() < limit, f"not ready: {unready}\n{self.describe()}"
+            # This waits for events; to ask again and again would take the pods' processors from them.
+            with contextlib.suppress(AssertionError):
+                self.tools.kubectl(
+                    "rollout", "status", f"statefulset/{unready[0]}", "-n", self.namespace, f"--timeout={_WATCH_S}s")
             time.sleep(_LOOK_EVERY_S)
 
     def sets(self) -> list[Any]:

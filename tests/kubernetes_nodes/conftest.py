@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,18 @@ from typing import Final
 
 import pytest
 
-from hapax_kube.binaries import build
+from hapax.client.blocking import Admin
+from hapax_kube.binaries import ROOT, build
 from hapax_kube.cluster import Cluster
-from hapax_kube.images import build_images
+from hapax_kube.images import HAPAX, build_images
+from hapax_kube.page import Page
 from hapax_kube.tools import Release, Tools
 from hapax_kube.world import FOLDER
 
 HERE: Final = Path(__file__).parent
 NAMESPACE: Final = "hapax"
 NODES: Final = 3
+VALUES: Final = Path(os.environ.get("HAPAX_KUBE_VALUES", HERE / "values.yaml"))
 _figures: dict[str, float] = {}
 
 
@@ -74,13 +78,40 @@ def cluster(own_cluster: Cluster | None) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def release(tools: Tools, figures: dict[str, float]) -> Iterator[Release]:
-    """Hapax, installed once for all tests: leave it whole."""
-    installed = Release(tools, NAMESPACE, Path(os.environ.get("HAPAX_KUBE_VALUES", HERE / "values.yaml")))
-    figures["helm install until every pod is ready"] = installed.install()
+def page(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """docs/operations.md, whose commands find there what they name."""
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copy(VALUES, folder / "values.yaml")
+    return Page(
+        ROOT / "docs" / "operations.md", tools, folder, IMAGE=os.environ.get("HAPAX_KUBE_IMAGE", HAPAX))
+
+
+@pytest.fixture(scope="session")
+def release(tools: Tools, page: Page, figures: dict[str, float]) -> Iterator[Release]:
+    """Hapax, installed once for all tests, as the page says: leave it whole."""
+    installed = Release(tools, NAMESPACE, VALUES)
+    began = time.monotonic()
+    said = page.follow("Installing")
+    figures["helm install until every pod is ready and helm test has passed"] = time.monotonic() - began
+    assert "were read once" in said, said
     yield installed
     if FOLDER not in os.environ:  # what the tests' own cluster had ends with it
         installed.uninstall()
+
+
+@pytest.fixture
+def outside(release: Release) -> str:
+    """Where clients outside begin: a port of any machine."""
+    (address, *_) = (
+        each["address"] for each in release.tools.get("nodes")["items"][0]["status"]["addresses"]
+        if each["type"] == "InternalIP")
+    return f"{address}:30200"
+
+
+@pytest.fixture
+def admin(outside: str) -> Iterator[Admin]:
+    with Admin({"bootstrap.servers": outside}) as admin:
+        yield admin
 
 
 @pytest.hookimpl(wrapper=True)
