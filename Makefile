@@ -12,10 +12,12 @@ MINUTES ?= 10
 ONLY ?= *
 SCENE ?= lively
 SIM ?=
+SHAPE ?= steady
+LOAD ?=
 NODES ?=
 KILLS ?= 50
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos mutants kube-binaries kube-images kube-up kube-down kube-bench kube-test clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos load mutants kube-binaries kube-images kube-up kube-down kube-bench kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +36,7 @@ test-one: setup ## one test or folder: make test-one T=tests/unit/core
 
 lint: setup ## ruff, mypy, import-linter, generated code and pages are current
 	@$(BIN)/ruff check
-	@$(BIN)/mypy services/hapax spark/hapax_spark operator/hapax_operator scripts
+	@$(BIN)/mypy services/hapax spark/hapax_spark operator/hapax_operator load/hapax_load scripts
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/generate_proto.py --check
 	@$(BIN)/python scripts/generate_docs.py --check
@@ -74,6 +76,9 @@ mutants: setup ## put some ninety bugs into a copy of the code, one by one: each
 
 chaos: setup ## faults on real processes, judged by the checker: make chaos MINUTES=10 ONLY='kill@*'
 	@PYTHONPATH=tests $(BIN)/python -m hapax_chaos --minutes $(MINUTES) --only '$(ONLY)'
+
+load: setup ## locust's users on three brokers whose processes are killed, then the count: make load MINUTES=30 SHAPE=soak
+	@$(BIN)/python -m hapax_load --minutes $(MINUTES) --shape $(SHAPE) $(LOAD)
 
 kube-binaries: ## a Kubernetes and helm from their Go modules, once, into the user's cache (needs Go; six to ten minutes)
 	@scripts/kubernetes/build.sh

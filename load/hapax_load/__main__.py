@@ -1,0 +1,257 @@
+"""`python -m hapax_load`: load on a local cluster whose processes are killed, or on any cluster; then the count.
+
+Without `--bootstrap` it starts three brokers and two coordinators of its own and kills one process after another. Ends
+with 0 only where nothing was lost, doubled, shown or torn; writes report.html, verdict.json and locust's own files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from rich.console import Console
+from rich.table import Table
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.cli.local.folder import LocalClusterError
+from hapax.cli.timeline import Kill
+from hapax_load import steadiness
+from hapax_load.audit import audit, create_topics
+from hapax_load.copier import Copier
+from hapax_load.ledger import Ledger, Verdict, outcomes
+from hapax_load.report import as_json, page
+from hapax_load.shapes import SHAPES
+from hapax_load.statistics import read_history
+from hapax_load.topics import PARTITIONS
+
+USERS: Final = {"produce": "ProduceUser", "transactions": "TransactionUser", "copy": "CopyUser", "rest": "RestUser"}
+VICTIMS: Final = ("broker-0", "coordinator-100", "broker-1", "controller-300", "broker-2", "coordinator-101", "pid-200")
+_KILL_EVERY_S: Final = {"soak": 300.0}
+_DOWN_S: Final = 3.0
+"""A killed process is away for so long."""
+_SAMPLE_S: Final = 5.0
+_STOP_S: Final = 150
+_COPY_LIMIT_S: Final = 600.0
+_IDLE_STEPS: Final = 2
+
+
+class Background:
+    """A thread that does something again and again until the block ends, which raises what the thread has raised."""
+
+    def __init__(self, each: Callable[[], None], pause_s: float) -> None:
+        self._each, self._pause_s = each, pause_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(self._pause_s):
+                self._each()
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class Killer:
+    """Kills one process of a local cluster after the other, and starts it again."""
+
+    def __init__(self, cluster: LocalCluster, began: float) -> None:
+        self._cluster, self._began = cluster, began
+        names = {process.name for process in cluster.status().processes}
+        self._victims: Iterator[str] = itertools.cycle([name for name in VICTIMS if name in names])
+        self.kills: list[Kill] = []
+
+    def __call__(self) -> None:
+        victim = next(self._victims)
+        self._cluster.kill(victim)
+        self.kills.append(Kill(time.time() - self._began, victim))
+        time.sleep(_DOWN_S)
+        self._cluster.start(victim, timeout=120)
+
+
+class Watch:
+    """Samples every process of a local cluster."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.lives: dict[int, steadiness.Watched] = {}
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        for process in self._cluster.status().processes:
+            if process.state == "running":
+                life = self.lives.setdefault(process.pid, steadiness.Watched(process.name, process.pid, now))
+                steadiness.sample(life, now, process.http_port)
+
+    def slopes(self) -> dict[str, dict[str, float]]:
+        judged = {f"{life.name} ({life.pid})": steadiness.slopes(life) for life in self.lives.values()}
+        return {name: slopes for name, slopes in judged.items() if slopes is not None}
+
+
+def locust(arguments: argparse.Namespace, bootstrap: str, out: Path) -> list[list[str]]:
+    """The command lines: one process, or a master and its workers."""
+    users = [USERS[name] for name in arguments.users_of.split(",")]
+    common = [
+        sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("locustfile.py")), "--headless",
+        "--bootstrap", bootstrap, "--shape", arguments.shape, "--most-users", str(arguments.users),
+        "--seconds", str(arguments.minutes * 60), "--record-size", str(arguments.record_size),
+        "--stop-timeout", str(_STOP_S), "--loglevel", "WARNING", "--exit-code-on-error", "0",
+        *(["--host", arguments.rest] if arguments.rest else ["--host", "http://127.0.0.1"]),
+    ]
+    files = ["--csv", str(out / "locust"), "--csv-full-history", "--html", str(out / "locust.html"), "--only-summary",
+             "--ledger", str(out / "ledger.jsonl")]
+    if not arguments.workers:
+        return [[*common, *files, *users]]
+    port = ["--master-port", str(arguments.master_port)]
+    master = [*common, *files, "--master", "--master-bind-host", "127.0.0.1", "--master-bind-port",
+              str(arguments.master_port), "--expect-workers", str(arguments.workers), *users]
+    worker = [word for word in common if word != "--headless"]
+    return [master] + [[*worker, "--worker", "--master-host", "127.0.0.1", *port, *users]] * arguments.workers
+
+
+def drive(commands: Sequence[list[str]], token: str, out: Path) -> None:
+    """Runs them to the end of the first. Raises RuntimeError where that fails."""
+    environment = {**os.environ, "LOCUST_REST_TOKEN": token, "LOCUST_SKIP_LOG_SETUP": "0"}
+    with (out / "locust.log").open("ab") as log, contextlib.ExitStack() as stack:
+        processes = []
+        for command in commands:
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            processes.append(process)
+        if (code := processes[0].wait()) != 0:
+            raise RuntimeError(f"locust ended with {code}: see {out / 'locust.log'}")
+
+
+def copied_to_the_end(bootstrap: str) -> None:
+    """Copies what the copying users left. Raises TimeoutError."""
+    deadline = time.monotonic() + _COPY_LIMIT_S
+    for partition in range(PARTITIONS):
+        copier, idle = Copier(bootstrap, partition), 0
+        # A fetch may come back empty though there is more; what is left over would count as lost.
+        while idle < _IDLE_STEPS:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the copies of partition {partition} did not catch up")
+            try:
+                idle = 0 if copier.step() else idle + 1
+            except KafkaException:
+                idle = 0
+        copier.close()
+
+
+def run(arguments: argparse.Namespace, console: Console) -> bool:
+    out = Path(arguments.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for old in (*out.glob("locust*"), *out.glob("*.jsonl")):
+        old.unlink()
+    with contextlib.ExitStack() as stack:
+        cluster: LocalCluster | None = None
+        bootstrap = arguments.bootstrap
+        if not bootstrap:
+            cluster = LocalCluster(stack.enter_context(tempfile.TemporaryDirectory(prefix="hapax-load-")))
+            settings = ["default.replication.factor=3", "min.insync.replicas=2", *arguments.set]
+            bootstrap = cluster.up(brokers=3, coordinators=2, owned=True, settings=settings).bootstrap
+            stack.callback(cluster.down)
+        create_topics(bootstrap, 3 if cluster is not None else arguments.replication)
+        began = time.time()
+        killer, watch = None, None
+        with contextlib.ExitStack() as beside:
+            if cluster is not None:
+                watch = Watch(cluster)
+                beside.enter_context(Background(watch, _SAMPLE_S))
+            if cluster is not None and arguments.kill_every > 0:
+                killer = Killer(cluster, began)
+                beside.enter_context(Background(killer, arguments.kill_every))
+            drive(locust(arguments, bootstrap, out), arguments.rest_token, out)
+        seconds = time.time() - began
+        copies = "copy" in arguments.users_of.split(",")
+        if copies:
+            copied_to_the_end(bootstrap)
+        ledger = Ledger.read(out / "ledger.jsonl")
+        verdicts = audit(bootstrap, ledger, copied=copies)
+    kills = killer.kills if killer is not None else []
+    courses = read_history(out / "locust_stats_history.csv", began)
+    slopes = watch.slopes() if watch is not None else {}
+    if not all(verdict.kept for verdict in verdicts.values()):
+        raise RuntimeError(f"a topic of the load is empty: see {out / 'locust.log'}")
+    steady = all(value <= steadiness.MOST_PER_10_MIN for figures in slopes.values() for value in figures.values())
+    title = f"{arguments.shape} load, {arguments.users} users, {len(kills)} kills"
+    (out / "report.html").write_text(
+        page(title, verdicts, courses, kills, seconds, slopes, steadiness.MOST_PER_10_MIN), encoding="utf-8")
+    told = as_json(verdicts, courses, kills) | {"slopes": slopes, "records": outcomes(ledger.facts())}
+    (out / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    show(console, verdicts, title)
+    if arguments.shape == "soak" and not (slopes and steady):
+        console.print("[red]not steady[/]" if slopes else "[red]too short to tell whether it is steady[/]")
+    console.print(f"report: {out / 'report.html'}")
+    clean = all(verdict.clean for verdict in verdicts.values())
+    return clean and (arguments.shape != "soak" or (bool(slopes) and steady))
+
+
+def show(console: Console, verdicts: dict[str, Verdict], title: str) -> None:
+    names = ("kept", "unknown_kept", "unreported", "lost", "doubled", "shown", "torn")
+    table = Table(title=title)
+    for heading in ("topic", *names):
+        table.add_column(heading.replace("_", " "), justify="left" if heading == "topic" else "right")
+    for topic, verdict in verdicts.items():
+        table.add_row(topic, *(f"{getattr(verdict, name):,}" for name in names))
+    console.print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hapax_load", description=__doc__)
+    parser.add_argument("--bootstrap", default="", help="a cluster that runs already; nothing of it is killed")
+    parser.add_argument("--replication", type=int, default=-1, help="of the topics in a cluster that runs already")
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--users", type=int, default=12)
+    parser.add_argument("--users-of", default="produce,transactions,copy", help=f"of {','.join(USERS)}")
+    parser.add_argument("--shape", choices=SHAPES, default="steady")
+    parser.add_argument("--record-size", type=int, default=200)
+    parser.add_argument(
+        "--kill-every", type=float,
+        help="seconds from one kill to the next; 0: none; by default 15, and 300 for a soak: "
+        "processes must live long enough to be judged")
+    parser.add_argument("--workers", type=int, default=0, help="locust processes; 0: one that is its own master")
+    parser.add_argument("--master-port", type=int, default=5557)
+    parser.add_argument("--rest", default="", help="address of the REST API, for its users")
+    parser.add_argument("--rest-token", default=os.environ.get("HAPAX_TOKEN", ""))
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the own cluster")
+    parser.add_argument("--out", default="build/load")
+    arguments = parser.parse_args(argv)
+    if arguments.kill_every is None:
+        arguments.kill_every = _KILL_EVERY_S.get(arguments.shape, 15.0)
+    unknown = set(arguments.users_of.split(",")) - set(USERS)
+    if unknown:
+        parser.error(f"no such users: {', '.join(sorted(unknown))}")
+    if "rest" in arguments.users_of.split(",") and not arguments.rest:
+        parser.error("users of the REST API need its address: --rest")
+    try:
+        return 0 if run(arguments, Console()) else 1
+    except (LocalClusterError, RuntimeError, TimeoutError, ValueError, KafkaException) as error:
+        print(f"hapax-load: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Whether a process's memory, file handles and tasks stay level: sampled from outside, judged by their slope."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import psutil
+
+WARM_UP_S: Final = 300.0
+"""Of a process's life that do not count."""
+LEAST_S: Final = 600.0
+"""A process is judged by no less than so much of its life."""
+MOST_PER_10_MIN: Final = 0.01
+_TASKS: Final = re.compile(r"^hapax_process_tasks (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    second: float
+    """Since the process began to be watched."""
+    resident: int
+    """Bytes."""
+    handles: int
+    tasks: int | None
+    """asyncio's; None where the process does not tell."""
+
+
+@dataclass
+class Watched:
+    """One life of a process: a restarted one is another."""
+
+    name: str
+    pid: int
+    began: float
+    samples: list[Sample] = field(default_factory=list)
+
+
+def sample(watched: Watched, now: float, http_port: int) -> None:
+    """Adds one, where the process still lives."""
+    try:
+        process = psutil.Process(watched.pid)
+        resident, handles = process.memory_info().rss, process.num_fds()
+    except psutil.Error:
+        return
+    watched.samples.append(Sample(now - watched.began, resident, handles, _tasks(http_port)))
+
+
+def _tasks(http_port: int) -> int | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=5) as answer:
+            found = _TASKS.search(answer.read().decode())
+    except (urllib.error.URLError, OSError):
+        return None
+    return int(float(found[1])) if found else None
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Of the straight line nearest to the points, as a share of their mean in ten minutes."""
+    if len(points) < 2:
+        return 0.0
+    middle = sum(x for x, _ in points) / len(points)
+    mean = sum(y for _, y in points) / len(points)
+    spread = sum((x - middle) ** 2 for x, _ in points)
+    if not spread or not mean:
+        return 0.0
+    return sum((x - middle) * (y - mean) for x, y in points) / spread * 600 / mean
+
+
+def slopes(watched: Watched, warm_up_s: float = WARM_UP_S, least_s: float = LEAST_S) -> dict[str, float] | None:
+    """resident, handles, tasks -> share in ten minutes; None for a life too short to be judged."""
+    counted = [each for each in watched.samples if each.second >= warm_up_s]
+    if not counted or counted[-1].second - counted[0].second < least_s:
+        return None
+    return {
+        "resident": slope([(each.second, each.resident) for each in counted]),
+        "handles": slope([(each.second, each.handles) for each in counted]),
+        "tasks": slope([(each.second, each.tasks) for each in counted if each.tasks is not None]),
+    }

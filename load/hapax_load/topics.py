@@ -1,0 +1,24 @@
+"""The topics of a load, and how a record bears its number."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PLAIN: Final = "load-plain"
+TRANSACTIONS: Final = "load-transactions"
+COPIES: Final = "load-copies"
+"""Of every record of PLAIN."""
+ALL: Final = (PLAIN, TRANSACTIONS, COPIES)
+GROUP: Final = "load-copies"
+PARTITIONS: Final = 6
+
+
+def value_of(writer: str, number: int, size: int) -> bytes:
+    """`writer:number:` and as many dots as make up `size` bytes."""
+    return f"{writer}:{number}:".encode().ljust(size, b".")
+
+
+def number_of(value: bytes) -> tuple[str, int]:
+    """Raises ValueError for a record that is none of a load's."""
+    writer, number, _ = value.split(b":", 2)
+    return writer.decode(), int(number)

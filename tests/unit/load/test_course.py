@@ -1,0 +1,54 @@
+"""Users over time, and whether figures stay level."""
+
+from __future__ import annotations
+
+import pytest
+from hapax_load.shapes import SHAPES, users_at
+from hapax_load.steadiness import Sample, Watched, slope, slopes
+from hapax_load.topics import number_of, value_of
+
+
+def test_a_steady_load_is_all_there_after_ten_seconds() -> None:
+    assert [users_at("steady", second, 20, 60) for second in (0, 5, 10, 59.9, 60)] == [1, 10, 20, 20, None]
+
+
+def test_a_spike_is_in_the_middle() -> None:
+    assert [users_at("spike", second, 30, 100) for second in (0, 39, 40, 59, 60, 100)] == [10, 10, 30, 30, 10, None]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_there_is_always_somebody_until_the_end(shape: str) -> None:
+    assert all(users_at(shape, second, 1, 30) == 1 for second in range(30))  # type: ignore[arg-type]
+
+
+def test_a_slope_is_a_share_of_the_mean_in_ten_minutes() -> None:
+    assert slope([(second, 100.0) for second in range(0, 1200, 10)]) == 0
+    growing = [(second, 100 + second / 60) for second in range(0, 1201, 10)]  # 10 in ten minutes, 110 in the middle
+    assert slope(growing) == pytest.approx(10 / 110)
+    assert slope([(second, -value) for second, value in growing]) == pytest.approx(10 / 110)
+    assert slope([]) == slope([(0, 1)]) == 0
+
+
+def life(seconds: int, grown: float) -> Watched:
+    samples = [
+        Sample(second, 1000 if second >= 300 else 10 * second, 50, round(100 + grown * second))
+        for second in range(0, seconds, 5)
+    ]
+    return Watched("broker-0", 1, 0.0, samples)
+
+
+def test_the_beginning_of_a_life_does_not_count_and_a_short_one_is_not_judged() -> None:
+    judged = slopes(life(1800, grown=0.1))
+    assert judged is not None
+    assert judged["resident"] == pytest.approx(0, abs=0.001)
+    assert judged["handles"] == 0
+    assert judged["tasks"] > 0.2
+    assert slopes(life(800, grown=0)) is None
+
+
+def test_a_record_bears_its_number() -> None:
+    value = value_of("abc", 17, 40)
+    assert len(value) == 40 and number_of(value) == ("abc", 17)
+    assert number_of(value_of("abc", 17, 0)) == ("abc", 17)
+    with pytest.raises(ValueError):
+        number_of(b"a stranger's")
