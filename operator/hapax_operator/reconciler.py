@@ -51,6 +51,7 @@ _ROUNDS: Final = 5
 """Create, grow, configure, replicate, look."""
 _SETTLE_S: Final = 0.2
 """A change of the image is looked at so much later: those that belong together come together."""
+_MISSED_S: Final = 0.5
 _PRODUCER_EVERY_S: Final = 10.0
 _PRODUCERS_PER_S: Final = 4.0
 """Of all together: their statuses change with every transaction, and the API server has other users."""
@@ -129,7 +130,11 @@ class Reconciler:
             self._queue.add(former.topic)
         self._queue.add(_key(resource))
 
-    def gone(self, ref: Ref) -> None:
+    def gone(self, ref: Ref, uid: str) -> None:
+        """`uid`: of the one that is gone. One of the same name that was made since may have been seen before that."""
+        known = self.resources.get(ref)
+        if known is None or known.meta.uid != uid:
+            return
         former = self.resources.pop(ref)
         if former is not None:
             self._statuses.forget(former.meta.uid)
@@ -252,7 +257,18 @@ class Reconciler:
         if late:
             self._queue.add_after(_key(resource), late)
         elif late is None:
-            self.gone(resource.meta.ref)
+            await self._missed(resource)
+
+    async def _missed(self, resource: Resource) -> None:
+        """What was to be written was not taken: the resource is gone, made anew, or others change it all the time. To
+        forget one that is there would be for good: nothing would tell of it again."""
+        ref, uid = resource.meta.ref, resource.meta.uid
+        body = await self._api.get(ref)
+        if body is None or body["metadata"]["uid"] != uid:
+            self.gone(ref, uid)
+        if body is not None:
+            self.resources.put(read(ref.plural, body))
+            self._queue.add_after(_key(resource), _MISSED_S)
 
     async def _confirm(self, claimants: list[TopicResource]) -> None:
         for each in claimants:
@@ -336,7 +352,7 @@ class Reconciler:
         urgent = bool(verdict.fences) or verdict.intends
         late = await self._statuses.write(resource, status, verdict.conditions, urgent=urgent)
         if late is None:
-            self.gone(ref)
+            await self._missed(resource)
         elif verdict.intends:
             self._queue.add(ref)
         else:
@@ -380,7 +396,7 @@ class Reconciler:
             return
         late = await self._statuses.write(resource, verdict.status, conditions)
         if late is None:
-            self.gone(resource.meta.ref)
+            await self._missed(resource)
         else:
             self._later(resource.meta.ref, late)
 

@@ -120,7 +120,7 @@ class OperatorService:
 def _tell(reconciler: Reconciler, plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
     if kind == "DELETED":
         metadata = body["metadata"]
-        reconciler.gone(Ref(plural, metadata["namespace"], metadata["name"]))
+        reconciler.gone(Ref(plural, metadata["namespace"], metadata["name"]), metadata["uid"])
     else:
         reconciler.seen(plural, body)
 

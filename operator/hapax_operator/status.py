@@ -34,9 +34,9 @@ class StatusWriter:
     async def write(
         self, resource: Resource, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False
     ) -> float | None:
-        """0: the status is as given; more: it will be written in so many seconds, ask again then; None: the resource
-        is gone. A change of a condition, or an answer to a new generation, is written at once. Raises KubeUnavailable,
-        KubeRefused."""
+        """0: the status is as given; more: it will be written in so many seconds, ask again then; None: it was not
+        taken, as the resource is gone or has changed. A change of a condition, or an answer to a new generation, is
+        written at once. Raises KubeUnavailable, KubeRefused."""
         uid, generation = resource.meta.uid, resource.meta.generation
         known = resource.status
         former = known.get("conditions") or []

@@ -133,8 +133,9 @@ class World:
             for ref in refs:
                 body = await api.get(ref)
                 if body is None:
-                    if versions.pop(ref, None) is not None:
-                        reconciler.gone(ref)
+                    known = reconciler.resources.get(ref)
+                    if versions.pop(ref, None) is not None and known is not None:
+                        reconciler.gone(ref, known.meta.uid)
                 elif body["metadata"]["resourceVersion"] != versions.get(ref):
                     versions[ref] = body["metadata"]["resourceVersion"]
                     reconciler.seen(ref.plural, body)

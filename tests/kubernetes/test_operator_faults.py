@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ from hapax_kube.operator import Namespace, OperatorProcess
 from integration.waiting import wait_until
 
 TOPICS = "topics"
+CHANGED_S = 2.0
+"""A watch of a resource whose definition has changed ends after a good second."""
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -82,3 +86,31 @@ def test_stores_stand_still(
     namespace.patch(TOPICS, first, partitions=3)
     until_ready(namespace, first, third)
     assert operator.process is not None and operator.process.poll() is None
+
+
+def test_a_definition_is_changed_under_load(namespace: Namespace, operator: OperatorProcess, kube_api: KubeApi) -> None:
+    """Each change ends the watches of what it defines, a moment later; what is made and changed meanwhile counts."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/topics.hapax.dev"
+    former = kube_api.get(path)["spec"]["versions"]
+    made = names(1)
+    namespace.topic(made[0])
+    until_ready(namespace, *made)
+    try:
+        for number in range(3):
+            (version,) = copy.deepcopy(former)
+            spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+            spec["properties"][f"later{number}"] = {"type": "string", "description": "of a release to come"}
+            later = {**version, "name": "v1beta1", "storage": False}
+            kube_api.patch(path, {"spec": {"versions": [version, later] if number else [version]}})
+            limit = time.monotonic() + CHANGED_S
+            while time.monotonic() < limit:
+                (name,) = names(1)
+                namespace.topic(name)
+                namespace.patch(TOPICS, made[-1], partitions=2)
+                made.append(name)
+                until_ready(namespace, *made[-2:])
+    finally:
+        kube_api.patch(path, {"spec": {"versions": former}})
+    for name in made[:-1:5]:
+        namespace.patch(TOPICS, name, partitions=3)
+    until_ready(namespace, *made)
