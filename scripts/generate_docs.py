@@ -4,11 +4,44 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
+from hapax.admin import metrics as admin
+from hapax.broker import metrics as broker
+from hapax.client import metrics as client
+from hapax.controller import metrics as controller
+from hapax.coordinator import metrics as coordinator
+from hapax.kafka import metrics as node
+from hapax.pid import metrics as pid
+from hapax.runtime import metrics, process_metrics
 from hapax.runtime.settings import settings_page
+from hapax_operator import metrics as operator
+
+_SECTIONS: tuple[tuple[str, str, ModuleType], ...] = (
+    ("Every process", "Also of those below.", process_metrics),
+    ("Requests, events, fencings",
+     "Of brokers and coordinators, which speak the Kafka protocol; events and fencings of every service that has some.",
+     node),
+    ("Brokers", "Those with the labels `topic` and `partition` count each replica that the broker holds.", broker),
+    ("Coordinators", "Of the shards that the process owns: add them up over all coordinators.", coordinator),
+    ("PID allocators", "Producer ids and leases.", pid),
+    ("Controllers",
+     "Those that begin with `hapax_cluster_` every candidate shows alike, from its image of the metadata store.",
+     controller),
+    ("Operator", "On Kubernetes; it hosts a controller and has its metrics too.", operator),
+    ("Admin service", "The REST API.", admin),
+    ("Client",
+     "Of a `hapax.client.Producer`, for the application that holds it: `producer.metrics.values()`, or "
+     "`prometheus_client.REGISTRY.register(producer.metrics)`.", client),
+)
+
+
+def metrics_page() -> str:
+    return metrics.page((title, intro, metrics.declared_in(module)) for title, intro, module in _SECTIONS)
+
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {ROOT / "docs" / "settings.md": settings_page}
+PAGES = {ROOT / "docs" / "settings.md": settings_page, ROOT / "docs" / "metrics.md": metrics_page}
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.conditions import Condition, camel
 from hapax_operator.known import Known
+from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
 from hapax_operator.plan_lease import Take, owner_before, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
@@ -95,8 +96,8 @@ class Reconciler:
         self._clients: dict[type[Identities | Leases], Identities | Leases] = {}
         self._clients_lock = asyncio.Lock()
         self._known_policies = {each.policy.uid: each.policy for each in view.policies}
-        self._count = metrics.counter("operator_reconciles_total", "Looks at a topic or a producer.")
-        self._failed = metrics.counter("operator_reconcile_failures_total", "Looks that failed and are repeated.")
+        self._count = metrics.counter(RECONCILES)
+        self._failed = metrics.counter(FAILED)
 
     def start(self) -> None:
         self._unsubscribe = self._view.on_change(self._changed)

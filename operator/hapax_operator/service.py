@@ -22,6 +22,7 @@ from hapax_operator.api import KubeApi, login
 from hapax_operator.apply import PolicyWriter
 from hapax_operator.brokers import BrokerReconciler
 from hapax_operator.leadership import lead
+from hapax_operator.metrics import LEADING
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import Ref
 from hapax_operator.watching import Watching
@@ -44,7 +45,7 @@ class OperatorService:
         self._brokers = brokers
         self._metrics = metrics
         self._on_lost = on_lost
-        self._leading = metrics.gauge("operator_leading", "1 while this process reconciles the resources.")
+        self._leading = metrics.gauge(LEADING)
         self._api: KubeApi | None = None
         self._reconciler: Reconciler | None = None
         self._pool: BrokerReconciler | None = None

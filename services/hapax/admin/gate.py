@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hapax.admin.idempotency import Idempotency, Recorded
+from hapax.admin.metrics import REQUEST_SECONDS, REQUESTS
 from hapax.admin.problems import MEDIA_TYPE, Problem, of_error, unavailable
 from hapax.admin.tokens import EVERYBODY, Principal, Tokens
 from hapax.client.errors import HapaxError
@@ -42,8 +43,8 @@ class Gate:
         self._max_bytes = settings.admin_request_max_bytes
         self._receive_s = settings.admin_receive_timeout_ms / 1000
         self._request_s = settings.admin_request_timeout_ms / 1000
-        self._requests = metrics.counters("admin_requests_total", "REST requests.", ["method", "status"])
-        self._duration = metrics.histogram("admin_request_ms", "From a request's head to its answer's end.")
+        self._requests = metrics.counters(REQUESTS)
+        self._seconds_taken = metrics.histogram(REQUEST_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,7 +71,7 @@ class Gate:
             await answer.problem(unavailable(f"The cluster did not answer within {seconds:g} s."))
         finally:
             self._requests.labels(_method(scope), str(answer.status)).value += 1
-            self._duration.observe((self._now() - began) * 1000)
+            self._seconds_taken.observe(self._now() - began)
             if principal is not None and scope["method"] not in READING:
                 log.info(
                     "asked to change", by=principal.name, method=scope["method"], path=scope["path"][:_LONGEST_PATH],

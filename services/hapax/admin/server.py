@@ -24,6 +24,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from hapax.admin.metrics import CONNECTIONS, CONNECTIONS_CLOSED, CONNECTIONS_WAITING
 from hapax.admin.problems import MEDIA_TYPE, Problem
 from hapax.runtime import telemetry
 from hapax.runtime.settings import Settings
@@ -43,7 +44,7 @@ class Limits:
         self.connections = settings.admin_max_connections
         self.waiting: dict[Connection, None] = {}
         """Connections without a whole head, in the order in which they began to be so."""
-        closed = metrics.counters("admin_connections_closed_total", "Connections closed on clients.", ["why"])
+        closed = metrics.counters(CONNECTIONS_CLOSED)
         self.too_slow = closed.labels("slow")
         self.crowded_out = closed.labels("crowded out")
 
@@ -215,11 +216,8 @@ class HttpServer:
             timeout_graceful_shutdown=_SHUTDOWN_S, h11_max_incomplete_event_size=_HEAD_MAX_BYTES, backlog=1024,
         ))
         self._serving: asyncio.Task[None] | None = None
-        metrics.observe(
-            "admin_connections", "Connections of clients.", lambda: [((), len(self._server.server_state.connections))])
-        metrics.observe(
-            "admin_connections_waiting", "Those of them that have sent no whole request.",
-            lambda: [((), len(limits.waiting))])
+        metrics.observe(CONNECTIONS, lambda: len(self._server.server_state.connections))
+        metrics.observe(CONNECTIONS_WAITING, lambda: len(limits.waiting))
 
     @property
     def port(self) -> int:

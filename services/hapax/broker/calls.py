@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 from typing import Final
 
+from hapax.broker.metrics import PRODUCED_BYTES
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
@@ -35,6 +36,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.log.segment import Place, Segment
 from hapax.runtime.log.soundness import Damaged
 from hapax.runtime.log.times import find_max_timestamp, find_timestamp
+from hapax.runtime.metrics import Counter
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 
 _NO_INTERNAL_WRITES: Final = PartitionResult(
@@ -71,9 +73,11 @@ def _producer_id_of(body: memoryview, start: int, end: int) -> int:
 class ProduceService:
     """`kafka.produce.Service`."""
 
-    def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics) -> None:
+    def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics, superseded: Counter) -> None:
+        """`superseded` counts writes on connections that a newer one has superseded."""
         self._partitions = partitions
-        self._bytes = metrics.counter("broker_produced_bytes_total", "Bytes of the batches in Produce requests.")
+        self._superseded = superseded
+        self._bytes = metrics.counter(PRODUCED_BYTES)
 
     def produce(self, call: ProduceCall, body: memoryview) -> None:
         request, ctx = call.request, call.ctx
@@ -155,6 +159,7 @@ class ProduceService:
             ctx.connection.serial,
         )
         if superseded is not None:
+            self._superseded.value += 1
             raise CloseConnection(superseded.reason)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from hapax.broker.followers import diverging
+from hapax.broker.metrics import FETCHED_BYTES, WAITING_FETCHES
 from hapax.broker.replica import Replica
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.fetch import (
@@ -46,11 +47,9 @@ class FetchService:
         self.leader_of = leader_of
         self.max_bytes = max_bytes
         self.waiting: dict[Poll, None] = {}
-        self.fetched_bytes = metrics.counter("broker_fetched_bytes_total", "Bytes of batches in answers to Fetch.")
+        self.fetched_bytes = metrics.counter(FETCHED_BYTES)
         self._followers = followers
-        metrics.observe(
-            "broker_waiting_fetches", "Fetch requests that wait for data.", lambda: [((), len(self.waiting))]
-        )
+        metrics.observe(WAITING_FETCHES, lambda: len(self.waiting))
 
     def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
         if request.replica_id >= 0:
@@ -118,6 +117,8 @@ class Poll:
             except OSError as failure:
                 log.warning("a read failed", partition=partition.partition, error=failure)
                 fetched = failed(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            if fetched.error:
+                self._ctx.api.failed(fetched.error)
             error = error or fetched.error != 0 or fetched.diverging is not None
             size += 0 if fetched.records is None else fetched.records.size
             results.append(fetched)

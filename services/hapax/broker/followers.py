@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
+from hapax.broker.metrics import REPLICATED_BYTES
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
@@ -41,7 +42,7 @@ class Followers:
         """`throttle` holds back what replicas that are not in sync fetch."""
         self.partitions = partitions
         self.throttle = throttle
-        self.sent_bytes = metrics.counter("broker_replicated_bytes_total", "Bytes of batches sent to followers.")
+        self.sent_bytes = metrics.counter(REPLICATED_BYTES)
         self._incidents = incidents
         self._sessions: dict[NodeId, Session] = {}
 

@@ -77,6 +77,9 @@ class PartitionSet:
         self.high_watermarks = HighWatermarks(shared.disk)
         self.intact_since = 0
         """What this folder had when a process of that registration had it is still there; 0: only what it has now."""
+        self.leaderships = 0
+        self._led_anew: list[Replica] = []
+        """Not yet told of in the log."""
         self._newest_connection = newest_connection
         self._store = store
         self._registration: Registration | None = None
@@ -259,6 +262,12 @@ class PartitionSet:
     async def _accept(self, changed: list[TopicIdPartition]) -> None:
         assert self._registration is not None
         serving = [p for p in changed if p in self.replicas and self.replicas[p].serving]
+        if self._led_anew:  # one line, however many there are
+            led, self._led_anew = self._led_anew, []
+            log.info("leads", partitions=len(led), first=led[0].name, leader_epoch=led[0].leader_epoch,
+                     log_end_offset=led[0].machine.log_end_offset)
+            for replica in led:
+                log.debug("leads", partition=replica.name, leader_epoch=replica.leader_epoch)
         if serving:
             await accept_partitions(self._store, self.view, self._registration, serving)
 
@@ -375,6 +384,8 @@ class PartitionSet:
         if not replica.serving or replica.leader_epoch != record.leader_epoch:
             replica.resign()
             replica.lead(record.leader_epoch, self._newest_connection(), self._replication(replica, assigned))
+            self.leaderships += 1
+            self._led_anew.append(replica)
             self.by_name[replica.topic, replica.index] = replica
             self.by_id[replica.id.topic_id, replica.index] = replica
         elif replication is None:

@@ -8,7 +8,7 @@ call. What waits is the answer, for the commit of the record it depends on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
@@ -132,8 +132,8 @@ class Shared:
     shard_epochs: ShardEpochs
     ask: Callable[[Replica, Question], None]
     """Sends a question to the transaction's coordinator; its answer comes to `Replica.answered`."""
-    fenced: Callable[[Replica, BatchHeader, Settles], None]
-    """Hears of every batch that was refused because its producer was fenced."""
+    refused: Callable[[Replica, memoryview | bytearray, Refusal, Settles], None]
+    """Hears of every batch that is refused."""
     node_id: int = 0
     reconsider: Callable[[Replica], None] = lambda replica: None
     """The in-sync set of a partition that is led here may have to change."""
@@ -141,6 +141,8 @@ class Shared:
     """Hears of bytes on the disk that are not what was written."""
     mislisted: Callable[[Replica, Segment, int], None] = lambda replica, segment, count: None
     """Hears of so many entries of aborted transactions that were not what the segment's markers say."""
+    duplicates: list[int] = field(default_factory=lambda: [0, 0])
+    """How many batches had been stored before: answered as then, and those older than the window."""
 
 
 class Replica:
@@ -374,6 +376,7 @@ class Replica:
         else:
             assert isinstance(decision, Duplicate)
             base_offset, append_time, error = decision.base_offset, -1, int(decision.error)
+            self.shared.duplicates[error != 0] += 1
             end_offset = decision.wait_for + 1
         machine = self.machine
         result = PartitionResult(error, base_offset, append_time, machine.log_start_offset)
@@ -461,8 +464,7 @@ class Replica:
             log.warning("no leader-epoch checkpoint this time", partition=self.name, error=error)
 
     def _refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> PartitionResult:
-        if refusal.code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            self.shared.fenced(self, read_header(batch), call)
+        self.shared.refused(self, batch, refusal, call)
         return PartitionResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
 
     # --- write, verified ------------------------------------------------------------------------------------------
@@ -514,7 +516,7 @@ class Replica:
             if position != len(batches) or position == 0:
                 raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(batches) - position} bytes that are no batch")
         except Refusal as refusal:
-            call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
+            call.settle(number, self._refused(batches, refusal, call))
             return
         self.when_committed(last + 1, call, number, PartitionResult(0, first, -1, self.machine.log_start_offset))
 

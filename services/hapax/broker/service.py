@@ -13,18 +13,22 @@ from hapax.broker.fetch import FetchService
 from hapax.broker.fetcher import Fetchers, Surroundings
 from hapax.broker.followers import Followers
 from hapax.broker.healing import Healing
+from hapax.broker.metrics import LOST_RECORDS
+from hapax.broker.observing import Refusals, observe_broker
 from hapax.broker.partitions import PartitionSet, write_intact_since
 from hapax.broker.replica import Replica, Shared
 from hapax.broker.rpc import BrokerRpc
-from hapax.broker.scrubber import Scrubber, unchecked
+from hapax.broker.scrubber import Scrubber
 from hapax.broker.snapshots import SnapshotSource
 from hapax.broker.storage import StorageGuard
 from hapax.broker.throttle import Throttle
 from hapax.broker.upkeep import HangingWatch, Upkeep
 from hapax.broker.verifier import Verifier
 from hapax.broker.waiters import Settles
+from hapax.codec.batch import read_header
 from hapax.codec.metadata import NodeRecord
 from hapax.core.batch import BatchHeader
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.core.verification import ShardEpochs
 from hapax.kafka import (
@@ -87,7 +91,7 @@ class BrokerService:
         self._snapshots = SnapshotSource(ports.network, view)
         self.partitions = PartitionSet(
             Shared(
-                ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._fenced,
+                ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._refused,
                 self.node_id, lambda replica: self.partitions.in_sync.reconsider(replica),
                 lambda replica, damage: self.healing.found(replica, damage),
                 lambda replica, segment, count: self.healing.mislisted(replica, segment, count),
@@ -109,6 +113,9 @@ class BrokerService:
         self.hanging = HangingWatch(self.partitions, view, ports.network, ports.clock, settings)
         self.upkeep = Upkeep(self.partitions, settings, ports.clock, ports.random, self.hanging)
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
+        self._metrics = metrics
+        self._refusals = Refusals(metrics, self.partitions, self._incidents)
+        self._lost_records = metrics.counter(LOST_RECORDS)
         self.followers = Followers(
             self.partitions, self._incidents,
             Throttle(
@@ -118,7 +125,7 @@ class BrokerService:
         self.fetches = FetchService(
             self.partitions.find, self._leader_of, settings.fetch_max_bytes, self.followers.fetch, metrics
         )
-        self._observe(metrics)
+        observe_broker(metrics, self.partitions, self.committer, self.healing, self.scrubber, self.hanging)
         self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings), metrics)
 
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
@@ -128,7 +135,7 @@ class BrokerService:
             delete_enabled=settings.delete_topic_enable,
         )
         producers = ProducerService(partitions, self.producer_ids, self.hanging.ask_to_abort)
-        produce.register(table, ProduceService(partitions, metrics))
+        produce.register(table, ProduceService(partitions, metrics, self._refusals.older_connections))
         fetch.register(table, self.fetches)
         offsets = OffsetService(partitions)
         list_offsets.register(table, offsets)
@@ -138,48 +145,6 @@ class BrokerService:
         write_txn_markers.register(table, producers)
         register_other_roles(table)
         return table
-
-    def _observe(self, metrics: telemetry.Metrics) -> None:
-        replicas = self.partitions.replicas
-
-        def count(name: str, documentation: str, read: Callable[[Replica], float]) -> None:
-            metrics.observe(name, documentation, lambda: [((), sum(map(read, replicas.values())))])
-
-        count("broker_partitions_led", "Partitions that this broker serves.", lambda r: r.serving)
-        count("broker_partitions_refusing", "Partitions whose disk takes no writes.", lambda r: bool(r.storage_error))
-        count("broker_log_bytes", "Bytes of all segments.", lambda r: r.log.size())
-        count("broker_open_transactions", "Open transactions.", lambda r: len(r.machine.open_transactions()))
-        count("broker_partitions_copied", "Partitions that this broker copies.", lambda r: r.copies is not None)
-        count(
-            "broker_partitions_under_replicated", "Partitions led here with a replica that is not in sync.",
-            lambda r: r.replication is not None and len(r.replication.isr) < len(r.replication.replicas),
-        )
-        count("broker_partitions_below_min_insync", "Partitions led here that refuse acks=all.",
-              lambda r: r.serving and r.too_few_in_sync)
-        metrics.observe(
-            "broker_replica_lag_offsets", "Offsets below leaders' high watermarks that are not copied yet.",
-            lambda: [((), self.partitions.fetchers.lag())])
-        count("broker_damaged_segments", "Segments that hold what was not written there.",
-              lambda r: len(r.log.damages))
-        count("broker_unchecked_segments", "Segments of former processes that were not checked for damage yet.",
-              lambda r: sum(map(unchecked, r.log.segments)))
-        healing, scrubber = self.healing, self.scrubber
-        metrics.observe("broker_damage_found_total", "Times that a segment was found damaged.",
-                        lambda: [((), healing.found_total)], kind="counter")
-        metrics.observe("broker_damaged_replicas_replaced_total", "Damaged replicas that were copied anew.",
-                        lambda: [((), healing.replaced_total)], kind="counter")
-        metrics.observe("broker_aborted_index_wrong_total",
-                        "Times that a segment's index of aborted transactions was not what its markers say.",
-                        lambda: [((), healing.mislisted_total)], kind="counter")
-        metrics.observe("broker_scrubbed_bytes_total", "Bytes read to find damage early.",
-                        lambda: [((), scrubber.bytes_total)], kind="counter")
-        in_sync = self.partitions.in_sync
-        metrics.observe(
-            "broker_isr_changes_total", "Times that this broker let a replica into an in-sync set, or took one out.",
-            lambda: [(("grown",), in_sync.grown), (("shrunk",), in_sync.shrunk)], ("direction",), "counter")
-        metrics.observe(
-            "broker_sync_rounds_total", "Rounds of group commit.", lambda: [((), self.committer.rounds)], kind="counter"
-        )
 
     # --- what the parts ask of the whole --------------------------------------------------------------------------
 
@@ -205,6 +170,7 @@ class BrokerService:
             partition=replica.name, from_offset=lost.from_offset, to_offset=lost.to_offset,
             leader_epoch=lost.leader_epoch,
         )
+        self._lost_records.add(lost.to_offset - lost.from_offset)
         if self.events is not None:
             self.events.record(
                 "records_lost", topic=replica.topic, partition=replica.index, from_offset=lost.from_offset,
@@ -223,6 +189,11 @@ class BrokerService:
         if assigned is None or not assigned.record.accepted:
             return None
         return assigned.record.leader, assigned.record.leader_epoch
+
+    def _refused(self, replica: Replica, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> None:
+        self._refusals.heard(replica, batch, refusal, call)
+        if refusal.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            self._fenced(replica, read_header(batch), call)
 
     def _fenced(self, replica: Replica, header: BatchHeader, call: Settles) -> None:
         """An event for each fenced producer and partition, once: a zombie may ask again and again."""
@@ -283,7 +254,7 @@ class BrokerService:
         await write_intact_since(ports.disk, self.partitions.intact_since, self.registration.epoch)
         self.events = EventLog(
             ports.network, ports.clock, self.view, ports.random, self.node_id, self.registration.epoch,
-            self.registration.record.session,
+            self.registration.record.session, self._metrics,
         )
         self.healing.registration, self.healing.events = self.registration, self.events
         self.partitions.follow(self.registration)

@@ -125,6 +125,8 @@ class HangingWatch:
         self.interval_s = max(0.5, min(10.0, self._late_after_ms / 4000))
         self._seen: dict[tuple[TopicIdPartition, int, int], int] = {}
         """(partition, producer id, first offset) -> when it was first seen, or asked about; monotonic ms."""
+        self.late: set[tuple[TopicIdPartition, int, int]] = set()
+        """Those that are open past every limit, as of the last look."""
 
     async def look(self) -> None:
         now = self._clock.monotonic_ms()
@@ -141,6 +143,8 @@ class HangingWatch:
                     since = now - self._late_after_ms + _ASK_AGAIN_MS
                 seen[key] = since
         self._seen = seen
+        asked = {(replica.id, open_.producer_id, open_.first_offset) for replica, open_ in late}
+        self.late = asked | self.late & seen.keys()
         for replica, transaction in late:
             log.warning(
                 "a transaction hangs; asking its coordinator to abort it", partition=replica.name,

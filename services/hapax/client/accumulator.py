@@ -57,6 +57,11 @@ class Accumulator:
                 self._wake()
             raise
 
+    @property
+    def room_left(self) -> int:
+        """Bytes of buffer.memory."""
+        return self._free
+
     def free(self, size: int) -> None:
         self._free += size
         self._wake()

@@ -27,6 +27,7 @@ from hapax.client.records import DeliveryReport, Header, Record
 from hapax.client.settings import Settings
 from hapax.client.tokens import CommitToken
 from hapax.core.types import TopicPartition
+from hapax.runtime.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -104,6 +105,11 @@ class Producer(_Closing):
 
     def close(self) -> None:
         _background.run(self._inner.close())
+
+    @property
+    def metrics(self) -> Metrics:
+        """As `hapax.client.Producer.metrics`."""
+        return self._inner.metrics
 
     def send(
         self,

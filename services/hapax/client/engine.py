@@ -16,6 +16,7 @@ from hapax.client.accumulator import Accumulator, OpenBatch
 from hapax.client.cluster import Cluster
 from hapax.client.coordination import Coordination
 from hapax.client.errors import HapaxError, WrongState, from_trouble
+from hapax.client.metrics import BUFFERED_BYTES, ProducerCounts
 from hapax.client.partitioner import Sticky
 from hapax.client.records import DeliveryReport, Header
 from hapax.client.sender import Sender
@@ -37,8 +38,9 @@ from hapax.core.client_producer_state import (
     Trouble,
 )
 from hapax.core.client_producer_verdicts import Verdict
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, error_name
 from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
+from hapax.runtime.metrics import Metrics
 
 log = logging.getLogger("hapax.client")
 
@@ -70,6 +72,9 @@ class Engine:
         """Resolves with the end of the transaction that is being ended."""
         self.token: CommitToken | None = None
         """Of the commit that is under way."""
+        self.metrics = Metrics()
+        self.counts = ProducerCounts(self.metrics)
+        self.metrics.observe(BUFFERED_BYTES, lambda: options["buffer.memory"] - self.accumulator.room_left)
         self.failure: HapaxError | None = None
         """The first failed delivery that nobody has been told of yet."""
         self.closed = False
@@ -120,6 +125,8 @@ class Engine:
                 for effect in effects:
                     if isinstance(effect, SendBatch):
                         to_send.append(effect.batch)
+                        if effect.batch.attempts > 1:
+                            self.counts.retries.value += effect.batch.records
                     else:
                         self._carry_out(effect)
                 if to_send:
@@ -249,6 +256,7 @@ class Engine:
     def settle(self, content: OpenBatch, error: HapaxError) -> None:
         """Fails all records of a batch."""
         self.accumulator.free(content.bytes)
+        self.counts.errors.value += len(content.deliveries)
         if self.failure is None:
             self.failure = error
         for delivery in content.deliveries:
@@ -260,6 +268,8 @@ class Engine:
         batch, offset = effect.batch, effect.offset
         content = _content(batch)
         self.accumulator.free(content.bytes)
+        self.counts.records.value += batch.records
+        self.counts.batches.value += 1
         topic, partition = batch.partition
         producer_id, epoch = batch.identity
         for i, delivery in enumerate(content.deliveries):
@@ -345,11 +355,13 @@ class Engine:
         self.pump()
 
     def refused(self, batch: Batch, code: int, reason: str) -> Verdict:
+        self.counts.refused.labels(error_name(code)).value += 1
         verdict = self.machine.refused(batch, code, reason, Millis(self.cluster.now()))
         self._attempt_failed(batch)
         return verdict
 
     def lost(self, batch: Batch, reason: str) -> None:
+        self.counts.lost.value += 1
         self.machine.lost(batch, reason, Millis(self.cluster.now()))
         self._attempt_failed(batch)
 

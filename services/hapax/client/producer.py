@@ -30,6 +30,7 @@ from hapax.core.client_producer_state import IllegalTransition, State
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.core.types import Sequence as SequenceNumber
+from hapax.runtime.metrics import Metrics
 
 log = logging.getLogger("hapax.client")
 
@@ -132,6 +133,12 @@ class Producer:
     @property
     def state(self) -> State:
         return self._machine.state
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this producer counts, see docs/metrics.md: `metrics.values()` is a dict of numbers by name, and
+        `prometheus_client.REGISTRY.register(producer.metrics)` shows them to a scraper."""
+        return self._engine.metrics
 
     @property
     def identity(self) -> StartFrom:
@@ -283,8 +290,13 @@ class Producer:
         outcome = self._engine.outcome
         if outcome is None:  # decided within the call itself: there was nothing to decide
             return Committed()
+        counts = self._engine.counts
+        began = counts.stopwatch()
         try:
             committed: Committed = await self._at_most(outcome, what)
+            ended = "aborted" if what == "aborting" else "already_committed" if committed.already else "committed"
+            counts.ended.labels(ended).value += 1
+            counts.end_seconds.labels(ended).observe(counts.stopwatch() - began)
             return committed
         finally:
             if outcome.done() and self._engine.outcome is outcome:

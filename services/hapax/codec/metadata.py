@@ -308,11 +308,12 @@ class PartitionRecord(PartitionState):
     """Assigned by the controller; the leader answers by compare-and-swap: `accepted_epoch = leader_epoch`."""
 
     def encode(self) -> bytes:
+        unclean = {} if self.unclean_ms < 0 else {"unclean_epoch": self.unclean_epoch, "unclean": self.unclean_ms}
         return _encode({
             "leader": self.leader, "leader_epoch": self.leader_epoch,
             "leader_registration": self.leader_registration, "isr": self.isr,
             "isr_registrations": self.isr_registrations, "replicas": self.replicas,
-            "accepted_epoch": self.accepted_epoch, "adding": self.adding, "removing": self.removing,
+            "accepted_epoch": self.accepted_epoch, "adding": self.adding, "removing": self.removing, **unclean,
         })
 
     @classmethod
@@ -325,6 +326,8 @@ class PartitionRecord(PartitionState):
             tuple(RegistrationEpoch(r) for r in f.get("isr_registrations", ())),
             tuple(NodeId(n) for n in f.get("adding", ())),
             tuple(NodeId(n) for n in f.get("removing", ())),
+            LeaderEpoch(f.get("unclean_epoch", NO_LEADER_EPOCH)),
+            f.get("unclean", -1),
         )
 
 

@@ -20,7 +20,18 @@ from hapax.codec.metadata import (
     ShardRecord,
     TopicRecord,
 )
-from hapax.core.failover import FIT, SILENT, STOPPING, Brokers, complete, is_unclean, prefer, reassign, settle
+from hapax.core.failover import (
+    FIT,
+    SILENT,
+    STOPPING,
+    Brokers,
+    complete,
+    is_unclean,
+    mark_unclean,
+    prefer,
+    reassign,
+    settle,
+)
 from hapax.core.placement import Replicas, Site, add_replicas, place_replicas, place_shards
 from hapax.core.types import (
     NO_NODE,
@@ -67,6 +78,8 @@ class Plan:
     """Moves of shards that work where they are: a few at a time."""
     elected: int = 0
     """Partitions that get another leader, or the same one under a new epoch, or none."""
+    led_anew: list[TopicIdPartition] = field(default_factory=list)
+    """Those of them that somebody leads then."""
     leaderless: int = 0
     """Those of them that have no live in-sync replica."""
     unclean: list[Partition] = field(default_factory=list)
@@ -91,7 +104,7 @@ def plan(
         made.changes.append(_cluster(view, settings, now_ms))
         return made
     brokers = view.live_brokers()
-    _partitions(view, settings, brokers, steady, made)
+    _partitions(view, settings, brokers, now_ms, steady, made)
     if brokers:
         missing = _internal_topics(view, view.cluster, settings, random)
         if settled:
@@ -269,7 +282,9 @@ def change_of(view: ClusterView, partition: Partition, record: PartitionRecord) 
     return Change((Compare(key, "mod_revision", partition.mod_revision),), (Put(key, record.encode()),))
 
 
-def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady: bool, made: Plan) -> None:
+def _partitions(
+    view: ClusterView, settings: Settings, brokers: Brokers, now_ms: int, steady: bool, made: Plan
+) -> None:
     """Elections first, then reassignments that end."""
     ended: list[Change] = []
     for partition in view.partitions():
@@ -278,7 +293,7 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
         record = settle(before, brokers)
         if record.leader == NO_NODE and _may_lose(view, settings, partition.id):
             if steady:
-                record = settle(before, brokers, unclean=True)
+                record = mark_unclean(before, settle(before, brokers, unclean=True), now_ms)
             else:
                 made.waits_for_steady = True
         if record is not before:
@@ -298,7 +313,10 @@ def _partitions(view: ClusterView, settings: Settings, brokers: Brokers, steady:
                 made.handovers.append(change)
                 continue
             made.elected += 1
-            made.leaderless += record.leader == NO_NODE
+            if record.leader == NO_NODE:
+                made.leaderless += 1
+            else:
+                made.led_anew.append(partition.id)
             if is_unclean(before, record):
                 made.unclean.append(replace(partition, record=record))
             made.changes.append(change)

@@ -11,7 +11,7 @@ from hapax.codec.metadata import DrainingRecord, PartitionRecord, ThrottleRecord
 from hapax.controller.fenced import Fence, write_fenced
 from hapax.controller.plan import change_of, changed_topic
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.failover import cancel, is_unclean, keeps_a_copy, prefer, reassign, settle
+from hapax.core.failover import cancel, is_unclean, keeps_a_copy, mark_unclean, prefer, reassign, settle
 from hapax.core.topics import check_assignment
 from hapax.core.types import NO_NODE, NodeId, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
@@ -160,7 +160,7 @@ class Reassignments:
         if unclean:
             if before.leader != NO_NODE:
                 raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {before.leader} leads")
-            record = settle(before, brokers, unclean=True)
+            record = mark_unclean(before, settle(before, brokers, unclean=True), self._clock.now_ms())
             if record.leader == NO_NODE:
                 raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is alive")
             return record

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hapax.codec.metadata import ControllerRecord, NodeRecord, Role, SilentRecord
+from hapax.controller.failover_clock import FailoverClock
+from hapax.controller.metrics import (
+    ACTING,
+    CHANGES,
+    FAILOVER_SECONDS,
+    FAILOVERS,
+    NODES,
+    OF_PARTITIONS,
+    SILENT_NODES,
+    TOPICS,
+    UNCLEAN_ELECTIONS,
+)
 from hapax.controller.plan import Plan, plan
 from hapax.controller.presence import Presence
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import NodeId, RegistrationEpoch
+from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch
 from hapax.kafka.events import EventLog
+from hapax.kafka.metrics import FENCINGS
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
@@ -61,6 +75,7 @@ acceptance, but no longer than this."""
 _BALANCE_EVERY_S: Final = 1.0
 _BALANCE_PART: Final = 10
 """At most one in so many of all shards moves at a time where the move only balances."""
+_SWEPT_AT_ONCE: Final = 256
 _PREFER_PART: Final = 50
 """As many of the partitions whose leadership returns to the replica that they prefer."""
 
@@ -92,8 +107,17 @@ class ControllerService:
         self._wake: asyncio.TimerHandle | None = None
         self._candidate: Task | None = None
         self._deposing: set[Task] = set()
-        self._acting = metrics.gauge("controller_acting", "1 while this process is the acting controller.")
-        self._written = metrics.counter("controller_changes_total", "Changes of partitions, shards and topics written.")
+        self._metrics = metrics
+        self._acting = metrics.gauge(ACTING)
+        self._written = metrics.counter(CHANGES)
+        self._failovers = metrics.counter(FAILOVERS)
+        self._unclean = metrics.counter(UNCLEAN_ELECTIONS)
+        self._revoked = metrics.counters(FENCINGS).labels("registration_revoked")
+        self._failover = FailoverClock(asyncio.get_running_loop().time, metrics.histogram(FAILOVER_SECONDS).observe)
+        metrics.observe(NODES, lambda: [((role,), n) for role, n in sorted(_by_role(view).items())])
+        metrics.observe(SILENT_NODES, lambda: len(view.silent))
+        metrics.observe(TOPICS, lambda: len(list(view.topics())))
+        metrics.sweep(OF_PARTITIONS, self._sweep)
 
     @property
     def rpc_address(self) -> str:
@@ -221,6 +245,7 @@ class ControllerService:
         finally:
             self._term = 0
             self._acting.set(0)
+            self._failover.forget()
             self._presence.look()
             log.info("no longer acting as controller", term=term)
 
@@ -250,6 +275,7 @@ class ControllerService:
             writes.append(Delete(keys.controller))
         if (await self._ports.metadata.txn(compares, writes)).succeeded:
             log.warning("nobody listens at a node's address any more: its registration is revoked", node=node.node_id)
+            self._revoked.add()
             if self._term:
                 self._record("registration_revoked", node=node.node_id, registration=node.registration)
 
@@ -260,6 +286,7 @@ class ControllerService:
             self._deposing.add(task)
             task.add_done_callback(self._deposing.discard)
         elif self._term and silent:
+            self._failover.lost()
             self._record("node_silent", node=node.node_id, registration=node.registration)
         self._dirty.set()
 
@@ -311,10 +338,12 @@ class ControllerService:
             self._plan_again_in(steady_in)
         if made.unsettled:
             self._plan_again_in(_SETTLE_S)
+        self._failover.planned(made.led_anew)
         if not changes:
             return
         outcome = await self._write(changes)
         if made.elected or made.reassigned:
+            self._failovers.add()
             self._record("failover", partitions=made.elected, leaderless=made.leaderless, shards=made.reassigned)
         elif made.handovers and not made.changes:
             self._record("leaderships_handed_over", partitions=len(outcome.done))
@@ -346,6 +375,7 @@ class ControllerService:
 
     def _record_unclean(self, partition: Partition) -> None:
         record = partition.record
+        self._unclean.add()
         self._record_partition("unclean_election", partition, leader=record.leader, leader_epoch=record.leader_epoch)
 
     def _record_partition(self, kind: str, partition: Partition, **fields: object) -> None:
@@ -389,6 +419,19 @@ class ControllerService:
         leaderships = max(1, sum(topic.partitions for topic in self.view.topics()) // _PREFER_PART)
         return made.shards[:shards] + made.leaderships[:leaderships]
 
+    def _sweep(self, samples: Sequence[list[telemetry.Sample]]) -> Iterator[None]:
+        """The state of all partitions, from the image."""
+        count = leaderless = under_replicated = 0
+        for partition in list(self.view.partitions()):
+            record = partition.record
+            count += 1
+            leaderless += not record.accepted
+            under_replicated += len(record.isr) < len(record.replicas)
+            if count % _SWEPT_AT_ONCE == 0:
+                yield
+        for found, number in zip(samples, (count, leaderless, under_replicated), strict=True):
+            found.append(((), number))
+
     def _record(self, kind: str, **fields: object) -> None:
         """One of the cluster's events."""
         if self._events is None:
@@ -396,7 +439,7 @@ class ControllerService:
             assert registration is not None
             self._events = EventLog(
                 self._ports.network, self._ports.clock, self.view, self._ports.random, registration.record.node_id,
-                registration.epoch, registration.record.session)
+                registration.epoch, registration.record.session, self._metrics)
         self._events.record(kind, **fields)
 
     # --- what the image reports
@@ -411,8 +454,16 @@ class ControllerService:
                 if node.registration == former:
                     continue  # it has only changed its standing
                 self._last_join_s[node.role] = now
+                if former is not None and self._term:
+                    self._failover.lost()
             elif former is not None:
                 self._last_leave_s = now
+                if self._term:
+                    self._failover.lost()
+        for partition in changes.partitions:
+            assigned = self.view.partition(*partition)
+            self._failover.changed(
+                partition, assigned is None or assigned.record.accepted or assigned.record.leader == NO_NODE)
         if changes.controller:
             self._presence.look()
         self._dirty.set()
@@ -472,6 +523,10 @@ class ControllerService:
     async def _set_replication(self, payload: bytes) -> bytes:
         answer = await self._reassignments.set_replication(pb.SetReplicationRequest.FromString(payload))
         return answer.SerializeToString()
+
+
+def _by_role(view: ClusterView) -> Counter[str]:
+    return Counter(node.role for node in view.nodes())
 
 
 def _died(task: Task, on_lost: Callable[[str], None]) -> None:

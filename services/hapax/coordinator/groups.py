@@ -108,6 +108,7 @@ class OffsetsShard(Shard):
         if transaction_version < 2:
             superseded = self._connections.admit(request.transactional_id, producer_id, epoch, connection)
             if superseded is not None:
+                self.node.counters.fencings.labels("older_connection").value += 1
                 raise SupersededConnection(superseded.reason)
         if decision.records:
             await self._persist(decision.records, producer_id, epoch)

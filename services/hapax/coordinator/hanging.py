@@ -32,6 +32,7 @@ from hapax.core.types import (
 )
 from hapax.rpc.gen.hapax.internal.v1.coordinator_pb2 import AbortHangingRequest, AbortHangingResponse
 from hapax.runtime.cluster import ClusterView
+from hapax.runtime.metrics import Counter
 from hapax.runtime.ports import Clock, Network, RpcError
 
 ABORT_HANGING: Final = "/hapax.internal.v1.TxnCoordinator/AbortHanging"
@@ -45,7 +46,7 @@ _CALL_TIMEOUT_S: Final = 5.0
 class HangingTransactions:
     def __init__(
         self, shards: Shards, view: ClusterView, network: Network, clock: Clock, node_id: NodeId,
-        markers: MarkerSender, events: EventSink,
+        markers: MarkerSender, events: EventSink, healed: Counter,
     ) -> None:
         self._shards = shards
         self._view = view
@@ -54,6 +55,7 @@ class HangingTransactions:
         self._node_id = node_id
         self._markers = markers
         self._events = events
+        self._healed = healed
 
     async def abort(self, request: AbortHangingRequest) -> AbortHangingResponse:
         """Answered when the marker is stored."""
@@ -134,6 +136,7 @@ class HangingTransactions:
         )
 
     def _report(self, question: AbortHanging) -> None:
+        self._healed.value += 1
         self._events.record(
             "hanging_transaction_aborted", transactional_id=question.transactional_id,
             producer_id=question.producer_id, producer_epoch=question.producer_epoch,

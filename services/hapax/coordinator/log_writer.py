@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from hapax.codec.control import encode_control
 from hapax.codec.internal_records import KeyValue, encode_batch
-from hapax.coordinator.counters import Counters
+from hapax.coordinator.metrics import Counters
 from hapax.core.control import Control, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId

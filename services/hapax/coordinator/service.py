@@ -7,23 +7,25 @@ they are assigned to and whose session proves their writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hapax.codec.metadata import NodeRecord
-from hapax.coordinator.counters import Counters
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.kafka_api import KafkaApi
 from hapax.coordinator.log_reader import LogReader
 from hapax.coordinator.log_writer import LogWriter
 from hapax.coordinator.markers import MarkerSender
+from hapax.coordinator.metrics import IN_STATE, LATE, SHARDS, SHARDS_LOADING, TRANSACTIONAL_IDS, Counters
 from hapax.coordinator.peers import OffsetsVerifier, WinnersOfPartitions
 from hapax.coordinator.rpc_api import RpcApi
 from hapax.coordinator.shard import Node
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import Reserve, TxnShard
 from hapax.core.transaction_requests import Limits
+from hapax.core.transaction_states import State
 from hapax.core.types import Millis, NodeId
 from hapax.kafka.events import EventLog
 from hapax.kafka.node import node_table, server_limits
@@ -42,6 +44,9 @@ from hapax.runtime.settings import Address, Settings
 log = telemetry.logger("coordinator")
 
 _RPC_GRACE_S: Final = 1.0
+_SWEPT_AT_ONCE: Final = 256
+_LATE_AFTER_MS: Final = 1000
+"""A transaction is aborted within a second of its limit."""
 
 
 class CoordinatorService:
@@ -74,17 +79,27 @@ class CoordinatorService:
         KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
         register_other_roles(table)
         self.server = KafkaServer(ports.network, table, server_limits(settings), metrics)
-        metrics.observe(
-            "coordinator_shards", "Shards that this node owns.", lambda: [((), self.shards.owned())]
-        )
-        metrics.observe(
-            "coordinator_transactional_ids", "Transactional ids in the shards of this node.",
-            lambda: [((), self.shards.transactional_ids())],
-        )
-        metrics.observe(
-            "coordinator_shards_loading", "Owned shards that do not serve yet.",
-            lambda: [((), self.shards.not_serving())],
-        )
+        self._metrics = metrics
+        metrics.observe(SHARDS, self.shards.owned)
+        metrics.observe(TRANSACTIONAL_IDS, self.shards.transactional_ids)
+        metrics.observe(SHARDS_LOADING, self.shards.not_serving)
+        metrics.sweep((IN_STATE, LATE), self._sweep)
+
+    def _sweep(self, samples: Sequence[list[telemetry.Sample]]) -> Iterator[None]:
+        """Counts the transactions by state, and those that should have ended by themselves."""
+        counts: Counter[State] = Counter()
+        late = 0
+        for shard in self.shards.serving_txn_shards():
+            now = self._ports.clock.now_ms()
+            for number, transaction in enumerate(list(shard.machine.transactions.values())):
+                counts[transaction.state] += 1
+                if transaction.state is State.ONGOING:
+                    ends_ms = transaction.start_ms + max(transaction.limit_ms, transaction.timeout_ms)
+                    late += now > ends_ms + _LATE_AFTER_MS
+                if number % _SWEPT_AT_ONCE == 0:
+                    yield
+        samples[0] += [((state.kafka_name,), counts[state]) for state in State]
+        samples[1].append(((), late))
 
     def ready(self) -> str:
         """"" while all shards have been given out and those of this node serve. A shard that is still recorded for a
@@ -131,7 +146,8 @@ class CoordinatorService:
             settings.request_timeout_ms,
         )
         reader = LogReader(ports.network, view, self.node_id, settings.request_timeout_ms)
-        events = self._events = EventLog(ports.network, ports.clock, view, ports.random, self.node_id, *proof)
+        events = self._events = EventLog(
+            ports.network, ports.clock, view, ports.random, self.node_id, *proof, self._metrics)
         markers = self._markers = MarkerSender(
             ports.network, view, self.node_id, self.rpc.write_offsets_markers, self._fault
         )
@@ -144,7 +160,7 @@ class CoordinatorService:
             ports.network, view, self.node_id, ports.random, self.rpc.verify_partitions
         )
         self.rpc.hanging = HangingTransactions(
-            self.shards, view, ports.network, ports.clock, self.node_id, markers, events
+            self.shards, view, ports.network, ports.clock, self.node_id, markers, events, self.counters.healed
         )
         winners = WinnersOfPartitions(ports.network, view)
         reserve = Reserve(self.producer_ids)

@@ -20,9 +20,9 @@ from typing import Final
 from hapax.codec.control import decode_control
 from hapax.codec.internal_records import decode_batch
 from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC, ShardKind
-from hapax.coordinator.counters import Counters
 from hapax.coordinator.log_reader import LogReader, LogUnreadable
 from hapax.coordinator.log_writer import LogWriter, ShardLog, Unit
+from hapax.coordinator.metrics import Counters
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
@@ -178,7 +178,7 @@ class Shard:
         if self.log.closed:
             raise LogUnreadable("lost again while it loaded")
         self.serving = True
-        self.node.counters.load_ms.observe((loop.time() - began) * 1000)
+        self.node.counters.load_seconds.observe(loop.time() - began)
         self._loaded()
         log.debug("serving", kind=self.kind, shard=self.shard, epoch=self.epoch, records=self.loaded_records,
                  ms=round((loop.time() - began) * 1000))
@@ -198,6 +198,7 @@ class Shard:
         self._lost.set()
 
     def _on_fenced(self, reason: str) -> None:
+        self.node.counters.fencings.labels("shard_taken").value += 1
         log.warning("another node owns the shard", kind=self.kind, shard=self.shard, epoch=self.epoch, reason=reason)
         self.release("another node owns the shard")
 

@@ -107,6 +107,9 @@ class Shards:
             shard.check_serving()
         return shards
 
+    def serving_txn_shards(self) -> list[TxnShard]:
+        return [shard for _, shard in sorted(self._txn.items()) if shard.serving]
+
     def not_serving(self) -> int:
         return sum(not shard.serving for shard in self.all())
 

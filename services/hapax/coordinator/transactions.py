@@ -26,6 +26,7 @@ from hapax.core.transaction_requests import (
     Decision,
     Effect,
     Ended,
+    EndOutcome,
     EndTransaction,
     Held,
     Limits,
@@ -42,6 +43,7 @@ from hapax.core.transaction_requests import (
 from hapax.core.transaction_states import State
 from hapax.core.types import Millis, ProducerId, ShardEpoch, ShardId, TimestampMs
 from hapax.runtime import telemetry
+from hapax.runtime.incidents import Incidents
 from hapax.runtime.producer_ids import ProducerIdsUnavailable
 
 log = telemetry.logger("transactions")
@@ -118,6 +120,9 @@ class TxnShard(Shard):
         self._retries: dict[str, int] = {}
         self._postponed: dict[str, float] = {}
         """Transactional id -> loop time since which its completion waits, in this order."""
+        self._phases: dict[str, tuple[str, float]] = {}
+        """Transactional id -> the phase that its end is in, and since when, by the stopwatch; for the metrics."""
+        self._complain = Incidents(log, asyncio.get_running_loop().time)
         self._newest: dict[bytes, bytes | None] = {}
         """While the shard loads: the last value of each key."""
         self._completer: asyncio.TimerHandle | None = None
@@ -150,6 +155,7 @@ class TxnShard(Shard):
             elif isinstance(answer, NeedProducerId):
                 await self._ids.fill()
             else:
+                self.node.counters.fencings.labels("older_connection").value += 1
                 raise SupersededConnection(answer.reason)
 
     async def end_transaction(self, request: EndTransaction) -> Ended:
@@ -170,7 +176,19 @@ class TxnShard(Shard):
                 missing = await self._winners.missing(asked.pop())
                 continue
             assert isinstance(reply, Ended)
+            if reply.outcome is EndOutcome.ALREADY_COMMITTED:
+                self._token_replayed(request, reply)
             return reply
+
+    def _token_replayed(self, request: EndTransaction, reply: Ended) -> None:
+        self.node.counters.tokens_replayed.value += 1
+        token = request.token
+        self._complain(
+            "token", "a commit token is not newer: answered as committed already",
+            transactional_id=request.transactional_id, scope="" if token is None else token.scope,
+            token=-1 if token is None else token.value, committed_by_serial=reply.serial,
+            committed_records=reply.committed_records, client=request.caller.client_id, peer=request.caller.peer,
+        )
 
     async def abort_hanging(self, request: AbortHanging) -> None:
         """Answers when the marker is stored. Raises Refusal."""
@@ -191,10 +209,11 @@ class TxnShard(Shard):
         """
         waiter = self.waiter()
         transactional_id = record.transactional_id
+        asked_at = self.node.counters.stopwatch()
 
         def stored(offset: int) -> None:
             effects = self.machine.replay(record, self.now())
-            self._count(record)
+            self._count(record, asked_at)
             self._wake(transactional_id)
             if not waiter.done():
                 waiter.set_result(None)
@@ -213,12 +232,17 @@ class TxnShard(Shard):
         self.append(Unit(((encode_key(transactional_id), value),), stored, refused))
         return waiter
 
-    def _count(self, record: Record) -> None:
-        if isinstance(record, Transaction):
-            if record.state is State.PREPARE_COMMIT:
-                self.node.counters.committed.value += 1
-            elif record.state is State.PREPARE_ABORT:
-                self.node.counters.aborted.value += 1
+    def _count(self, record: Record, asked_at: float) -> None:
+        """A record was stored. A completion that waits may be stored by the id's next record."""
+        counters = self.node.counters
+        now = counters.stopwatch()
+        phase, began = self._phases.pop(record.transactional_id, ("", 0.0))
+        if phase == "complete":
+            counters.phases.labels(phase).observe(now - began)
+        if isinstance(record, Transaction) and record.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+            (counters.committed if record.state is State.PREPARE_COMMIT else counters.aborted).value += 1
+            counters.phases.labels("prepare").observe(now - asked_at)
+            self._phases[record.transactional_id] = "markers", now
 
     async def _hold(self, transactional_id: str, until: Millis) -> None:
         """Until the id's next replay, or `until`."""
@@ -265,14 +289,20 @@ class TxnShard(Shard):
         decision = self.machine.time_out(transactional_id, self.now())
         if decision is not None and decision.record is not None:
             self.node.counters.timed_out.value += 1
-            log.info("transaction timed out", transactional_id=transactional_id)
+            timed_out = self.machine.transactions[transactional_id]
+            log.info(
+                "transaction timed out: aborting it", transactional_id=transactional_id,
+                producer_id=timed_out.producer_id, producer_epoch=timed_out.producer_epoch, serial=timed_out.serial,
+                limit_ms=max(timed_out.limit_ms, timed_out.timeout_ms), partitions=len(timed_out.partitions),
+                holder="" if timed_out.holder is None else timed_out.holder.peer,
+            )
             self.persist(decision.record)
 
     def _report_fencing(self, effect: ReportFencing) -> None:
         transaction = self.machine.transactions[effect.transactional_id]
         fencing = transaction.fencing
         if fencing is not None:
-            self.node.counters.fenced.value += 1
+            self.node.counters.fencings.labels(fencing.cause.name.lower()).value += 1
             fenced = fencing.fenced
             self._events.record(
                 "producer_fenced", transactional_id=effect.transactional_id, cause=fencing.cause.name.lower(),
@@ -294,6 +324,13 @@ class TxnShard(Shard):
         if progress.decision is not None:
             completion = progress.decision.record
             assert isinstance(completion, Transaction)
+            now = self.node.counters.stopwatch()
+            phase, began = self._phases.get(sent.transactional_id, ("", 0.0))
+            if phase == "markers":
+                self.node.counters.phases.labels(phase).observe(now - began)
+                self._phases[sent.transactional_id] = "complete", now
+            log.debug("markers are stored", transactional_id=sent.transactional_id, serial=sent.serial,
+                      state=completion.state.kafka_name)
             self._retries.pop(sent.transactional_id, None)
             self._postpone(completion)
         if progress.retry is not None:
@@ -379,6 +416,7 @@ class TxnShard(Shard):
         self._timers.clear()
         self._held.clear()
         self._retries.clear()
+        self._phases.clear()
         self._postponed.clear()
         if self._completer is not None:
             self._completer.cancel()

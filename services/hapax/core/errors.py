@@ -91,6 +91,14 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+def error_name(code: int) -> str:
+    """Its number where it has no name here."""
+    return ErrorCode(code).name if code in _CODES else str(code)
+
+
+_CODES = frozenset(ErrorCode)
+
+
 class Refusal(Exception):
     """The core declines an event. Nothing was persisted and no state has changed.
 

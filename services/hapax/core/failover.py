@@ -71,6 +71,10 @@ class PartitionState:
     """Those of `replicas` that a reassignment brings; they count for nothing until they are in sync."""
     removing: tuple[NodeId, ...] = ()
     """Those of `replicas` that go once everything in `adding` is in sync."""
+    unclean_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    """That began with the last unclean election: what is odd in the log may come from it. For people."""
+    unclean_ms: int = -1
+    """When that was, by the controller's clock."""
 
     @property
     def accepted(self) -> bool:
@@ -129,6 +133,11 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
 def is_unclean(before: PartitionState, after: PartitionState) -> bool:
     """Whether that election gave the partition to a replica that may lack what was acknowledged."""
     return after.leader != NO_NODE and after.leader not in before.isr
+
+
+def mark_unclean(before: PartitionState, after: P, now_ms: int) -> P:
+    """`after`, with the note of an unclean election where it was one."""
+    return replace(after, unclean_epoch=after.leader_epoch, unclean_ms=now_ms) if is_unclean(before, after) else after
 
 
 def prefer(partition: P, brokers: Brokers) -> P:

@@ -505,6 +505,10 @@ class Partition:
         """By first offset. Not to be changed."""
         return list(self._open.values())
 
+    @property
+    def open_transaction_count(self) -> int:
+        return len(self._open)
+
     def _first_open_offset(self) -> int | None:
         return next(iter(self._open.values())).first_offset if self._open else None
 

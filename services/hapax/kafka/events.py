@@ -18,6 +18,7 @@ from hapax.codec.metadata import EVENTS_TOPIC
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch
 from hapax.kafka.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
 from hapax.kafka.messages import ProduceRequest
+from hapax.kafka.metrics import EVENTS, EVENTS_DROPPED
 from hapax.kafka.peer import Peer, PeerError
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
@@ -44,9 +45,12 @@ class EventLog:
 
     def __init__(
         self, network: Network, clock: Clock, view: ClusterView, random: Randomness, node_id: NodeId,
-        registration: RegistrationEpoch, session: bytes,
+        registration: RegistrationEpoch, session: bytes, metrics: telemetry.Metrics | None = None,
     ) -> None:
+        metrics = metrics or telemetry.Metrics()
         self.dropped = 0
+        self._counted = metrics.counters(EVENTS)
+        metrics.observe(EVENTS_DROPPED, lambda: self.dropped)
         self._network = network
         self._clock = clock
         self._view = view
@@ -60,6 +64,7 @@ class EventLog:
     def record(self, kind: str, **fields: object) -> None:
         record = encode_event(kind, self._clock.now_ms(), self._node_id, fields)
         log.info(kind, **fields)
+        self._counted.labels(kind).value += 1
         if len(self._queue) >= MAX_QUEUED:
             self._queue.popleft()
             self.dropped += 1

@@ -79,6 +79,8 @@ class ProduceCall:
     def settle(self, number: int, result: PartitionResult) -> None:
         """`number` is the partition's place in the request."""
         self.results[number] = result
+        if result.error:
+            self.ctx.api.failed(result.error)
         self._waiting -= 1
         if self._waiting == 0 and self._answered:
             try:

@@ -10,6 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from hapax.core.errors import error_name
+from hapax.kafka.errors_in import errors_in
+from hapax.kafka.metrics import (
+    CONNECTIONS,
+    REQUEST_BYTES_IN_FLIGHT,
+    REQUEST_ERRORS,
+    REQUEST_SECONDS,
+    REQUESTS,
+    REQUESTS_REFUSED,
+)
 from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, RequestContext
 from hapax.runtime import telemetry
 from hapax.runtime.incidents import Incidents
@@ -54,6 +64,7 @@ class KafkaServer:
         self._listeners: list[FrameListener] = []
         self.complain = Incidents(log, asyncio.get_running_loop().time)
         self.refused = 0
+        self.stopwatch = (metrics or telemetry.Metrics()).stopwatch
         if metrics is not None:
             self._observe(metrics)
 
@@ -77,14 +88,16 @@ class KafkaServer:
             await listener.close()
 
     def _observe(self, metrics: telemetry.Metrics) -> None:
-        metrics.observe(
-            "requests", "Kafka requests, by API.", lambda: [((a.name,), a.requests) for a in self.table.advertised()],
-            ("api",), "counter")
-        metrics.observe(
-            "requests_refused", "Requests that ended their connection.", lambda: [((), self.refused)], kind="counter")
-        metrics.observe("connections", "Open client connections.", lambda: [((), len(self.sessions))])
-        metrics.observe(
-            "request_bytes_in_flight", "Bytes of requests without an answer.", lambda: [((), self.bytes_in_flight)])
+        seconds = metrics.histograms(REQUEST_SECONDS)
+        for api in self.table.apis.values():
+            api.seconds = seconds.labels(api.name)
+        metrics.observe(REQUESTS, lambda: [((api.name,), api.requests) for api in self.table.advertised()])
+        metrics.observe(REQUEST_ERRORS, lambda: [
+            ((api.name, error_name(code)), count)
+            for api in self.table.advertised() for code, count in sorted(api.errors.items())])
+        metrics.observe(REQUESTS_REFUSED, lambda: self.refused)
+        metrics.observe(CONNECTIONS, lambda: len(self.sessions))
+        metrics.observe(REQUEST_BYTES_IN_FLIGHT, lambda: self.bytes_in_flight)
 
     def _accept(self, connection: FrameConnection, listener: str = PLAINTEXT) -> Session:
         session = Session(self, connection, listener)
@@ -150,7 +163,7 @@ class Session:
             self._refuse("header", "a request header that does not fit its frame")
             return
         api.requests += 1
-        ctx = RequestContext(self, api, version, correlation_id, client_id)
+        ctx = RequestContext(self, api, version, correlation_id, client_id, self._server.stopwatch())
         self._order.append(ctx)
         try:
             if api.raw is not None:
@@ -192,6 +205,7 @@ class Session:
         if ctx.done:
             raise RuntimeError(f"{ctx.api.name} was answered twice")
         ctx.done = True
+        ctx.api.seconds.observe(self._server.stopwatch() - ctx.began)
         order = self._order
         if self.closed:
             if isinstance(answer, (tuple, list)):
@@ -315,6 +329,8 @@ class Session:
 def _encode(ctx: RequestContext, answer: Any) -> Sequence[Chunk]:
     version = ctx.api_version
     if type(answer) is not tuple and type(answer) is not list:
+        for code in errors_in(answer):
+            ctx.api.failed(code)
         answer = (answer.encode(version=max(version, 0)),)
     if version >= ctx.api.first_flexible and ctx.api.key != _API_VERSIONS:  # whose header never has tagged fields
         return (_FLEXIBLE_CORRELATION.pack(ctx.correlation_id, 0), *answer)

@@ -15,10 +15,11 @@ waiting for each other; the answers leave in that order too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from hapax.kafka import messages
+from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
 
 if TYPE_CHECKING:
@@ -45,16 +46,20 @@ class CloseConnection(Exception):
 class RequestContext:
     """One request on its way: whom it came from, and the place in the connection's order that its answer takes."""
 
-    __slots__ = ("api", "api_version", "chunks", "client_id", "correlation_id", "done", "held_bytes", "session")
+    __slots__ = (
+        "api", "api_version", "began", "chunks", "client_id", "correlation_id", "done", "held_bytes", "session",
+    )
 
     def __init__(
-        self, session: Session, api: Api, api_version: int, correlation_id: int, client_id: str | None
+        self, session: Session, api: Api, api_version: int, correlation_id: int, client_id: str | None,
+        began: float = 0.0,
     ) -> None:
         self.session = session
         self.api = api
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
+        self.began = began
         self.held_bytes = 0
         self.chunks: Sequence[Chunk] | None = None
         self.done = False
@@ -103,7 +108,15 @@ class Api:
 
     requests: int = 0
     """Counted for the metrics."""
+    seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Of its requests' times."""
+    errors: dict[int, int] = field(default_factory=dict)
+    """Error code -> how often it was answered."""
     _request: Any = None
+
+    def failed(self, code: int) -> None:
+        """Counts an error code in an answer."""
+        self.errors[code] = self.errors.get(code, 0) + 1
 
     def decode(self, body: memoryview, version: int) -> Any:
         """The request message. Raises CloseConnection where the body is not one."""

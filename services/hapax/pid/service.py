@@ -13,9 +13,11 @@ from hapax.core.leases import LeaseRequest
 from hapax.core.sequence import advance
 from hapax.core.types import NO_PRODUCER_ID, NodeId, PartitionIndex, TopicIdPartition
 from hapax.kafka.events import EventLog
+from hapax.kafka.metrics import FENCINGS
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding, LeasedPartitions
 from hapax.pid.leases import Leases
+from hapax.pid.metrics import BLOCKS, IDS_BELOW, LEASES_GRANTED, LEASES_REFUSED
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.runtime import telemetry
@@ -51,8 +53,12 @@ class PidService:
         self._server: RpcServer | None = None
         self._events: EventLog | None = None
         self._tidier: Task | None = None
-        self._blocks_allocated = metrics.counter("pid_blocks_allocated_total", "Blocks of producer ids.")
-        self._leases_granted = metrics.counter("pid_leases_granted_total", "Leases granted or taken over.")
+        self._blocks_allocated = metrics.counter(BLOCKS)
+        self._leases_granted = metrics.counter(LEASES_GRANTED)
+        self._leases_refused = metrics.counters(LEASES_REFUSED)
+        self._ids_below = metrics.gauge(IDS_BELOW)
+        self._takeovers = metrics.counters(FENCINGS).labels("lease_taken")
+        self._metrics = metrics
         self.blocks = BlockAllocator(ports.metadata, view.keys, view.seen, ports.random)
         self.leases = Leases(
             ports.metadata, view.keys, ports.clock, self.blocks, LeasedPartitions(ports.network, view),
@@ -120,7 +126,8 @@ class PidService:
             assert registration is not None
             self._events = EventLog(
                 self._ports.network, self._ports.clock, self.view, self._random, registration.record.node_id,
-                registration.epoch, registration.record.session)
+                registration.epoch, registration.record.session, self._metrics)
+        self._takeovers.add()
         self._events.record(
             "lease_taken_over", name=lease.name, producer_id=lease.producer_id, generation=lease.generation,
             by=lease.holder, former_holder=former_holder)
@@ -140,6 +147,7 @@ class PidService:
         except MetadataUnavailable as error:
             raise RpcError("UNAVAILABLE", str(error)) from error
         self._blocks_allocated.add()
+        self._ids_below.set(max(self._ids_below.value, block.first + block.size))
         log.info("block allocated", first=block.first, size=block.size, node=request.node_id)
         return pid_pb2.AllocateBlockResponse(first=block.first, size=block.size).SerializeToString()
 

@@ -22,6 +22,7 @@ from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.node_ids import FIRST_NODE_ID, FolderRefused
 from hapax.runtime.ports import Ports
+from hapax.runtime.process_metrics import observe_process
 from hapax.runtime.registration import NodeIdTaken
 from hapax.runtime.seen import StoreRefused
 from hapax.runtime.settings import Settings, SettingsError, parse_arguments
@@ -89,6 +90,7 @@ async def _serve(settings: Settings, start: Start, keeps_data: bool) -> int:
         asyncio.get_running_loop().add_signal_handler(number, ends, "")
     service: Service | None = None
     metrics = telemetry.Metrics()
+    observe_process(metrics)
     health = telemetry.HealthServer(
         metrics, lambda: "start" if service is None else service.ready(),
         lambda: service.in_sync() if isinstance(service, Follower) else "")

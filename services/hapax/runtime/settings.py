@@ -251,6 +251,8 @@ class Settings:
     """Requests in flight of one connection; further ones are not read."""
     queued_max_request_bytes: Annotated[int, Between(1)] = 256 << 20
     """Memory for requests in flight of a node; above it no connection is read."""
+    metrics_partitions_max: Annotated[int, Between(0)] = 5_000
+    """So many partitions of a broker have metrics of their own; the sums count all."""
     fetch_max_bytes: Annotated[int, Between(1024)] = 57_671_680
     """Most bytes that one Fetch returns."""
     request_timeout_ms: Millis = 30_000

@@ -3,8 +3,7 @@
 Logs: `2026-01-31T12:00:00.123Z INFO broker-0 recovery: scanned the tail topic=flights partition=0 bytes=4096`.
 Use `log = telemetry.logger("recovery")`, then `log.info("scanned the tail", topic=..., bytes=...)`.
 
-Metrics are plain objects whose hot path is an addition to an attribute; the Prometheus library is imported at the
-first scrape only, which keeps it out of a process that nobody scrapes.
+Metrics: `hapax.runtime.metrics`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, Generic, Literal, TextIO, TypeVar
+from typing import Final, TextIO
+
+from hapax.runtime.metrics import Metrics as Metrics
+from hapax.runtime.metrics import Sample as Sample
 
 _NAME: Final = "hapax"
 _service = "hapax"
@@ -81,173 +82,6 @@ def _quoted(value: object) -> str:
     return repr(text) if not text or any(c.isspace() or c in "\"'=" for c in text) else text
 
 
-# --- metrics ------------------------------------------------------------------------------------------------------
-
-MILLISECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10000)
-"""Bounds of a histogram of durations in ms."""
-
-
-class Counter:
-    """Only grows. The hot path is `counter.value += 1`."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: float = 0
-
-    def add(self, amount: float = 1) -> None:
-        self.value += amount
-
-
-class Gauge:
-    """Goes up and down."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: float = 0
-
-    def set(self, value: float) -> None:
-        self.value = value
-
-
-class Histogram:
-    """Counts observations by upper bounds (cumulative only when scraped)."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total: float = 0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-
-M = TypeVar("M", Counter, Gauge, Histogram)
-
-
-class Family(Generic[M]):
-    """One metric with labels. `family.labels("Produce")` returns the child; keep it where the path is hot."""
-
-    __slots__ = ("_make", "children", "documentation", "kind", "label_names", "name")
-
-    def __init__(
-        self,
-        name: str,
-        documentation: str,
-        kind: Literal["counter", "gauge", "histogram"],
-        label_names: Sequence[str],
-        make: Callable[[], M],
-    ) -> None:
-        self.name = name
-        self.documentation = documentation
-        self.kind = kind
-        self.label_names = tuple(label_names)
-        self.children: dict[tuple[str, ...], M] = {}
-        self._make: Callable[[], M] = make
-
-    def labels(self, *values: str) -> M:
-        child = self.children.get(values)
-        if child is None:
-            if len(values) != len(self.label_names):
-                raise ValueError(f"{self.name}: labels are {self.label_names}")
-            child = self.children[values] = self._make()
-        return child
-
-
-Sample = tuple[tuple[str, ...], float]
-"""Label values and the number."""
-
-
-class Metrics:
-    """All metrics of a process, made when a service is composed. Names get the prefix `hapax_`."""
-
-    def __init__(self) -> None:
-        self._families: dict[str, Family[Any]] = {}
-        self._observed: list[tuple[str, str, str, tuple[str, ...], Callable[[], Iterable[Sample]]]] = []
-
-    def counter(self, name: str, documentation: str) -> Counter:
-        return self.counters(name, documentation, ()).labels()
-
-    def counters(self, name: str, documentation: str, labels: Sequence[str]) -> Family[Counter]:
-        return self._add(Family(name, documentation, "counter", labels, Counter))
-
-    def gauge(self, name: str, documentation: str) -> Gauge:
-        return self.gauges(name, documentation, ()).labels()
-
-    def gauges(self, name: str, documentation: str, labels: Sequence[str]) -> Family[Gauge]:
-        return self._add(Family(name, documentation, "gauge", labels, Gauge))
-
-    def histogram(self, name: str, documentation: str, bounds: Sequence[float] = MILLISECONDS) -> Histogram:
-        return self.histograms(name, documentation, (), bounds).labels()
-
-    def histograms(
-        self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float] = MILLISECONDS
-    ) -> Family[Histogram]:
-        return self._add(Family(name, documentation, "histogram", labels, lambda: Histogram(bounds)))
-
-    def observe(
-        self,
-        name: str,
-        documentation: str,
-        read: Callable[[], Iterable[Sample]],
-        labels: Sequence[str] = (),
-        kind: Literal["counter", "gauge"] = "gauge",
-    ) -> None:
-        """A metric whose samples are read when it is scraped: `lambda: [((), len(connections))]`."""
-        self._observed.append((name, documentation, kind, tuple(labels), read))
-
-    def _add(self, family: Family[M]) -> Family[M]:
-        if family.name in self._families:
-            raise ValueError(f"metric {family.name} exists")
-        self._families[family.name] = family
-        return family
-
-    def render(self) -> bytes:
-        """Prometheus' text format."""
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return generate_latest(registry)
-
-    def collect(self) -> Iterable[Any]:
-        """What `CollectorRegistry` calls."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-        for family in self._families.values():
-            name = f"{_NAME}_{family.name}"
-            if family.kind == "histogram":
-                histograms = HistogramMetricFamily(name, family.documentation, labels=family.label_names)
-                for values, child in family.children.items():
-                    histograms.add_metric(values, _cumulative(child), child.total)
-                yield histograms
-                continue
-            kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-            numbers = kind(name, family.documentation, labels=family.label_names)
-            for values, child in family.children.items():
-                numbers.add_metric(values, child.value)
-            yield numbers
-        for name, documentation, kind_name, labels, read in self._observed:
-            kind = CounterMetricFamily if kind_name == "counter" else GaugeMetricFamily
-            numbers = kind(f"{_NAME}_{name}", documentation, labels=labels)
-            for values, number in read():
-                numbers.add_metric(values, number)
-            yield numbers
-
-
-def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
-    buckets: list[tuple[str, float]] = []
-    count = 0
-    for bound, number in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        count += number
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), count))
-    return buckets
-
-
 # --- health -------------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +114,7 @@ class HealthServer:
         try:
             async with asyncio.timeout(10):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, body = self._answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
+                status, body = await self._answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
                     f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
@@ -291,7 +125,7 @@ class HealthServer:
         finally:
             writer.close()
 
-    def _answer(self, request_line: str) -> tuple[str, bytes]:
+    async def _answer(self, request_line: str) -> tuple[str, bytes]:
         method, _, rest = request_line.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         if method != "GET":
@@ -302,5 +136,5 @@ class HealthServer:
             waits_for = self._ready() or (self._in_sync() if path == "/syncz" else "")
             return ("503 Service Unavailable", waits_for.encode() + b"\n") if waits_for else ("200 OK", b"ok\n")
         if path == "/metrics":
-            return "200 OK", self._metrics.render()
+            return "200 OK", await self._metrics.render_gently()
         return "404 Not Found", b"/healthz, /readyz, /syncz, /metrics\n"

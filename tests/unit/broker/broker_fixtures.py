@@ -15,7 +15,7 @@ from hapax.broker.fetcher import Fetchers, Surroundings
 from hapax.broker.replica import Replica, Shared, open_replica
 from hapax.broker.storage import StorageGuard
 from hapax.broker.throttle import Throttle
-from hapax.codec.batch import iterate_batches
+from hapax.codec.batch import iterate_batches, read_header
 from hapax.codec.records import encode_records
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
@@ -142,15 +142,18 @@ class Harness:
         self.storage = StorageGuard(self.disk)
         self.committer = Committer(self.disk, self.fatal.append)
         self.shared = Shared(
-            self.disk, self.clock, self.committer, self.storage, ShardEpochs(), self._ask, self._fenced
+            self.disk, self.clock, self.committer, self.storage, ShardEpochs(), self._ask, self._refused
         )
         self.replica: Replica
 
     def _ask(self, replica: Replica, question: Question) -> None:
         self.questions.append(question)
 
-    def _fenced(self, replica: Replica, header: BatchHeader, call: object) -> None:
-        self.fenced.append(header)
+    def _refused(
+        self, replica: Replica, batch: memoryview | bytearray, refusal: Refusal, call: object
+    ) -> None:
+        if refusal.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            self.fenced.append(read_header(batch))
 
     async def open(self, *, clean: bool = False, internal: bool = False) -> Replica:
         """Makes the partition, or opens it again as after a crash or (`clean`) a clean stop."""

@@ -17,11 +17,12 @@ from hapax.core.types import RegistrationEpoch, ShardEpoch, TopicPartition
 from hapax.kafka.internal_writes import proof
 from hapax.kafka.list_offsets import EARLIEST, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from hapax.kafka.produce import PartitionRecords, ProduceCall, ProduceRequest
-from hapax.kafka.table import CloseConnection
+from hapax.kafka.table import Api, CloseConnection
 from hapax.kafka.write_txn_markers import WritableMarker
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.disk import RealDisk
+from hapax.runtime.metrics import Counter
 from hapax.runtime.ports import RpcError
 from unit.broker.broker_fixtures import TOPIC_ID, Harness, batch
 
@@ -71,6 +72,7 @@ class Context:
     def __init__(self, api_version: int = 9, serial: int = 3) -> None:
         self.api_version = api_version
         self.connection = SimpleNamespace(peer="test", serial=serial)
+        self.api = Api(0, "Produce", 0, 13, 0, 9)
         self.answers: list[Any] = []
         self.failures: list[BaseException] = []
 
@@ -89,7 +91,7 @@ def call(
     request = ProduceRequest(
         transactional_id, acks, 1000, [PartitionRecords(topic, index, 0, len(body))], internal)
     made = ProduceCall(Context(version, serial), request)  # type: ignore[arg-type]
-    ProduceService(partitions, telemetry.Metrics()).produce(made, body)
+    ProduceService(partitions, telemetry.Metrics(), Counter()).produce(made, body)
     return made
 
 
@@ -143,7 +145,7 @@ async def test_unknown_partitions_and_missing_records(partitions: Any) -> None:
     assert error(call(partitions, batch(), topic=bytes(16), version=13)) == ErrorCode.UNKNOWN_TOPIC_ID
     request = ProduceRequest(None, -1, 1000, [PartitionRecords("t", 0, -1, -1)], None)
     made = ProduceCall(Context(), request)  # type: ignore[arg-type]
-    ProduceService(partitions, telemetry.Metrics()).produce(made, memoryview(b""))
+    ProduceService(partitions, telemetry.Metrics(), Counter()).produce(made, memoryview(b""))
     assert error(made) == ErrorCode.INVALID_RECORD
 
 

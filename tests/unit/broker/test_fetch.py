@@ -17,7 +17,7 @@ from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.fetch import FetchPartition, FetchRequest
 from hapax.kafka.messages import FetchResponse
-from hapax.kafka.table import DEFERRED
+from hapax.kafka.table import DEFERRED, Api
 from hapax.runtime import telemetry
 from hapax.runtime.log.segment import LogRange
 from unit.broker.broker_fixtures import Harness, batch
@@ -32,6 +32,7 @@ class Context:
     connection = SimpleNamespace(peer="test", serial=1)
 
     def __init__(self) -> None:
+        self.api = Api(1, "Fetch", 0, 18, 0, 12)
         self.closed = False
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hapax.coordinator.counters import Counters
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.log_writer import Unit
+from hapax.coordinator.metrics import Counters
 from hapax.coordinator.shard import SupersededConnection
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import CommitRequest, GroupShard, OffsetsMarker

@@ -10,8 +10,8 @@ import pytest
 from hapax.codec.batch import check_batch, read_header
 from hapax.codec.control import decode_control
 from hapax.codec.internal_records import decode_batch
-from hapax.coordinator.counters import Counters
 from hapax.coordinator.log_writer import MAX_BATCH_BYTES, ShardLog, Unit
+from hapax.coordinator.metrics import Counters
 from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId

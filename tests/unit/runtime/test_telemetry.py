@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from hapax.runtime import telemetry
+from hapax.runtime.metrics import counter, gauge, histogram
 
 
 @pytest.fixture
@@ -36,33 +40,107 @@ def test_an_event_is_one_line_with_its_fields(stream: io.StringIO) -> None:
     assert " ERROR broker-7 recovery: failed partition=3 traceback=" in second
 
 
-def test_metrics_in_prometheus_text() -> None:
+async def test_metrics_in_prometheus_text() -> None:
     metrics = telemetry.Metrics()
-    requests = metrics.counters("requests", "Requests by API.", ["api"])
+    requests = metrics.counters(counter("hapax_requests_total", "Requests by API.", ["api"]))
     requests.labels("Produce").value += 2
     requests.labels("Fetch").add()
-    metrics.gauge("connections", "Open connections.").set(5)
-    latency = metrics.histogram("append_ms", "Append.", bounds=(1, 10))
+    metrics.gauge(gauge("hapax_connections", "Open connections.")).set(5)
+    latency = metrics.histogram(histogram("hapax_append_seconds", "Append.", bounds=(1, 10)))
     for value in (0.5, 1, 5, 50):
         latency.observe(value)
-    metrics.observe("topics", "Topics.", lambda: [(("internal",), 2)], labels=["kind"])
+    kinds = metrics.histograms(histogram("hapax_by_kind_seconds", "By kind.", ["kind"], bounds=(1,)))
+    kinds.labels("seen").observe(2)
+    kinds.labels("never seen")
+    metrics.observe(gauge("hapax_topics", "Topics.", ["kind"]), lambda: [(('a"\\\n',), 2)])
+    metrics.observe(gauge("hapax_odd", "Not a number."), lambda: float("nan"))
     text = metrics.render().decode()
-    assert 'hapax_requests_total{api="Produce"} 2.0' in text
-    assert "hapax_connections 5.0" in text
-    assert 'hapax_append_ms_bucket{le="1"} 2.0' in text
-    assert 'hapax_append_ms_bucket{le="10"} 3.0' in text
-    assert 'hapax_append_ms_bucket{le="+Inf"} 4.0' in text
-    assert "hapax_append_ms_sum 56.5" in text
-    assert 'hapax_topics{kind="internal"} 2.0' in text
+    assert text == (await metrics.render_gently()).decode()
+    for line in (
+        'hapax_requests_total{api="Produce"} 2', "hapax_connections 5", 'hapax_append_seconds_bucket{le="1.0"} 2',
+        'hapax_append_seconds_bucket{le="10.0"} 3', 'hapax_append_seconds_bucket{le="+Inf"} 4',
+        "hapax_append_seconds_sum 56.5", "hapax_append_seconds_count 4", r'hapax_topics{kind="a\"\\\n"} 2',
+        "hapax_odd NaN",
+    ):
+        assert line in text.splitlines()
+    assert "never seen" not in text
+    assert metrics.values()['hapax_requests_total{api="Fetch"}'] == 1
+
+
+def _samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text) for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def test_the_text_says_what_the_prometheus_library_would_say() -> None:
+    metrics = telemetry.Metrics()
+    metrics.counters(counter("hapax_a_total", "With \\ and\nlines.", ["api"])).labels('x"y\\z').add(3)
+    metrics.histogram(histogram("hapax_b_seconds", "B.")).observe(0.3)
+    metrics.observe(gauge("hapax_c", "C.", ["p"]), lambda: [((str(n),), n) for n in range(1000)])
+
+    def walk(samples: Sequence[list[telemetry.Sample]]) -> Iterator[None]:
+        samples[0].append(((), 1.5))
+        yield
+        samples[1].append(((), True))
+
+    metrics.sweep([gauge("hapax_d", "D."), gauge("hapax_e", "E.")], walk)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    ours, theirs = metrics.render().decode(), generate_latest(registry).decode()
+    assert len(_samples(ours)) == 1021
+    assert _samples(ours) == _samples(theirs)
+
+
+async def test_a_scrape_lets_the_loop_turn() -> None:
+    metrics = telemetry.Metrics()
+    turns, during = 0, []
+
+    def walk(samples: Sequence[list[telemetry.Sample]]) -> Iterator[None]:
+        for _ in range(20):
+            began = time.perf_counter()
+            while time.perf_counter() - began < 0.002:
+                pass
+            during.append(turns)
+            yield
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    metrics.sweep([gauge("hapax_slow", "Slow.")], walk)
+    turning = asyncio.ensure_future(turn())
+    await metrics.render_gently()
+    turning.cancel()
+    assert len(set(during)) >= 5
 
 
 def test_a_metric_has_one_owner() -> None:
     metrics = telemetry.Metrics()
-    metrics.counter("a", "A.")
+    a = gauge("hapax_a", "A.")
+    metrics.gauge(a)
     with pytest.raises(ValueError, match="exists"):
-        metrics.gauge("a", "A.")
+        metrics.observe(a, lambda: 1)
     with pytest.raises(ValueError, match="labels are"):
-        metrics.counters("b", "B.", ["api"]).labels()
+        metrics.counters(counter("hapax_b_total", "B.", ["api"])).labels()
+    with pytest.raises(ValueError, match="is a gauge"):
+        metrics.counter(a)
+
+
+@pytest.mark.parametrize(("name", "kind", "unit", "help"), [
+    ("requests_total", counter, "", "No prefix."),
+    ("hapax_requests", counter, "", "A counter that does not say so."),
+    ("hapax_requests_total", gauge, "", "A gauge that says that it counts."),
+    ("hapax_log_size", gauge, "bytes", "No unit in the name."),
+    ("hapax_a", gauge, "", "no sentence"),
+])
+def test_a_badly_named_metric_is_refused(name: str, kind: Callable[..., object], unit: str, help: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        kind(name, help, unit=unit)
 
 
 async def _request(port: int, request: bytes) -> tuple[int, bytes]:

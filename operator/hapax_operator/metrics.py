@@ -1,0 +1,11 @@
+"""What the operator tells; it hosts the controller, whose metrics it has too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hapax.runtime.metrics import counter, gauge
+
+LEADING: Final = gauge("hapax_operator_leading", "1 while this process reconciles the resources.")
+RECONCILES: Final = counter("hapax_operator_reconciles_total", "Looks at a topic or a producer.")
+FAILED: Final = counter("hapax_operator_reconcile_failures_total", "Looks that failed and are repeated.")

@@ -1,0 +1,37 @@
+"""The error codes in an answer, wherever its schema has them: at the top, by topic, by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+class _Shape(NamedTuple):
+    has_code: bool
+    arrays: tuple[str, ...]
+    """Fields whose elements have codes, themselves or deeper."""
+
+
+_shapes: dict[type, _Shape] = {}
+
+
+def errors_in(answer: Any) -> Iterator[int]:
+    """All but 0."""
+    shape = _shapes.get(type(answer))
+    if shape is None:
+        shape = _shapes[type(answer)] = _shape_of(type(answer))
+    if shape.has_code and answer.error_code:
+        yield answer.error_code
+    for name in shape.arrays:
+        for element in getattr(answer, name) or ():
+            yield from errors_in(element)
+
+
+def _shape_of(message: Any) -> _Shape:
+    struct = getattr(message, "_struct", None)
+    if struct is None:
+        return _Shape(False, ())
+    arrays = tuple(
+        field.name for field in struct.fields.values()
+        if field.is_struct_array() and any(_shape_of(field.data_class)))
+    return _Shape("error_code" in struct.fields, arrays)

@@ -1,0 +1,36 @@
+"""What every node that speaks the Kafka protocol tells: brokers and coordinators; and what all services tell."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hapax.runtime.metrics import counter, gauge, histogram
+
+REQUESTS: Final = counter(
+    "hapax_requests_total", "Kafka requests.", ["api"],
+    kafka="kafka.network:type=RequestMetrics,name=RequestsPerSec,request=*")
+REQUEST_SECONDS: Final = histogram(
+    "hapax_request_seconds",
+    "From a request's arrival to its answer's departure: waiting for replicas, or for data, included.", ["api"],
+    kafka="kafka.network:type=RequestMetrics,name=TotalTimeMs,request=*")
+REQUEST_ERRORS: Final = counter(
+    "hapax_request_errors_total", "Error codes in answers, one for each partition or other item that was refused.",
+    ["api", "code"], kafka="kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=*,error=*")
+REQUESTS_REFUSED: Final = counter(
+    "hapax_requests_refused_total", "Requests that ended their connection.")
+CONNECTIONS: Final = gauge(
+    "hapax_connections", "Open client connections.",
+    kafka="kafka.server:type=socket-server-metrics,name=connection-count")
+REQUEST_BYTES_IN_FLIGHT: Final = gauge(
+    "hapax_request_bytes_in_flight", "Bytes of requests without an answer.", unit="bytes")
+
+EVENTS: Final = counter("hapax_events_total", "Events recorded in `__hapax_events`.", ["kind"])
+EVENTS_DROPPED: Final = counter(
+    "hapax_events_dropped_total", "Events that were given up because the topic could not be written for long.")
+FENCINGS: Final = counter(
+    "hapax_fencings_total",
+    "Fencings: of producers by a newer initialisation (`initialized`), by their transaction's time limit (`timed_out`) "
+    "or by a newer commit token (`newer_token`), counted where they are decided; writes refused because the producer's "
+    "epoch was raised (`stale_epoch`), because their connection is superseded (`older_connection`) or their shard has "
+    "a newer owner (`stale_shard`); shards that another node took from this one (`shard_taken`); leases taken over "
+    "(`lease_taken`); registrations of dead nodes that were revoked (`registration_revoked`).", ["cause"])

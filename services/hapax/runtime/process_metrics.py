@@ -1,0 +1,49 @@
+"""What every process tells about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from hapax.runtime.metrics import Metrics, counter, gauge
+
+BUILD: Final = gauge(
+    "hapax_build_info", "Always 1: the release of this process.", ["version"], kafka="kafka.server:type=app-info")
+RESIDENT_BYTES: Final = gauge("hapax_process_resident_bytes", "Memory in use.", unit="bytes")
+OPEN_FILES: Final = gauge(
+    "hapax_process_open_files", "File handles.",
+    kafka="java.lang:type=OperatingSystem,name=OpenFileDescriptorCount")
+FILES_MAX: Final = gauge(
+    "hapax_process_open_files_max", "File handles that it may have.",
+    kafka="java.lang:type=OperatingSystem,name=MaxFileDescriptorCount")
+TASKS: Final = gauge("hapax_process_tasks", "Tasks of the event loop.")
+CPU_SECONDS: Final = counter(
+    "hapax_process_cpu_seconds_total", "Processor time, of the system's calls too.", unit="seconds",
+    kafka="java.lang:type=OperatingSystem,name=ProcessCpuTime")
+
+
+def observe_process(metrics: Metrics) -> None:
+    """Linux tells the memory and the handles; elsewhere they are absent."""
+    metrics.observe(BUILD, lambda: [((_release(),), 1)])
+    metrics.observe(TASKS, lambda: len(asyncio.all_tasks()))
+    metrics.observe(CPU_SECONDS, lambda: sum(os.times()[:2]))
+    metrics.observe(FILES_MAX, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    if os.path.exists("/proc/self/statm"):
+        page = resource.getpagesize()
+        metrics.observe(RESIDENT_BYTES, lambda: _resident_pages() * page)
+        metrics.observe(OPEN_FILES, lambda: len(os.listdir("/proc/self/fd")))
+
+
+def _resident_pages() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1])
+
+
+def _release() -> str:
+    try:
+        return version("hapaxlog")
+    except PackageNotFoundError:  # run from a folder of sources
+        return "unknown"
