@@ -64,11 +64,23 @@ def observe_broker(
 def _sweep(partitions: PartitionSet, most: int, samples: Sequence[list[Sample]]) -> Iterator[None]:
     """One walk over all partitions, and a rest after each: `most` of them have samples of their own."""
     starts, ends, watermarks, lags, sizes, members = samples[: len(OF_PARTITIONS)]
-    totals = [0] * (len(OF_ALL) - 1)
+    led = copied = refusing = under_replicated = below_min = total_bytes = producers = opened = damaged = unseen = 0
     for number, replica in enumerate(list(partitions.replicas.values())):
         machine, log, replication = replica.machine, replica.log, replica.replication
         size = log.size()
         in_sync = 1 if replication is None else len(replication.isr)
+        if replica.serving:
+            led += 1
+            below_min += replica.too_few_in_sync
+        if replication is not None and in_sync < len(replication.replicas):
+            under_replicated += 1
+        copied += replica.copies is not None
+        refusing += replica.storage_error != ""
+        total_bytes += size
+        producers += machine.producers.count
+        opened += machine.open_transaction_count
+        damaged += len(log.damages)
+        unseen += sum(map(unchecked, log.segments))
         if number < most:
             labels = replica.topic, str(replica.index)
             watermark = machine.high_watermark
@@ -79,14 +91,10 @@ def _sweep(partitions: PartitionSet, most: int, samples: Sequence[list[Sample]])
             sizes.append((labels, size))
             if replica.serving:
                 members.append((labels, in_sync))
-        totals = [total + more for total, more in zip(totals, (
-            replica.serving, replica.copies is not None, bool(replica.storage_error),
-            replication is not None and in_sync < len(replication.replicas),
-            replica.serving and replica.too_few_in_sync, size, machine.producers.count,
-            machine.open_transaction_count, len(log.damages), sum(map(unchecked, log.segments)),
-        ), strict=True)]
         yield
-    totals.append(max(0, len(partitions.replicas) - most))
+    totals = (
+        led, copied, refusing, under_replicated, below_min, total_bytes, producers, opened, damaged, unseen,
+        max(0, len(partitions.replicas) - most))
     for found, total in zip(samples[len(OF_PARTITIONS) :], totals, strict=True):
         found.append(((), total))
 

@@ -25,6 +25,7 @@ _SLICE_S: Final = 0.004
 """A scrape holds the loop up for so long at a time, and then for one step more."""
 _LINES: Final = 200
 """Lines of one step."""
+_TEXTS_KEPT: Final = 20_000
 
 
 # --- declared -----------------------------------------------------------------------------------------------------
@@ -153,6 +154,8 @@ class Metrics:
         self._observed: dict[str, tuple[Metric, Callable[[], Iterable[Sample]]]] = {}
         self._swept: list[tuple[tuple[Metric, ...], Sweep]] = []
         self._names: set[str] = set()
+        self._texts: dict[tuple[str, ...], dict[tuple[str, ...], str]] = {}
+        """Label names -> their values -> the text of both: six metrics of a partition share it, scrape for scrape."""
 
     # --- what there is --------------------------------------------------------------------------------------------
 
@@ -236,7 +239,10 @@ class Metrics:
             if samples is None:
                 yield b""
             else:
-                yield from _lines(metric, samples)
+                texts = self._texts.setdefault(metric.labels, {})
+                if len(texts) > _TEXTS_KEPT:
+                    texts.clear()
+                yield from _lines(metric, samples, texts)
         for family in list(self._families.values()):
             if family.metric.kind == "histogram":
                 yield _buckets(family)
@@ -283,11 +289,16 @@ def _head(metric: Metric) -> str:
     return f"# HELP {metric.name} {text}\n# TYPE {metric.name} {metric.kind}\n"
 
 
-def _lines(metric: Metric, samples: Iterable[Sample]) -> Iterator[bytes]:
+def _lines(
+    metric: Metric, samples: Iterable[Sample], texts: dict[tuple[str, ...], str]
+) -> Iterator[bytes]:
     name, labels = metric.name, metric.labels
     lines = [_head(metric)]
     for values, number in samples:
-        lines.append(f"{name}{_label_text(labels, values)} {_number(number)}\n")
+        text = texts.get(values)
+        if text is None:
+            text = texts[values] = _label_text(labels, values)
+        lines.append(f"{name}{text} {number if type(number) is int else _number(number)}\n")
         if len(lines) >= _LINES:
             yield "".join(lines).encode()
             lines.clear()
