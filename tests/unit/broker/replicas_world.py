@@ -17,6 +17,7 @@ from hapax.broker.service import BrokerService
 from hapax.broker.waiters import Settled
 from hapax.codec.metadata import ClusterRecord, Keys, NodeRecord, PartitionRecord, PidCounterRecord, TopicRecord
 from hapax.codec.snapshot import encode_replicated_state
+from hapax.core.failover import mark_unclean, settle
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicIdPartition
 from hapax.kafka.produce import PartitionResult
 from hapax.runtime.clock import SystemClock
@@ -127,6 +128,15 @@ class World:
             leader_registration=self.registration(leader), isr=members,
             isr_registrations=tuple(self.registration(node) for node in members),
         )
+
+    def elect_uncleanly(self, asked: int, now_ms: int) -> None:
+        """As the controller does it where no member is alive: whoever is there leads, and the record says so.
+        `asked` has the image that is gone by."""
+        brokers, before = self.brokers[asked].view.live_brokers(), self.record
+        after = mark_unclean(before, settle(before, brokers, unclean=True), now_ms)
+        self.change(**{name: getattr(after, name) for name in (
+            "leader", "leader_epoch", "leader_registration", "isr", "isr_registrations", "unclean_epoch",
+            "unclean_ms")})
 
     def unregister(self, node: int) -> None:
         self.model.txn([], [Delete(KEYS.node(NodeId(node)))])

@@ -399,6 +399,28 @@ async def test_what_an_unclean_election_took_back_is_said_by_offset(
     assert (record.fields["from_offset"], record.fields["to_offset"]) == (3, 7)  # type: ignore[attr-defined]
 
 
+async def test_the_producer_of_records_that_an_unclean_election_took_back_is_refused_with_a_line_that_says_so(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await led(await make(0, 1))
+    producer = {"producer_id": 7, "epoch": 0}
+    await world.produced(0, batch(3, sequence=0, **producer))
+    await world.stop(1)
+    await world.until(lambda: world.record.isr == (0,))
+    await world.produced(0, batch(4, sequence=3, **producer))
+    await world.stop(0)
+    await world.start(1)
+    world.elect_uncleanly(1, 1_767_225_600_000)
+    await world.until(lambda: world.leads(1))
+    assert (await world.produced(1, batch(1, sequence=7, **producer))).error == (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    (line,) = [record for record in caplog.records if record.getMessage() == "refused a batch out of order"]
+    fields = line.fields  # type: ignore[attr-defined]
+    assert fields["reason"] == "producer 7, epoch 0: sequence 7, expected 3"
+    assert fields["unclean_election_epoch"] == world.record.leader_epoch == fields["leader_epoch"]
+    assert fields["unclean_election_at"] == "2026-01-01T00:00:00Z"
+
+
 async def test_a_write_waits_for_replicas_no_longer_than_its_client_wants(make: Make) -> None:
     waiters = Waiters()
     answers: list[int] = []

@@ -364,11 +364,14 @@ def test_a_partition_without_a_live_member_waits_or_is_saved_uncleanly(allowed: 
         if allowed:
             await view.wait_for(lambda v: records(v)[0].leader == second, 60)
             assert records(view)[0].isr == (second,)
+            assert records(view)[0].unclean_epoch == records(view)[0].leader_epoch
+            assert records(view)[0].unclean_ms >= 0
         else:
             await asyncio.sleep(30)
             assert (records(view)[0].leader, records(view)[0].isr) == (-1, (first,))
             await world.broker(first, listens=True)
             await view.wait_for(lambda v: records(v)[0].leader == first, 60)
+            assert records(view)[0].unclean_ms == -1
 
     run(scenario)
 
