@@ -82,7 +82,8 @@ def _up_with_nodes(binaries: Path, nodes: int) -> int:
     _remember({_KEEPER: keeper.pid, _INIT: init})
     print(f"export KUBECONFIG={_FOLDER / 'admin.kubeconfig'}\nexport PATH={binaries}:$PATH")
     print("# images on every node: " + ", ".join(images))
-    print(f"# with the cluster's names and addresses: {sys.executable} -m hapax_kube enter COMMAND")
+    print(f"# with the cluster's names and addresses: PYTHONPATH={ROOT / 'tests'} {sys.executable} -m hapax_kube enter "
+          "COMMAND")
     return 0
 
 

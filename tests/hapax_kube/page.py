@@ -12,6 +12,7 @@ from hapax_kube.binaries import ROOT
 from hapax_kube.tools import Tools
 
 _LONGEST_S: Final = 900
+_TRACED: Final = "PS4='+ $EPOCHREALTIME '; set -x\n"
 
 
 def commands(page: str, heading: str) -> str:
@@ -36,10 +37,17 @@ class Page:
             (folder / name).symlink_to(ROOT / name)
 
     def follow(self, heading: str, **variables: str) -> str:
-        """What the commands said. Raises AssertionError with it where one of them fails."""
+        """What the commands said, each after a line `+ MOMENT COMMAND` (seconds since 1970). Raises AssertionError with
+        all of it where one of them fails."""
         done = subprocess.run(
-            ["bash", "-euxo", "pipefail", "-c", commands(self._text, heading)], cwd=self._folder,
+            ["bash", "-euo", "pipefail", "-c", _TRACED + commands(self._text, heading)], cwd=self._folder,
             env={**self._environment, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, check=False, timeout=_LONGEST_S)
         assert done.returncode == 0, f"{heading}: exit code {done.returncode}\n{done.stdout[-6000:]}"
         return done.stdout
+
+
+def seconds_until(said: str, command: str) -> float:
+    """From the first command that was followed to the one that begins so."""
+    began = [(float(at), words) for at, words in re.findall(r"^\+ ([0-9.]+) (.*)$", said, re.MULTILINE)]
+    return next(at for at, words in began if words.startswith(command)) - began[0][0]
