@@ -185,3 +185,37 @@ def test_what_lies_on_disk_is_dumped(hapax: Hapax, topic: str, cluster: LocalClu
     logs = [path for path in Path(folder).glob("__transaction_state-*/*.log") if path.stat().st_size]
     entries = as_lines(invoke("dump", "--json", *map(str, logs)))
     assert f"{topic}-id" in {each.get("key") for each in entries}
+
+
+def test_a_topic_is_configured_and_looked_at(hapax: Hapax, topic: str) -> None:
+    hapax("topic", "configure", topic, "--set", "segment.bytes=1048576", "--reset", "retention.ms")
+    assert "INVALID_CONFIG" in hapax("topic", "configure", topic, "--set", "retention.msec=1", ok=False).stderr
+    hapax("produce", topic, "--partition", "0", given="a\nb\n")
+    assert [each["offset"] for each in as_json(hapax("topic", "offsets", topic, "--json"))] == [2, 0]
+    assert [each["offset"] for each in as_json(hapax("topic", "offsets", topic, "--at", "earliest", "--json"))] == [0, 0]
+    assert hapax("topic", "offsets", topic, "--at", "noon", ok=False).exit_code == 2
+    look = as_json(hapax("topic", "look", topic, "0", "--json"))
+    assert [each["value"]["text"] for each in look["records"]] == ["a", "b"]
+    assert "base_offset" in hapax("topic", "look", topic, "0", "--offset", "1").stdout
+
+
+def test_a_group_is_listed_put_elsewhere_and_forgotten(hapax: Hapax, topic: str) -> None:
+    hapax("produce", topic, "--partition", "0", given="a\nb\nc\n")
+    planned = as_json(hapax("group", "reset", topic, "--topic", topic, "--earliest", "--json"))
+    assert planned[0] == {"partition": f"{topic}-0", "before": -1, "after": 0}
+    assert hapax("group", "offsets", topic, ok=False).exit_code == 4, "a plan only"
+    hapax("group", "reset", topic, "--topic", topic, "--offset", "1", "--execute")
+    lag = as_json(hapax("group", "lag", topic, "--json"))
+    assert [(each["lag"], each["readable"]) for each in lag] == [(2, 2), (0, 0)]
+    assert topic in [each["group"] for each in as_json(hapax("group", "list", "--json"))]
+    assert hapax("group", "reset", topic, "--topic", topic, ok=False).exit_code == 2
+    assert "2 offsets" in hapax("group", "delete", topic).stdout
+    assert hapax("group", "delete", topic, ok=False).exit_code == 4
+
+
+def test_the_cluster_says_how_it_is(hapax: Hapax) -> None:
+    assert as_json(hapax("cluster", "health", "--json"))["status"] == "ok"
+    assert [each["node_id"] for each in as_json(hapax("cluster", "nodes", "--json"))] == [0, 100]
+    assert len(as_json(hapax("cluster", "shards", "--json"))) == 100
+    assert as_json(hapax("cluster", "version", "--json"))[0]["transaction_version"] == 2
+    assert as_json(hapax("txn", "hanging", "--json")) == []

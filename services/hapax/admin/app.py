@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from hapax.admin import cluster, events, groups, messages, producers, reassignments, topics, transactions
 from hapax.admin.answers import PROBLEMS, ProblemDetails, known_parameters
@@ -85,16 +86,25 @@ async def _invalid_request(_: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
     match error.status_code:
         case 404:
             return _answer(Problem(404, f"There is nothing at {request.url.path[:200]}."))
         case 405:
-            return _answer(Problem(405, f"{request.method[:20]} does nothing here.", headers=headers))
+            allowed = ", ".join(_methods(request))
+            return _answer(Problem(405, f"Here there is {allowed} only.", headers={"Allow": allowed}))
         case 400 | 413 | 415 as status:
             return _answer(Problem(status, str(error.detail)[:200] + "."))
         case _:
             return _answer(Problem(500, str(error.detail)[:200]))
+
+
+def _methods(request: Request) -> list[str]:
+    """Of all routes that have this path; the framework knows those of the first one."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.path_regex.match(request.scope["path"]):
+            found |= route.methods or set()
+    return sorted(found)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from hapax.admin.context import Context
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
 from hapax.client.errors import HapaxError
+from hapax.client.health import Counts, health_checks, worst
 from hapax.codec.metadata import Role, ShardKind
 from hapax.core.failover import FIT, SILENT
 from hapax.core.types import NodeId
@@ -103,9 +104,8 @@ def routes(context: Context) -> APIRouter:
     @router.get("/health", response_model=Health)
     async def health() -> Response:
         """Whether the cluster can do what it is for, check by check. `down`: somebody cannot read or write now."""
-        checks = health_checks(view)
-        worst = max((each["status"] for each in checks), key=("ok", "degraded", "down").index)
-        return answer({"status": worst, "checks": checks})
+        checks = health_checks(counts(view))
+        return answer({"status": worst(checks), "checks": [each._asdict() for each in checks]})
 
     @router.get("/nodes", response_model=NodePage)
     async def nodes(limit: Limit = 100, cursor: Cursor = None, role: Role | None = None) -> Response:
@@ -152,9 +152,8 @@ def routes(context: Context) -> APIRouter:
     return router
 
 
-def health_checks(view: ClusterView) -> list[dict[str, str]]:
+def counts(view: ClusterView) -> Counts:
     controller = view.controller
-    brokers, coordinators = view.nodes("broker"), view.nodes("coordinator")
     leaderless = short = below = 0
     for topic in view.topics():
         least = int(topic.config.get("min.insync.replicas", "1"))
@@ -164,26 +163,12 @@ def health_checks(view: ClusterView) -> list[dict[str, str]]:
             if partition is not None:
                 short += bool(set(partition.record.replicas) - set(partition.record.isr))
                 below += len(partition.record.isr) < least
-    ownerless = sum(view.shard_owner(kind, shard) is None for kind in _KINDS for shard in view.shards(kind))
-    unfit = [str(node.node_id) for node in brokers if view.rank(node) != FIT]
-    silent = [str(node.node_id) for node in view.nodes() if view.rank(node) == SILENT]
-    return [
-        _check("controller", "degraded" if controller is None else "ok",
-               "none acts: nothing fails over" if controller is None else f"{controller.record.node_id} acts"),
-        _check("brokers", "ok" if brokers and not unfit else "degraded" if brokers else "down",
-               f"{len(brokers)} alive" + (f"; not fit: {', '.join(unfit)}" if unfit else "")),
-        _check("coordinators", "ok" if coordinators else "down", f"{len(coordinators)} alive"),
-        _check("allocators", "ok" if view.nodes("pid") else "degraded", f"{len(view.nodes('pid'))} alive"),
-        _check("silent nodes", "degraded" if silent else "ok", ", ".join(silent) or "none"),
-        _check("leaders", "down" if leaderless else "ok", f"{leaderless} partitions have no leader"),
-        _check("replicas", "degraded" if short else "ok", f"{short} partitions have replicas that are not in sync"),
-        _check("min.insync.replicas", "down" if below else "ok", f"{below} partitions take no acks=all writes"),
-        _check("shards", "down" if ownerless else "ok", f"{ownerless} shards of coordinators have no owner"),
-    ]
-
-
-def _check(name: str, status: str, detail: str) -> dict[str, str]:
-    return {"name": name, "status": status, "detail": detail}
+    brokers = view.nodes("broker")
+    return Counts(
+        None if controller is None else str(controller.record.node_id), len(brokers),
+        [node.node_id for node in brokers if view.rank(node) != FIT], len(view.nodes("coordinator")),
+        len(view.nodes("pid")), [node.node_id for node in view.nodes() if view.rank(node) == SILENT], leaderless, short,
+        below, sum(view.shard_owner(kind, shard) is None for kind in _KINDS for shard in view.shards(kind)))
 
 
 def _held(view: ClusterView) -> dict[NodeId, list[int]]:

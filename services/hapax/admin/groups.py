@@ -102,7 +102,7 @@ class Target(Asked):
 class Reset(Asked):
     to: Target
     topics: list[str] = Field([], max_length=1000, description="All partitions of these.")
-    partitions: list[PartitionName] = Field([], max_length=10_000)
+    partitions: list[PartitionName] = Field([], max_length=500)
     dry_run: bool = Field(True, description="Show what would become, and leave it as it is.")
 
     @model_validator(mode="after")

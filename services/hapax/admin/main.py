@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from hapax.runtime.process import run
 
 
 def main(argv: Sequence[str]) -> int:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a descriptor
     return run(argv, "admin", start, keeps_data=False)
 
 

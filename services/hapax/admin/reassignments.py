@@ -57,7 +57,7 @@ class Drain(Asked):
 class Plan(Asked):
     """Exactly one of `partitions`, `spread`, `factor` and `drain`."""
 
-    partitions: list[Exactly] | None = Field(None, min_length=1, max_length=10_000)
+    partitions: list[Exactly] | None = Field(None, min_length=1, max_length=500)
     spread: Spread | None = Field(None, description="Evenly over brokers.")
     factor: Factor | None = Field(None, description="Another number of replicas.")
     drain: Drain | None = Field(None, description="Everything off a broker, which gets nothing new from then on.")

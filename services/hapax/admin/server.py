@@ -33,6 +33,7 @@ log = telemetry.logger("http")
 
 _HEAD_MAX_BYTES: Final = 16 << 10
 _LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 16 << 20
 _SHUTDOWN_S: Final = 5
 
 
@@ -80,6 +81,7 @@ class Connection(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.lingers = False
+        self._thrown_away = 0
         self._deadline: asyncio.TimerHandle | None = None
 
     # --- the transport calls
@@ -95,6 +97,9 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.lingers:
+            self._thrown_away += len(data)
+            if self._thrown_away > _LINGER_BYTES:
+                self.abort()
             return
         if self._deadline is None and self._idle():
             self._await_head()

@@ -10,8 +10,10 @@ import typer
 
 GROUPS: Final = {
     "local": "A cluster on this machine, each service a process of its own.",
-    "topic": "Create, list, describe, extend and delete topics.",
-    "txn": "Transactions: list, describe, abort a hanging one.",
+    "cluster": "Nodes, shards, health, versions.",
+    "topic": "Create, list, describe, configure, extend and delete topics; offsets by time, a look at records.",
+    "group": "Groups: offsets, lag, reset, delete.",
+    "txn": "Transactions: list, describe, abort, find hanging ones.",
     "producers": "Producers and their progress, per partition.",
     "lease": "Leases of producer ids: take, renew, release, progress.",
     "replicas": "Replicas: list, change their number, elect leaders.",

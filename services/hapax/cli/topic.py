@@ -13,11 +13,13 @@ from hapax.cli.administration import (
     Bootstrap,
     administer,
     assignments,
-    client_options,
+    find_partitions,
     find_topic,
 )
-from hapax.client import Admin, Consumer, NewTopic, TopicInfo
-from hapax.core.types import TopicPartition
+from hapax.client import Admin, NewTopic, TopicInfo
+from hapax.client.offsets import EARLIEST, LATEST
+from hapax.client.preview import Bounds, preview
+from hapax.core.types import PartitionIndex, TopicPartition
 
 app = typer.Typer(help="Create, list, describe, extend and delete topics.", no_args_is_help=True)
 
@@ -66,7 +68,8 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
 
     async def work(admin: Admin) -> dict[str, Any]:
         topic = await find_topic(admin, name)
-        first, stable, high = await _offsets(bootstrap, topic)
+        partitions = {each.partition: TopicPartition(name, PartitionIndex(each.partition)) for each in topic.partitions}
+        offsets = await admin.partition_offsets(partitions.values())
         return _summary(topic) | {
             "partitions": [
                 {
@@ -75,9 +78,7 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
                     "leader_epoch": each.leader_epoch,
                     "replicas": list(each.replicas),
                     "isr": list(each.isr),
-                    "first": first[each.partition],
-                    "last_stable": stable[each.partition],
-                    "high_watermark": high[each.partition],
+                    **offsets[partitions[each.partition]]._asdict(),
                 }
                 for each in topic.partitions
             ]
@@ -108,24 +109,84 @@ def extend(
     administer(bootstrap, lambda admin: admin.create_partitions({name: partitions}))
 
 
+@app.command()
+def configure(
+    name: Name,
+    config: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Such as retention.ms=1000; repeatable.")
+    ] = None,
+    reset: Annotated[
+        list[str] | None, typer.Option("--reset", metavar="NAME", help="Back to the cluster's default; repeatable.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Set and reset some of a topic's configuration; the rest stays."""
+    chosen = assignments(config)
+    administer(bootstrap, lambda admin: admin.change_topic(name, set_configs=chosen, reset_configs=reset or ()))
+
+
+@app.command()
+def offsets(
+    name: Name,
+    at: Annotated[str, typer.Option(help="earliest, latest, or a time in ms since 1970.")] = "latest",
+    isolation_level: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_uncommitted",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show of each partition the first or last offset, or that of the first record at or after a time."""
+    if at not in ("earliest", "latest") and not at.isdigit():
+        output.fail(f"{at!r} is not earliest, latest or a time in ms", output.USAGE)
+    time = EARLIEST if at == "earliest" else LATEST if at == "latest" else int(at)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        partitions = await find_partitions(admin, name, None)
+        found = await admin.list_offsets(
+            dict.fromkeys(partitions, time), committed=isolation_level == "read_committed")
+        return [
+            {"partition": each.partition, "offset": offset, "timestamp_ms": timestamp}
+            for each, (offset, timestamp) in sorted(found.items())]
+
+    output.print_records(as_json, name, administer(bootstrap, work), ("partition", "offset", "timestamp_ms"))
+
+
+@app.command()
+def look(
+    name: Name,
+    partition: Annotated[int, typer.Argument(min=0)],
+    offset: Annotated[int | None, typer.Option(help="Begin here; default: where the log begins.", min=0)] = None,
+    limit: Annotated[int, typer.Option("--max", help="Records at most.", min=1, max=1000)] = 20,
+    isolation_level: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """A look at a partition's batches and records, whatever is in them; damaged batches are named."""
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        (where,) = await find_partitions(admin, name, [partition])
+        begin = (await admin.partition_offsets([where]))[where].first if offset is None else offset
+        return await preview(
+            admin, where, begin, committed=isolation_level == "read_committed", bounds=Bounds(records=limit))
+
+    found = administer(bootstrap, work)
+    if as_json:
+        output.print_json(found)
+        return
+    columns = ("base_offset", "last_offset", "kind", "compression", "producer_id", "hidden", "error", "control")
+    output.print_records(False, "batches", found["batches"], columns)
+    rows = [
+        {name: _shown(each[name]) if name in ("key", "value") else each[name] for name in _RECORD}
+        for each in found["records"]]
+    output.print_records(False, "records", rows, _RECORD)
+
+
+_RECORD = ("offset", "timestamp_ms", "key", "value")
+
+
+def _shown(data: dict[str, Any] | None) -> str | None:
+    if data is None:
+        return None
+    return data["text"] if data["text"] is not None else f"base64:{data['base64']}"
+
+
 def _summary(topic: TopicInfo) -> dict[str, Any]:
     return {"topic": topic.name, "topic_id": topic.topic_id, "partitions": len(topic.partitions)}
-
-
-async def _offsets(bootstrap: str, topic: TopicInfo) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """By partition: first offset, last stable offset, high watermark."""
-    partitions = [(topic.name, each.partition) for each in topic.partitions]
-
-    def by_index(offsets: dict[TopicPartition, int]) -> dict[int, int]:
-        return {partition.partition: offset for partition, offset in offsets.items()}
-
-    options = client_options(bootstrap)
-    async with (
-        Consumer(options | {"isolation.level": "read_committed"}) as committed,
-        Consumer(options | {"isolation.level": "read_uncommitted"}) as uncommitted,
-    ):
-        return (
-            by_index(await uncommitted.beginning_offsets(partitions)),
-            by_index(await committed.end_offsets(partitions)),
-            by_index(await uncommitted.end_offsets(partitions)),
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,8 @@ from hapax.cli.administration import (
     find_partitions,
     partition_name,
 )
-from hapax.client import Admin, Producer, TransactionInfo
+from hapax.client import Admin, TransactionInfo
+from hapax.runtime.clock import SystemClock
 
 app = typer.Typer(help="Transactions: list, describe, abort a hanging one.", no_args_is_help=True)
 
@@ -25,11 +27,13 @@ TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 @app.command("list")
 def list_transactions(
     state: Annotated[list[str] | None, typer.Option(help="Ongoing, PrepareCommit, ...; repeatable.")] = None,
+    producer_id: Annotated[list[int] | None, typer.Option(help="Repeatable.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """List the transactional ids that the coordinators know."""
-    found = administer(bootstrap, lambda admin: admin.list_transactions(states=state or ()))
+    found = administer(
+        bootstrap, lambda admin: admin.list_transactions(states=state or (), producer_ids=producer_id or ()))
     columns = ("transactional_id", "producer_id", "state")
     output.print_records(as_json, "", [{name: getattr(each, name) for name in columns} for each in found], columns)
 
@@ -44,11 +48,25 @@ def describe(
 
 
 @app.command()
+def hanging(
+    older_than_ms: Annotated[int, typer.Option(help="Also those silent for longer, though known.", min=0)] = 900_000,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List transactions open on partitions that no coordinator has open, or in which nothing was written for long."""
+    found = administer(bootstrap, lambda admin: admin.find_hanging(SystemClock().now_ms(), older_than_ms))
+    rows = [each._asdict() | {"partition": partition_name(each.partition)} for each in found]
+    columns = ("partition", "producer_id", "first_offset", "last_timestamp_ms", "transactional_id", "why")
+    output.print_records(as_json, "", rows, columns)
+
+
+@app.command()
 def abort(
     transactional_id: Annotated[str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]")] = None,
     topic: Annotated[str | None, typer.Option(help="With --partition and --producer-id, instead of an id.")] = None,
     partition: Annotated[int | None, typer.Option()] = None,
     producer_id: Annotated[int | None, typer.Option()] = None,
+    reason: Annotated[str, typer.Option(help="Told to whoever is fenced, and kept among the events.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -59,9 +77,9 @@ def abort(
         name = transactional_id
 
         async def fence(admin: Admin) -> TransactionInfo:
-            await admin.describe_transactions([name])  # an id that nobody knows is not to be made by this
-            async with Producer({"bootstrap.servers": bootstrap, "transactional.id": name}):
-                (ended,) = await admin.describe_transactions([name])
+            by = f"hapax txn abort: {reason}" if reason else "hapax txn abort"
+            await admin.fence_and_abort(name, by=by, where=socket.gethostname())
+            (ended,) = await admin.describe_transactions([name])
             return ended
 
         _print(administer(bootstrap, fence), as_json)

@@ -19,6 +19,8 @@ from hapax.kafka import messages
 _BROKER: Final = "/hapax.internal.v1.PartitionBroker/"
 _TRANSACTIONS: Final = "/hapax.v1.Transactions/"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_MARKER_LOOKS: Final = 40
+_MARKER_PAUSE_S: Final = 0.05
 OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
@@ -171,7 +173,8 @@ class ProducerAdmin(Connected):
 
     async def fence_and_abort(self, transactional_id: str, *, by: str, where: str = "") -> TransactionDetail:
         """Aborts what an id has open and fences its producer, who is told `by` whom (a name, a reason). Returns how it
-        was before. Raises FatalError: INVALID_TXN_STATE where nothing is open."""
+        was before; the markers may still be on their way, if that takes long. Raises FatalError: INVALID_TXN_STATE
+        where nothing is open."""
         from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
         before = await self.describe_transactional_id(transactional_id)
@@ -183,6 +186,10 @@ class ProducerAdmin(Connected):
             transactional_id=transactional_id, instance=before.instance, client_id=by, host=where)
         await self._of_transaction(
             transactional_id, "FenceProducer", request, pb.FenceProducerResponse, "aborting")
+        for _ in range(_MARKER_LOOKS):
+            if not (await self.describe_transactional_id(transactional_id)).state.startswith("Prepare"):
+                break
+            await asyncio.sleep(_MARKER_PAUSE_S)
         return before
 
     async def _of_transaction(

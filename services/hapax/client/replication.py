@@ -193,6 +193,10 @@ class ReplicationAdmin(Connected):
 
         await self._cluster.within(self._timeout, "configuring replication", attempt)
 
+    async def acting_controller(self) -> str:
+        """The address of its calls. Raises RetriableError while none acts (Hapax only)."""
+        return await self._cluster.controller_address()
+
     async def _controller_rpc(self, method: str, request: bytes) -> bytes:
         """Raises RetriableError where no controller answers, NotHapaxError."""
         channel = self._cluster.channel(await self._cluster.controller_address())
