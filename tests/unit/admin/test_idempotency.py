@@ -1,0 +1,93 @@
+"""Idempotency keys: one worker at a time, and the first answer for everybody after."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hapax.admin.idempotency import Idempotency, Recorded
+from hapax.admin.problems import Problem
+from hapax_sim.metadata import MetadataModel
+
+DONE = Recorded(201, (("etag", '"7"'),), b"{}")
+
+
+class Store:
+    """The model, at once and asynchronously."""
+
+    def __init__(self) -> None:
+        self.model = MetadataModel()
+
+    def __getattr__(self, name: str) -> object:
+        async def call(*arguments: object) -> object:
+            return getattr(self.model, name)(*arguments)
+
+        return call
+
+
+class Clock:
+    ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+class Replica:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.keys = Idempotency(store, clock, "c", claim_s=60)  # type: ignore[arg-type]
+        self.worked: list[bool] = []
+        self.answer = DONE
+
+    async def work(self, resumed: bool) -> Recorded:
+        self.worked.append(resumed)
+        return self.answer
+
+    async def post(self, key: str = "k", body: bytes = b"b", who: str = "ci") -> tuple[Recorded, bool]:
+        return await self.keys.once(who, key, "POST", "/v1/topics", b"", body, self.work)
+
+
+@pytest.fixture
+async def world() -> tuple[Replica, Replica, Clock]:
+    store, clock = Store(), Clock()
+    return Replica(store, clock), Replica(store, clock), clock
+
+
+async def test_the_first_answer_is_everybody_s(world: tuple[Replica, Replica, Clock]) -> None:
+    one, other, _ = world
+    assert await one.post() == (DONE, False)
+    assert await other.post() == (DONE, True)
+    assert (one.worked, other.worked) == ([False], [])
+    assert await other.post(who="somebody else") == (DONE, False)
+    with pytest.raises(Problem) as told:
+        await other.post(body=b"another")
+    assert told.value.status == 422
+
+
+async def test_while_one_works_the_other_is_sent_away(world: tuple[Replica, Replica, Clock]) -> None:
+    one, other, clock = world
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(resumed: bool) -> Recorded:
+        begun.set()
+        await go.wait()
+        return DONE
+
+    working = asyncio.ensure_future(one.keys.once("ci", "k", "POST", "/v1/topics", b"", b"b", slow))
+    await begun.wait()
+    with pytest.raises(Problem) as told:
+        await other.post()
+    assert (told.value.status, told.value.retriable) == (409, True)
+    clock.ms += 60_000  # the first has not answered in time: it is taken for dead
+    assert await other.post() == (DONE, False)
+    assert other.worked == [True], "told that the work may be done already"
+    go.set()
+    assert (await working)[0] == DONE
+
+
+async def test_what_failed_is_tried_again(world: tuple[Replica, Replica, Clock]) -> None:
+    one, other, _ = world
+    one.answer = Recorded(503, (), b"")
+    assert (await one.post())[0].status == 503
+    assert await other.post() == (DONE, False)
+    assert other.worked == [True]
