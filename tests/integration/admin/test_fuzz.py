@@ -20,7 +20,7 @@ from hapax.admin.context import Context
 from hapax.runtime.settings import Settings
 from integration.admin_process import ADMIN_TOKEN, AdminProcess
 
-EXAMPLES = int(os.environ.get("HAPAX_TEST_FUZZ_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("HAPAX_TEST_FUZZ_EXAMPLES", "6"))
 """Of each operation: for a longer hunt, HAPAX_TEST_FUZZ_EXAMPLES=500."""
 FEW_PARTITIONS = 3
 

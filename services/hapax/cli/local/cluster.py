@@ -39,12 +39,13 @@ class LocalCluster:
         coordinators: int = 1,
         settings: Sequence[str] = (),
         owned: bool = False,
+        admin: bool = False,
     ) -> ClusterState:
         """Starts a runner and returns once every node serves. `brokers`: by default as many as have data in the
         folder, or one. `owned`: it ends with the calling process, however that ends; else it goes on by itself.
-        Raises LocalClusterError."""
+        `admin`: the REST API too, with tokens in `folder.rest_tokens()`. Raises LocalClusterError."""
         command = runner_command(
-            self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings
+            self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings, admin=admin
         )
         self.folder.create()
         with self.folder.log("runner").open("ab") as log:
@@ -150,7 +151,8 @@ class LocalCluster:
 
 
 def runner_command(
-    folder: Folder, *, port: int, brokers: int | None, coordinators: int, settings: Sequence[str]
+    folder: Folder, *, port: int, brokers: int | None, coordinators: int, settings: Sequence[str],
+    admin: bool = False,
 ) -> list[str]:
     """The runner's command line. Raises LocalClusterError for settings that no process would accept, and for fewer
     brokers than have data: what the others hold would have no leader."""
@@ -171,6 +173,8 @@ def runner_command(
         raise LocalClusterError("at least one broker and one coordinator")
     command = [sys.executable, "-m", "hapax.cli.local.runner", "--dir", str(folder.path), "--port", str(port)]
     command += ["--brokers", str(chosen), "--coordinators", str(coordinators)]
+    if admin:
+        command.append("--admin")
     return command + [word for setting in settings for word in ("--set", setting)]
 
 

@@ -15,7 +15,7 @@ from hapax.cli.local.folder import Folder, LocalClusterError
 app = typer.Typer(help="A cluster on this machine, each service a process of its own.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Option("--dir", help="Folder of the cluster.", envvar="HAPAX_LOCAL_DIR")]
-Name = Annotated[str, typer.Argument(help="broker-0, coordinator-0, pid-0, controller-0 or etcd.", metavar="NODE")]
+Name = Annotated[str, typer.Argument(help="broker-0, coordinator-0, pid-0, admin-0, etcd, ...", metavar="NODE")]
 DEFAULT_DIRECTORY = Path("hapax-data")
 
 
@@ -28,6 +28,7 @@ def up(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every process; repeatable.")
     ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="The REST API too (needs the extra `admin`).")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return once every node serves.")] = False,
 ) -> None:
     """Start a cluster and print `ready bootstrap=HOST:PORT`; without --detach it ends with Ctrl-C."""
@@ -35,11 +36,12 @@ def up(
     try:
         if detach:
             cluster = LocalCluster(directory)
-            state = cluster.up(port=port, brokers=brokers, coordinators=coordinators, settings=chosen)
-            print(f"ready bootstrap={state.bootstrap}")
+            state = cluster.up(port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin)
+            rest = f" rest=http://127.0.0.1:{state.process('admin-0').port}" if admin else ""
+            print(f"ready bootstrap={state.bootstrap}{rest}")
             return
         command = runner_command(
-            Folder(directory), port=port, brokers=brokers, coordinators=coordinators, settings=chosen
+            Folder(directory), port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin
         )
     except LocalClusterError as error:
         output.fail(str(error))

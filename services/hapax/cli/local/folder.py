@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Role = Literal["etcd", "pid", "controller", "broker", "coordinator"]
+Role = Literal["etcd", "pid", "controller", "broker", "coordinator", "admin"]
 
 
 class LocalClusterError(Exception):
@@ -37,7 +37,7 @@ class ProcessState:
     role: Role
     node_id: int
     port: int
-    """Of the Kafka listener; etcd's client port; the RPC port of processes without a Kafka listener."""
+    """Of the Kafka listener; etcd's client port; of the REST API; the RPC port of processes with none of these."""
     rpc_port: int
     http_port: int
     pid: int = 0
@@ -106,6 +106,15 @@ class Folder:
         cluster_id = secrets.token_urlsafe(16)
         _replace(file, json.dumps({"v": 1, "cluster_id": cluster_id}) + "\n")
         return cluster_id
+
+    def rest_tokens(self) -> Path:
+        """The file of the REST API's tokens, one of each role, made at the first start and for its owner's eyes."""
+        file = self.path / "rest-tokens"
+        if not file.exists():
+            lines = [f"local-{role} {role} {secrets.token_urlsafe(24)}\n" for role in ("admin", "read-only")]
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+                made.writelines(lines)
+        return file
 
     def read_state(self) -> ClusterState | None:
         try:

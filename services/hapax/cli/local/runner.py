@@ -45,14 +45,16 @@ _POLL_S: Final = 0.02
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 
-_STOP_ORDER: Final[tuple[tuple[Role, ...], ...]] = (("controller",), ("coordinator",), ("broker", "pid"), ("etcd",))
+_STOP_ORDER: Final[tuple[tuple[Role, ...], ...]] = (
+    ("admin", "controller"), ("coordinator",), ("broker", "pid"), ("etcd",))
 """Coordinators drain into brokers, brokers into etcd; a controller that saw them leave would move what they lead."""
 
-_FIRST_NODE_ID: Final[dict[Role, int]] = {"broker": 0, "coordinator": 100, "pid": 200, "controller": 300, "etcd": -1}
+_FIRST_NODE_ID: Final[dict[Role, int]] = {
+    "broker": 0, "coordinator": 100, "pid": 200, "controller": 300, "admin": 0, "etcd": -1}
 
 RESERVED_SETTINGS: Final = frozenset({
     "node.id", "cluster.id", "listeners", "advertised.listeners", "rpc.listen", "rpc.advertised", "http.listen",
-    "etcd.endpoints", "log.dir",
+    "etcd.endpoints", "log.dir", "admin.listen", "admin.tokens.file",
 })  # fmt: skip
 """What the runner itself sets for each process."""
 
@@ -80,7 +82,7 @@ class Runner:
         self._catch_signals()
         self._listen()
         self._start(self._state.process("etcd"))
-        import_services()  # while etcd starts
+        import_services(self._arguments.admin)  # while etcd starts
         started = time.monotonic()
         try:
             self._await_etcd(started + READY_TIMEOUT_S)
@@ -91,7 +93,7 @@ class Runner:
             if not self._stopping:
                 self._state.ready = True
                 self._save()
-                self._announce(f"ready bootstrap={self._state.bootstrap}")
+                self._announce(f"ready bootstrap={self._state.bootstrap}{self._rest()}")
             while not self._stopping:
                 self._turn(None)
             return 0
@@ -102,6 +104,12 @@ class Runner:
             self._stop_all()
             self._folder.remove_state()
             os.close(lock)
+
+    def _rest(self) -> str:
+        """Where the REST API is, for whoever started it."""
+        if not self._arguments.admin:
+            return ""
+        return f" rest=http://127.0.0.1:{self._state.process('admin-0').port} tokens={self._folder.rest_tokens()}"
 
     def _plan(self) -> None:
         former = self._folder.read_state()
@@ -123,6 +131,7 @@ class Runner:
         self._add("etcd", "etcd", etcd_client, etcd_peer, 0)
         counts: tuple[tuple[Role, int], ...] = (
             ("pid", 1), ("controller", 1), ("broker", arguments.brokers), ("coordinator", arguments.coordinators),
+            ("admin", int(arguments.admin)),
         )  # fmt: skip
         for role, count in counts:
             for index in range(count):
@@ -210,6 +219,9 @@ class Runner:
             "http.listen": f"127.0.0.1:{process.http_port}",
             "log.dir": self._folder.data(process.name),
         }
+        if process.role == "admin":
+            settings |= {
+                "admin.listen": f"127.0.0.1:{process.port}", "admin.tokens.file": self._folder.rest_tokens()}
         if process.role in ("broker", "coordinator"):
             settings["listeners"] = f"PLAINTEXT://127.0.0.1:{process.port}"
         assignments = [f"{name}={value}" for name, value in settings.items()]
@@ -371,10 +383,10 @@ def answers(port: int, path: str, timeout: float = 0.5) -> bool:
         return False
 
 
-def import_services() -> None:
+def import_services(admin: bool) -> None:
     """Brings everything that the services need into this process; what is never collected is never copied."""
     gc.disable()
-    for role in ("broker", "coordinator", "pid", "controller"):
+    for role in ("broker", "coordinator", "pid", "controller", *(["admin"] if admin else [])):
         importlib.import_module(f"hapax.{role}.main")
     gc.freeze()
 
@@ -385,6 +397,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=9092, help="the first broker's; 0 picks a free one")
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--coordinators", type=int, default=1)
+    parser.add_argument("--admin", action="store_true", help="the REST API too")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--detached", action="store_true", help="after the first line, write to D/logs/runner.log")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
