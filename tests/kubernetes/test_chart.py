@@ -248,6 +248,21 @@ def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subp
     assert "must name an etcd" in helm("template", RELEASE, str(CHART), "--set", "etcd.enabled=false").stderr
 
 
+def test_the_dashboard_and_the_alerts_are_installed_where_they_are_asked_for(render: Render) -> None:
+    kinds = ("PrometheusRule", "ConfigMap")
+    plain = [each["metadata"]["name"] for each in render() if each["kind"] in kinds]
+    assert "demo-hapax-dashboard" not in plain and "demo-hapax" not in plain
+    objects = render(
+        "monitoring.dashboard.enabled=true", "monitoring.rules.enabled=true", 'monitoring.rules.labels={"team": "a"}')
+    board = of(objects, "ConfigMap", "demo-hapax-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    files = CHART / "files" / "monitoring"
+    assert json.loads(board["data"]["hapax.json"]) == json.loads((files / "dashboard.json").read_text())
+    rule = of(objects, "PrometheusRule", "demo-hapax")
+    assert rule["metadata"]["labels"]["team"] == "a"
+    assert rule["spec"] == yaml.safe_load((files / "rules.yaml").read_text()), "braces of alerts are not the chart's"
+
+
 def test_prometheus_finds_the_metrics_of_every_node_and_no_port_twice(render: Render) -> None:
     assert not [each for each in render() if each["kind"] == "ServiceMonitor"]
     objects = render('serviceMonitor.enabled=true', 'serviceMonitor.labels={"team": "a"}', 'external.enabled=true')
