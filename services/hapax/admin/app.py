@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import Match
 
 from hapax.admin import cluster, events, groups, messages, producers, reassignments, topics, transactions
 from hapax.admin.answers import PROBLEMS, ProblemDetails, known_parameters
@@ -18,6 +18,8 @@ from hapax.core.errors import Refusal
 from hapax.runtime import telemetry
 
 log = telemetry.logger("rest")
+
+_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 _DESCRIPTION = """Administration of a Hapax cluster. Every call needs `Authorization: Bearer TOKEN`, where the service
 was not started without. Lists come in pages (`limit`, `cursor`). What fails is answered by problem details (RFC 9457).
@@ -99,12 +101,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Of all routes that have this path; the framework knows those of the first one."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        if isinstance(route, Route) and route.path_regex.match(request.scope["path"]):
-            found |= route.methods or set()
-    return sorted(found)
+    """Of all routes that have this path; the framework knows those of the first one. It is asked for each method, since
+    the routes of included routers are nobody else's business."""
+    return [
+        method for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 async def _failed(request: Request, error: Exception) -> Response:
