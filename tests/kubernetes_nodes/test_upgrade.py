@@ -92,13 +92,13 @@ class Replicas(threading.Thread):
         super().__init__()
         self.fewest = 3
         self.looks = 0
-        self._bootstrap = bootstrap
+        self._address = bootstrap
         self._end = threading.Event()
 
     def run(self) -> None:
-        if self._bootstrap is None:
+        if self._address is None:
             return
-        with Admin({"bootstrap.servers": self._bootstrap}) as admin:
+        with Admin({"bootstrap.servers": self._address}) as admin:
             while not self._end.wait(0.2):
                 with contextlib.suppress(HapaxError):
                     parts = [each for topic in admin.list_topics() for each in topic.partitions]
