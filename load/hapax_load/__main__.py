@@ -37,7 +37,7 @@ from hapax_load.statistics import read_history
 from hapax_load.topics import PARTITIONS
 
 USERS: Final = {"produce": "ProduceUser", "transactions": "TransactionUser", "copy": "CopyUser", "rest": "RestUser"}
-VICTIMS: Final = ("broker-0", "coordinator-100", "broker-1", "controller-300", "broker-2", "coordinator-101", "pid-200")
+VICTIMS: Final = ("broker-0", "coordinator-0", "broker-1", "controller-0", "broker-2", "coordinator-1", "pid-0")
 _KILL_EVERY_S: Final = {"soak": 300.0}
 _DOWN_S: Final = 3.0
 """A killed process is away for so long."""
@@ -78,8 +78,7 @@ class Killer:
 
     def __init__(self, cluster: LocalCluster, began: float) -> None:
         self._cluster, self._began = cluster, began
-        names = {process.name for process in cluster.status().processes}
-        self._victims: Iterator[str] = itertools.cycle([name for name in VICTIMS if name in names])
+        self._victims: Iterator[str] = itertools.cycle(VICTIMS)
         self.kills: list[Kill] = []
 
     def __call__(self) -> None:
@@ -132,7 +131,7 @@ def locust(arguments: argparse.Namespace, bootstrap: str, out: Path) -> list[lis
 
 def drive(commands: Sequence[list[str]], token: str, out: Path) -> None:
     """Runs them to the end of the first. Raises RuntimeError where that fails."""
-    environment = {**os.environ, "LOCUST_REST_TOKEN": token, "LOCUST_SKIP_LOG_SETUP": "0"}
+    environment = {**os.environ, "LOCUST_REST_TOKEN": token}
     with (out / "locust.log").open("ab") as log, contextlib.ExitStack() as stack:
         processes = []
         for command in commands:
@@ -171,8 +170,13 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         if not bootstrap:
             cluster = LocalCluster(stack.enter_context(tempfile.TemporaryDirectory(prefix="hapax-load-")))
             settings = ["default.replication.factor=3", "min.insync.replicas=2", *arguments.set]
-            bootstrap = cluster.up(brokers=3, coordinators=2, owned=True, settings=settings).bootstrap
+            rest = "rest" in arguments.users_of.split(",")
+            state = cluster.up(brokers=3, coordinators=2, owned=True, settings=settings, admin=rest)
             stack.callback(cluster.down)
+            bootstrap = state.bootstrap
+            if rest:
+                arguments.rest = f"http://127.0.0.1:{state.process('admin-0').port}"
+                arguments.rest_token = cluster.folder.rest_tokens().read_text().split()[-1]  # who may read only
         create_topics(bootstrap, 3 if cluster is not None else arguments.replication)
         began = time.time()
         killer, watch = None, None
@@ -234,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "processes must live long enough to be judged")
     parser.add_argument("--workers", type=int, default=0, help="locust processes; 0: one that is its own master")
     parser.add_argument("--master-port", type=int, default=5557)
-    parser.add_argument("--rest", default="", help="address of the REST API, for its users")
+    parser.add_argument("--rest", default="", help="address of the REST API of a cluster that runs already")
     parser.add_argument("--rest-token", default=os.environ.get("HAPAX_TOKEN", ""))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the own cluster")
     parser.add_argument("--out", default="build/load")
@@ -244,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = set(arguments.users_of.split(",")) - set(USERS)
     if unknown:
         parser.error(f"no such users: {', '.join(sorted(unknown))}")
-    if "rest" in arguments.users_of.split(",") and not arguments.rest:
+    if "rest" in arguments.users_of.split(",") and arguments.bootstrap and not arguments.rest:
         parser.error("users of the REST API need its address: --rest")
     try:
         return 0 if run(arguments, Console()) else 1

@@ -35,7 +35,8 @@ def _(parser: ArgumentParser) -> None:
     parser.add_argument("--most-users", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--record-size", type=int, default=200, help="bytes of a record's value")
-    parser.add_argument("--rest-token", default="", help="bearer token of the REST API", is_secret=True)
+    parser.add_argument(
+        "--rest-token", env_var="LOCUST_REST_TOKEN", default="", help="bearer token of the REST API", is_secret=True)
     parser.add_argument("--ledger", default="", help="the file that the promises are written to in the end")
 
 

@@ -192,7 +192,7 @@ class RestUser(FastHttpUser):
     """Looks at the cluster through its REST API, as a dashboard does."""
 
     wait_time = between(0.05, 0.15)
-    paths: ClassVar = ("/v1/topics", f"/v1/topics/{PLAIN}", "/v1/transactions", f"/v1/groups/{GROUP}", "/v1/nodes")
+    paths: ClassVar = ("/v1/topics", f"/v1/topics/{PLAIN}", "/v1/transactions", f"/v1/groups/{GROUP}/lag", "/v1/nodes")
 
     def on_start(self) -> None:
         options: Any = self.environment.parsed_options
