@@ -7,7 +7,6 @@ import socket
 from pathlib import Path
 
 import cramjam
-import pytest
 
 from bench.raw_client import produce_frame
 from hapax.cli.local.cluster import LocalCluster
@@ -84,7 +83,7 @@ def test_a_batch_that_the_disk_has_damaged(rest: AdminProcess, cluster: LocalClu
         for number in range(3):
             producer.send(topic, b"batch number %d" % number, partition=0)
             producer.flush()
-    (log,) = Path(cluster.folder.data("broker-0")).rglob(f"{topic}*-0*/*.log") or pytest.skip("another layout")
+    (log,) = Path(cluster.folder.data("broker-0")).rglob(f"{topic}*-0*/*.log")
     data = log.read_bytes()
     at = data.index(b"batch number 1")
     with log.open("r+b") as file:
