@@ -108,25 +108,33 @@ class Watch:
         return {name: slopes for name, slopes in judged.items() if slopes is not None}
 
 
+def locust_command(
+    bootstrap: str, users_of: Sequence[str], *, users: int, seconds: float, shape: str = "steady",
+    record_size: int = 200, host: str = "",
+) -> list[str]:
+    """Of one process without a screen. `users_of`: names of classes."""
+    return [
+        sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("locustfile.py")), "--headless",
+        "--bootstrap", bootstrap, "--shape", shape, "--most-users", str(users), "--seconds", str(seconds),
+        "--record-size", str(record_size), "--stop-timeout", str(_STOP_S), "--loglevel", "WARNING",
+        "--exit-code-on-error", "0", "--host", host or "http://127.0.0.1", *users_of,
+    ]
+
+
 def locust(arguments: argparse.Namespace, bootstrap: str, out: Path) -> list[list[str]]:
     """The command lines: one process, or a master and its workers."""
-    users = [USERS[name] for name in arguments.users_of.split(",")]
-    common = [
-        sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("locustfile.py")), "--headless",
-        "--bootstrap", bootstrap, "--shape", arguments.shape, "--most-users", str(arguments.users),
-        "--seconds", str(arguments.minutes * 60), "--record-size", str(arguments.record_size),
-        "--stop-timeout", str(_STOP_S), "--loglevel", "WARNING", "--exit-code-on-error", "0",
-        *(["--host", arguments.rest] if arguments.rest else ["--host", "http://127.0.0.1"]),
-    ]
+    common = locust_command(
+        bootstrap, [USERS[name] for name in arguments.users_of.split(",")], users=arguments.users,
+        seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest)
     files = ["--csv", str(out / "locust"), "--csv-full-history", "--html", str(out / "locust.html"), "--only-summary",
              "--ledger", str(out / "ledger.jsonl")]
     if not arguments.workers:
-        return [[*common, *files, *users]]
+        return [[*common, *files]]
     port = ["--master-port", str(arguments.master_port)]
     master = [*common, *files, "--master", "--master-bind-host", "127.0.0.1", "--master-bind-port",
-              str(arguments.master_port), "--expect-workers", str(arguments.workers), *users]
+              str(arguments.master_port), "--expect-workers", str(arguments.workers)]
     worker = [word for word in common if word != "--headless"]
-    return [master] + [[*worker, "--worker", "--master-host", "127.0.0.1", *port, *users]] * arguments.workers
+    return [master] + [[*worker, "--worker", "--master-host", "127.0.0.1", *port]] * arguments.workers
 
 
 def drive(commands: Sequence[list[str]], token: str, out: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from hapax.admin.problems import unavailable
+from hapax.admin.shared import Shared
 from hapax.client import Admin, Leases
 from hapax.codec.metadata import Role
 from hapax.runtime.cluster import ClusterView
@@ -94,6 +95,7 @@ class Context:
     settings: Settings
     view: ClusterView
     clients: Clients
+    shared: Shared
     heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY_AT_ONCE))
     """Held by what reads records: so much of it runs at once, and the rest waits its turn within its time-out."""
 

@@ -161,11 +161,13 @@ def routes(context: Context) -> APIRouter:
         ] = 32 << 20,
     ) -> Response:
         """How far behind a group is, in offsets and in records that a read_committed reader will really be given."""
-        if not count:
-            found = await clients.call(lambda admin: admin.group_lag(group, topics=topic))
-        else:
+        async def work() -> dict[TopicPartition, Lag]:
+            if not count:
+                return await clients.call(lambda admin: admin.group_lag(group, topics=topic))
             async with context.heavy:
-                found = await clients.call(lambda admin: admin.group_lag(group, count_bytes=max_bytes, topics=topic))
+                return await clients.call(lambda admin: admin.group_lag(group, count_bytes=max_bytes, topics=topic))
+
+        found = await context.shared.call(("lag", group, tuple(topic), count, max_bytes), work)
         readable = [each.readable for each in found.values() if each.readable is not None]
         return answer({
             "group": group, "lag": sum(each.records for each in found.values()),

@@ -11,6 +11,7 @@ from hapax.admin.context import Clients, Context
 from hapax.admin.gate import Gate
 from hapax.admin.idempotency import Idempotency
 from hapax.admin.server import HttpServer
+from hapax.admin.shared import Shared
 from hapax.admin.tokens import TokenFileError, Tokens
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
@@ -60,7 +61,7 @@ async def start(
     clients = Clients(ports, view, max(100, settings.admin_request_timeout_ms * 4 // 5))
     try:
         await view.start()
-        app = make_app(Context(ports, settings, view, clients))
+        app = make_app(Context(ports, settings, view, clients, Shared(settings.admin_request_timeout_ms / 1000)))
         idempotency = Idempotency(
             ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
         server = HttpServer(Gate(app, settings, tokens, idempotency, metrics, now), settings, metrics)

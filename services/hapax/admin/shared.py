@@ -1,0 +1,51 @@
+"""What is dear and asked for by many at once is worked out once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Shared:
+    """Callers who come while the same is being worked out share the next time it is: each gets what began after it had
+    asked, and however many ask there is one at work."""
+
+    def __init__(self, limit_s: float) -> None:
+        """`limit_s`: for each working out, whoever still waits for it."""
+        self._limit_s = limit_s
+        self._running: dict[object, asyncio.Task[Any]] = {}
+        self._next: dict[object, asyncio.Task[Any]] = {}
+
+    async def call(self, key: object, work: Callable[[], Awaitable[T]]) -> T:
+        """A caller that is given up leaves it going for the others. Raises what `work` raises, TimeoutError."""
+        if key not in self._running:
+            made = self._running[key] = asyncio.ensure_future(self._work(key, work))
+        elif key not in self._next:
+            made = self._next[key] = asyncio.ensure_future(self._after(self._running[key], key, work))
+        else:
+            made = self._next[key]
+        made.add_done_callback(_looked_at)
+        result: T = await asyncio.shield(made)
+        return result
+
+    async def _after(self, former: asyncio.Task[Any], key: object, work: Callable[[], Awaitable[T]]) -> T:
+        await asyncio.wait([former])
+        self._running[key] = self._next.pop(key)
+        return await self._work(key, work)
+
+    async def _work(self, key: object, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await work()
+        finally:
+            if key not in self._next:
+                del self._running[key]
+
+
+def _looked_at(made: asyncio.Task[Any]) -> None:
+    """What fails after its last caller was given up is nobody's business."""
+    if not made.cancelled():
+        made.exception()
