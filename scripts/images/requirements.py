@@ -1,7 +1,7 @@
-"""Writes images/hapax/requirements.lock: what of requirements.lock the image needs. `--check` only compares.
+"""Writes images/*/requirements.lock: what of requirements.lock each image needs. `--check` only compares.
 
-Those are the dependencies of the package, of its extras `admin` and `operator`, and theirs, as the installed packages
-name them; versions and hashes are the lock's.
+Those are the dependencies of the package, of those of its extras that the image has, and theirs, as the installed
+packages name them; versions and hashes are the lock's.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LOCK: Final = ROOT / "requirements.lock"
-PAGE: Final = ROOT / "images" / "hapax" / "requirements.lock"
+IMAGES: Final = {"hapax": ("admin", "operator"), "hapax-spark": ("spark",)}
+"""The extras of each."""
 _NOT_NEEDED: Final = {canonicalize_name("kubernetes")}
 """In a pod kopf logs in by the service account's files and needs no other client; it would double the image."""
 
 
-def wanted() -> set[NormalizedName]:
+def wanted(extras_of_ours: tuple[str, ...]) -> set[NormalizedName]:
     """Canonical names of every package that the image needs, without the project's own."""
     found: set[NormalizedName] = set()
-    waiting: list[tuple[str, frozenset[str]]] = [("hapaxlog", frozenset({"admin", "operator"}))]
+    waiting: list[tuple[str, frozenset[str]]] = [("hapaxlog", frozenset(extras_of_ours))]
     while waiting:
         name, extras = waiting.pop()
         for line in metadata.requires(name) or ():
@@ -39,8 +40,8 @@ def wanted() -> set[NormalizedName]:
     return found
 
 
-def page() -> str:
-    names = wanted()
+def page(extras: tuple[str, ...]) -> str:
+    names = wanted(extras)
     # A requirement begins a line; its hashes and the comment on where it comes from are indented.
     entries = re.findall(r"^(\S+)==(.*(?:\n[ \t]+--hash=\S+.*)*)", LOCK.read_text(), re.MULTILINE)
     chosen: dict[str, str] = {canonicalize_name(name): f"{name}=={rest}".rstrip("\\ ") for name, rest in entries}
@@ -51,14 +52,17 @@ def page() -> str:
 
 
 def main() -> int:
-    text = page()
-    if PAGE.exists() and PAGE.read_text() == text:
-        return 0
-    if "--check" in sys.argv[1:]:
-        print(f"{PAGE.relative_to(ROOT)} is not what requirements.lock says: run `make docs`", file=sys.stderr)
-        return 1
-    PAGE.write_text(text)
-    return 0
+    wrong = 0
+    for name, extras in IMAGES.items():
+        path, text = ROOT / "images" / name / "requirements.lock", page(extras)
+        if path.exists() and path.read_text() == text:
+            continue
+        if "--check" in sys.argv[1:]:
+            print(f"{path.relative_to(ROOT)} is not what requirements.lock says: run `make docs`", file=sys.stderr)
+            wrong = 1
+        else:
+            path.write_text(text)
+    return wrong
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
@@ -13,14 +14,16 @@ from hapax_spark import HapaxDataSource
 
 
 def spark_session(
-    name: str, cores: int = 2, source: type[DataSource] = HapaxDataSource, **settings: str
+    name: str, cores: int = 2, source: type[DataSource] = HapaxDataSource, given: Mapping[str, str] | None = None,
+    **settings: str,
 ) -> SparkSession:
-    """The running session, or a local one on `cores` cores, with the data source registered. `settings`: further
-    Spark settings, `_` for `.`."""
+    """The running session, or a local one on `cores` cores, with the data source registered. `given`: Spark settings
+    by their names; `settings`: more of them, `_` for `.`."""
     # Workers otherwise start whichever python3 is first on the PATH, which lacks the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
-    if "SPARK_ENV_LOADED" not in os.environ:  # not under spark-submit, which chooses the master
+    # Under spark-submit, or in a driver that has made its session, the master is chosen already.
+    if "SPARK_ENV_LOADED" not in os.environ and SparkSession.getActiveSession() is None:
         builder = (
             builder.master(f"local[{cores}]")
             .config("spark.ui.enabled", "false")
@@ -28,8 +31,8 @@ def spark_session(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", str(cores))
         )
-    for key, value in settings.items():
-        builder = builder.config(key.replace("_", "."), value)
+    for key, value in {**{name.replace("_", "."): value for name, value in settings.items()}, **(given or {})}.items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     session.dataSource.register(source)
@@ -42,7 +45,10 @@ def common_arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--bootstrap", required=True, help="host:port of one or more nodes")
     parser.add_argument("--input", required=True, help="topic to read")
     parser.add_argument("--output", required=True, help="topic to write")
-    parser.add_argument("--checkpoint", required=True, help="folder for Spark's progress, durable storage")
+    checkpoint = os.environ.get("HAPAX_SPARK_CHECKPOINT")
+    parser.add_argument(
+        "--checkpoint", default=checkpoint, required=checkpoint is None,
+        help="folder for Spark's progress, durable storage (HAPAX_SPARK_CHECKPOINT)")
     parser.add_argument("--max-offsets-per-trigger", type=int, help="records in a micro-batch at most")
     parser.add_argument("--trigger", default="available-now", help="'available-now', or an interval such as '1 second'")
     parser.add_argument("--delivery", default="exactly-once", choices=["exactly-once", "at-least-once"])

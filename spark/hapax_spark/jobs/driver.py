@@ -1,0 +1,114 @@
+"""A driver in client mode, as the image's `run` starts it: `python -m hapax_spark.jobs.driver JOB ARGS...`
+
+JOB is the name of a module (`hapax_spark.jobs.passthrough`) or a file of the image or of a volume
+(`local:///jobs/mine.py`). The session is there before the job begins, with the settings of `hapax_spark.jobs.pod` and
+the data source `hapax`; `SparkSession.builder.getOrCreate()` in the job gets it. Progress is served as
+`hapax_spark.jobs.progress` says, at HAPAX_SPARK_PROGRESS_PORT (4041).
+
+SIGTERM stops the queries where they are: a micro-batch that is under way is aborted, and done again by the next
+driver. Exit codes: 0 the job ended by itself, 143 it was told to (SIGTERM), 1 it failed, 2 it cannot be run so.
+A failure's last line is the container's termination message, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from hapax_spark.jobs.pod import PodError, api_server, settings
+from hapax_spark.jobs.progress import PORT, serve
+from hapax_spark.jobs.session import spark_session
+
+TOLD_TO_END: Final = 128 + signal.SIGTERM
+_TERMINATION_LOG: Final = Path("/dev/termination-log")
+_MESSAGE_BYTES: Final = 2048
+
+
+class Stopper:
+    """What SIGTERM does: in a thread of its own, since the main one may be in the middle of a call to the JVM."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self._session: SparkSession | None = None
+        signal.signal(signal.SIGTERM, self._tell)
+        threading.Thread(target=self._stop, name="stopper", daemon=True).start()
+
+    def watch(self, session: SparkSession) -> None:
+        """From now on there is something to stop first."""
+        self._session = session
+
+    def _tell(self, number: int, frame: FrameType | None) -> None:
+        self.told.set()
+
+    def _stop(self) -> None:
+        self.told.wait()
+        if self._session is None:
+            os._exit(TOLD_TO_END)  # the JVM ends with this process
+        print("SIGTERM: the queries are stopped", file=sys.stderr, flush=True)
+        for query in self._session.streams.active:
+            query.stop()
+        self._session.sparkContext.cancelAllJobs()
+
+
+def run_job(job: str, arguments: list[str]) -> None:
+    """As `python -m JOB` or `python JOB` would. Raises what the job does."""
+    sys.argv = [job, *arguments]
+    if job.startswith("local://"):
+        path = job.removeprefix("local://")
+        sys.path.insert(0, str(Path(path).parent))
+        runpy.run_path(path, run_name="__main__")
+    else:
+        runpy.run_module(job, run_name="__main__", alter_sys=True)
+
+
+def main(words: list[str]) -> int:
+    if not words:
+        print((__doc__ or "").splitlines()[0], file=sys.stderr)
+        return 2
+    stopper = Stopper()
+    try:
+        given = settings(os.environ, api_server(os.environ))
+    except PodError as error:
+        return _failed(2, str(error))
+    session = spark_session(os.environ.get("POD_NAME") or words[0].rpartition("/")[2], given=given)
+    stopper.watch(session)
+    serve(session, port=int(os.environ.get("HAPAX_SPARK_PROGRESS_PORT", PORT)))
+    code = _run(words, stopper)
+    with contextlib.suppress(Exception):  # a JVM that has gone took its executors along
+        session.stop()
+    return code
+
+
+def _run(words: list[str], stopper: Stopper) -> int:
+    try:
+        run_job(words[0], words[1:])
+    except SystemExit as end:
+        if not stopper.told.is_set() and end.code not in (0, None):
+            return _failed(end.code if isinstance(end.code, int) else 1, f"{words[0]} ended with {end.code}")
+    except Exception as error:
+        if not stopper.told.is_set():
+            traceback.print_exc()
+            return _failed(1, str(error).strip() or type(error).__name__)
+    return TOLD_TO_END if stopper.told.is_set() else 0
+
+
+def _failed(code: int, message: str) -> int:
+    print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # not in a container
+        if _TERMINATION_LOG.exists():
+            _TERMINATION_LOG.write_bytes(message.encode()[:_MESSAGE_BYTES])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""How far the queries of a driver are: `GET http://ADDRESS:4041/progress`, from Spark's own listener.
+
+204 before the first micro-batch; then, as JSON:
+
+    {"queryId": "...", "runId": "...", "name": "passthrough",
+     "batchId": 17, "numInputRows": 1000, "inputRowsPerSecond": 480.2, "processedRowsPerSecond": 910.0,
+     "timestampMs": 1767225600000,
+     "lastCommit": {"batchId": 17, "timestampMs": 1767225601098},
+     "queries": [...]}
+
+`timestampMs` is when the micro-batch began, `lastCommit.timestampMs` when it ended, by the driver's clock, in ms since
+1970. A driver with several queries names the one that progressed first, and all of them, in that order and with the
+same fields, in `queries`. The answer comes from memory: asking costs Spark nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from datetime import datetime
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+PORT: Final = 4041
+_SLOWEST_CLIENT_S: Final = 5.0
+
+
+class Progress(StreamingQueryListener):
+    """The last micro-batch of each query of a session."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, dict[str, Any]] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        return None
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        batch = event.progress
+        with self._lock:
+            self._queries[str(batch.id)] = described(batch, self._queries.get(str(batch.id), {}).get("lastCommit"))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        return None
+
+    def answer(self) -> dict[str, Any] | None:
+        """The JSON of the page above; None before the first micro-batch."""
+        with self._lock:
+            queries = list(self._queries.values())
+        return {**queries[0], "queries": queries} if queries else None
+
+
+def described(batch: StreamingQueryProgress, committed: dict[str, int] | None) -> dict[str, Any]:
+    """One query after a micro-batch; `committed` is what its `lastCommit` was before."""
+    began = int(datetime.fromisoformat(batch.timestamp).timestamp() * 1000)
+    durations = batch.durationMs
+    if "addBatch" in durations:  # else there was nothing to do: the batch id is that of the next one
+        committed = {"batchId": batch.batchId, "timestampMs": began + durations.get("triggerExecution", 0)}
+    return {
+        "queryId": str(batch.id), "runId": str(batch.runId), "name": batch.name,
+        "batchId": batch.batchId, "numInputRows": batch.numInputRows,
+        "inputRowsPerSecond": _finite(batch.inputRowsPerSecond),
+        "processedRowsPerSecond": _finite(batch.processedRowsPerSecond),
+        "timestampMs": began, "lastCommit": committed,
+    }  # fmt: skip
+
+
+def _finite(rate: float) -> float:
+    """Spark divides by durations, which can be 0; JSON knows neither NaN nor infinity."""
+    return round(rate, 3) if math.isfinite(rate) else 0.0
+
+
+def serve(session: SparkSession, address: str = "", port: int = PORT) -> ThreadingHTTPServer:
+    """Listens to the session's queries and answers until the process ends; port 0: any."""
+    progress = Progress()
+    session.streams.addListener(progress)
+    server = ThreadingHTTPServer((address, port), _handler(progress))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="progress", daemon=True).start()
+    return server
+
+
+def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _SLOWEST_CLIENT_S
+
+        def do_GET(self) -> None:
+            if self.path != "/progress":
+                self._say(HTTPStatus.NOT_FOUND, b"")
+                return
+            answer = progress.answer()
+            if answer is None:
+                self._say(HTTPStatus.NO_CONTENT, b"")
+            else:
+                self._say(HTTPStatus.OK, json.dumps(answer).encode())
+
+        def _say(self, status: HTTPStatus, body: bytes) -> None:
+            self.send_response(status)
+            if body:
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Whoever asks does so every few seconds."""
+
+    return Handler

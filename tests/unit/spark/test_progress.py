@@ -1,0 +1,47 @@
+"""What is told of a micro-batch."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from hapax_spark.jobs.progress import Progress, described
+
+BEGAN = 1_767_225_600_250
+QUERY, RUN = "8b8a3a1e-0000-4000-8000-000000000001", "8b8a3a1e-0000-4000-8000-000000000002"
+
+
+def batch(number: int, *, query: str = QUERY, work: bool = True, rate: float = 10.0) -> Any:
+    durations = {"triggerExecution": 750, **({"addBatch": 600} if work else {})}
+    return SimpleNamespace(
+        id=query, runId=RUN, name="flights", batchId=number, timestamp="2026-01-01T00:00:00.250Z",
+        numInputRows=100 if work else 0, inputRowsPerSecond=rate, processedRowsPerSecond=rate, durationMs=durations)
+
+
+def test_a_micro_batch() -> None:
+    assert described(batch(4), None) == {
+        "queryId": QUERY, "runId": RUN, "name": "flights", "batchId": 4, "numInputRows": 100,
+        "inputRowsPerSecond": 10.0, "processedRowsPerSecond": 10.0, "timestampMs": BEGAN,
+        "lastCommit": {"batchId": 4, "timestampMs": BEGAN + 750},
+    }  # fmt: skip
+
+
+def test_without_new_data_the_last_commit_stays() -> None:
+    before = {"batchId": 4, "timestampMs": BEGAN}
+    assert described(batch(5, work=False), before)["lastCommit"] == before
+
+
+def test_a_rate_that_is_no_number_is_none_that_json_lacks() -> None:
+    told = described(batch(0, rate=float("nan")), None)
+    assert json.loads(json.dumps(told, allow_nan=False))["inputRowsPerSecond"] == 0.0
+
+
+def test_the_first_query_stands_for_the_driver() -> None:
+    progress = Progress()
+    assert progress.answer() is None
+    for number, query in ((0, QUERY), (7, RUN), (1, QUERY)):
+        progress.onQueryProgress(SimpleNamespace(progress=batch(number, query=query)))  # type: ignore[arg-type]
+    told = progress.answer()
+    assert told is not None and told["batchId"] == 1
+    assert [each["batchId"] for each in told["queries"]] == [1, 7]
