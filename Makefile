@@ -89,7 +89,7 @@ kube-images: setup ## the images of Hapax and etcd without Docker, into the user
 kube-up: setup ## a Kubernetes API on loopback, or a Kubernetes with machines: make kube-up NODES=3 (root); prints KUBECONFIG
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up $(NODES)
 
-kube-bench: setup ## how soon others lead after a broker's container is killed, on machines: make kube-bench KILLS=50 (root)
+kube-bench: setup ## how soon others lead after brokers and machines are lost, in four ways: make kube-bench KILLS=50 (root)
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube bench $(KILLS)
 
 kube-test: setup ## the chart on machines, some of which die: on KUBECONFIG's cluster, or on one made for it (root)

@@ -4,7 +4,7 @@
     python -m hapax_kube up NODES        with nodes, in a world of its own; needs root
     python -m hapax_kube enter COMMAND   runs a command in that world: it reaches pods and names of the cluster
     python -m hapax_kube down            ends what `up` started
-    python -m hapax_kube bench KILLS     how soon others lead after SIGKILL of a broker's container, so many times
+    python -m hapax_kube bench KILLS     how soon others lead after a broker is lost, so many times, in four ways
     python -m hapax_kube test [WORDS]    tests/kubernetes_nodes, with words for pytest: on KUBECONFIG's cluster where
                                          that is set, else on one made for it
 

@@ -1,11 +1,13 @@
-"""`python -m hapax_kube bench KILLS`: SIGKILL of a broker's container on three machines, again and again.
+"""`python -m hapax_kube bench KILLS`: brokers on three machines are lost, again and again, in each way in turn.
 
-From the signal to metadata that name another leader for each of its partitions, and to a write to each of them that all
-in-sync replicas have. Figures go to build/bench.jsonl. Exit code 1 where one misses its target.
+From the harm to metadata that name another leader for each of the broker's partitions, and to a write to each of them
+that all in-sync replicas have. Figures go to build/bench.jsonl, every single loss to build/kube-bench.csv. Exit code 1
+where a figure misses its target.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import sys
@@ -16,25 +18,29 @@ from bench import figures
 from hapax_kube.binaries import ROOT, build
 from hapax_kube.cluster import Cluster
 from hapax_kube.failover import Failovers, TakenOver
+from hapax_kube.harms import HARMS
 from hapax_kube.images import build_images
 from hapax_kube.tools import Release
 from hapax_kube.world import FOLDER
 
 _NODES: Final = 3
 _VALUES: Final = ROOT / "tests" / "kubernetes_nodes" / "values.yaml"
+_EACH: Final = ROOT / "build" / "kube-bench.csv"
 
 
-def measure(cluster: Cluster, kills: int) -> list[TakenOver]:
+def measure(cluster: Cluster, kills: int) -> list[tuple[str, TakenOver]]:
     release = Release(cluster.tools, "hapax", _VALUES)
     figures.record("pods_install_to_ready", release.install(), "s", at_most=90)
-    found = []
+    found: list[tuple[str, TakenOver]] = []
+    _EACH.unlink(missing_ok=True)
     with Failovers(release, "failover") as failovers:
-        for number in range(kills):
-            victim = failovers.busiest()
-            found.append(failovers.measure(
-                victim, lambda: cluster.kill_container(release.namespace, f"hapax-broker-{victim}", "broker")))  # noqa: B023
-            print(f"{number + 1}/{kills}: broker {victim}, others lead after {found[-1].leaders_s:.2f} s, all write "
-                  f"after {found[-1].writes_s:.2f} s", file=sys.stderr, flush=True)
+        for number, (name, harm) in zip(range(kills), itertools.cycle(HARMS.items()), strict=False):
+            one = harm(cluster, failovers)
+            found.append((name, one))
+            line = f"{number + 1},{name},{one.leaders_s:.3f},{one.writes_s:.3f}"
+            with _EACH.open("a") as file:
+                file.write(line + "\n")
+            print(line, file=sys.stderr, flush=True)
             release.wait_ready()
             failovers.wait_whole()
     return found
@@ -47,14 +53,20 @@ def main(kills: int) -> int:
         found = measure(cluster.start(), kills)
     finally:
         cluster.close()
-    for name in ("leaders", "writes"):
-        seconds = sorted(getattr(each, f"{name}_s") for each in found)
-        at_most = 5.0 if name == "leaders" else None
-        figures.record(f"pods_failover_{name}_p50", statistics.median(seconds), "s", at_most=at_most)
-        figures.record(f"pods_failover_{name}_p90", seconds[int(len(seconds) * 0.9)], "s", at_most=at_most)
-        figures.record(f"pods_failover_{name}_worst", seconds[-1], "s", at_most=at_most)
+    for name in HARMS:
+        _record(name.replace("'s", "").replace(" ", "_").lower(), [one for harm, one in found if harm == name])
+    _record("all", [one for _, one in found])
     figures.print_table()
     return 0 if all(figure.ok for figure in figures.recorded) else 1
+
+
+def _record(what: str, found: list[TakenOver]) -> None:
+    for name, at_most in (("leaders", 5.0), ("writes", None)):
+        seconds = sorted(getattr(each, f"{name}_s") for each in found)
+        if seconds:
+            figures.record(f"pods_{what}_{name}_p50", statistics.median(seconds), "s", at_most=at_most)
+            # Of a hundred or fewer the 99th percentile is the worst.
+            figures.record(f"pods_{what}_{name}_worst", seconds[-1], "s", at_most=at_most)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""The ways in which a broker is lost: its process, or its machine in three ways. Each is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hapax_kube.cluster import Cluster
+from hapax_kube.failover import Failovers, TakenOver, acting_controller
+from hapax_kube.tools import Release
+
+
+def broker_killed(cluster: Cluster, failovers: Failovers) -> TakenOver:
+    release, victim = failovers.release, failovers.busiest()
+    return failovers.measure(
+        victim, lambda: cluster.kill_container(release.namespace, _broker(release, victim), "broker"))
+
+
+def machine_frozen(cluster: Cluster, failovers: Failovers) -> TakenOver:
+    return _machine(cluster, failovers, cluster.freeze, cluster.thaw)
+
+
+def machine_cut_off(cluster: Cluster, failovers: Failovers) -> TakenOver:
+    return _machine(cluster, failovers, cluster.cut, cluster.heal)
+
+
+def controllers_machine_crashed(cluster: Cluster, failovers: Failovers) -> TakenOver:
+    release = failovers.release
+    acting = acting_controller(release)
+    assert acting is not None, "no controller acts"
+    node = acting["spec"]["nodeName"]
+    failovers.wait_whole()  # so that its broker leads some
+    (victim,) = (
+        int(pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"])
+        for pod in release.pods("broker") if pod["spec"]["nodeName"] == node
+    )  # fmt: skip
+    try:
+        return failovers.measure(victim, lambda: cluster.crash(node))
+    finally:
+        cluster.boot(node)
+        cluster.wait_ready(node)
+
+
+HARMS: Final[dict[str, Callable[[Cluster, Failovers], TakenOver]]] = {
+    "SIGKILL of a broker's container": broker_killed,
+    "a machine frozen": machine_frozen,
+    "a machine cut off": machine_cut_off,
+    "the acting controller's machine crashed": controllers_machine_crashed,
+}
+"""By what people call them."""
+
+
+def _broker(release: Release, number: int) -> str:
+    return f"{release.name}-broker-{number}"
+
+
+def _machine(
+    cluster: Cluster, failovers: Failovers, harm: Callable[[str], float], undo: Callable[[str], None]
+) -> TakenOver:
+    release, victim = failovers.release, failovers.busiest()
+    node = cluster.node_of(release.namespace, _broker(release, victim))
+    try:
+        return failovers.measure(victim, lambda: harm(node))
+    finally:
+        undo(node)
