@@ -407,6 +407,25 @@ async def test_a_write_under_way_ends_soon_where_nobody_will_answer_it(
         await store.close()
 
 
+async def test_a_call_goes_to_a_member_that_lives_when_the_last_one_is_gone(members: list[EtcdProcess]) -> None:
+    """It has not been asked for a while, so nobody noticed. A write that was sent there would be lost, and a controller
+    that has to take over would wait for it."""
+    _, follower, other = members
+    store = EtcdStore([follower.endpoint, other.endpoint], timeout_s=30)
+    try:
+        await put(store, "a", b"before")
+        follower.freeze()
+        await asyncio.sleep(1.2)
+        began = asyncio.get_running_loop().time()
+        await put(store, "a", b"after")
+        assert asyncio.get_running_loop().time() - began < 0.9, "before anything sent to it would be given up"
+        kv = await store.get(PREFIX + "a")
+        assert kv is not None and kv.value == b"after"
+    finally:
+        follower.thaw()
+        await store.close()
+
+
 async def test_a_slow_write_is_waited_for_while_its_member_lives(members: list[EtcdProcess]) -> None:
     """Two of three stand still: nobody can decide, the member says that it lives, and the write is done later."""
     leader, follower, other = members

@@ -306,16 +306,20 @@ class ControllerService:
         return changes
 
     async def _depose(self, node: Node) -> None:
-        """Takes the key from a controller that stands still, for whoever comes first. Its writes compare the key."""
-        registration, controller = self.registration, self.view.controller
-        if registration is None or controller is None or controller.record.registration != node.registration:
-            return
-        key = self.view.keys.controller
-        try:
-            await self._ports.metadata.txn(
-                [registration.fence(), Compare(key, "create_revision", controller.create_revision)], [Delete(key)])
-        except (MetadataUnavailable, MetadataLeaseGone) as error:
-            log.warning("could not depose a controller that does not answer", node=node.node_id, error=error)
+        """Takes the key from a controller that stands still, for whoever comes first. Its writes compare the key. Tried
+        until there was an answer: a write that had none may have been lost with the store's member."""
+        registration, key = self.registration, self.view.keys.controller
+        while registration is not None and (controller := self.view.controller) is not None and (
+            controller.record.registration == node.registration and not self._presence.hears(node)
+        ):
+            try:
+                await self._ports.metadata.txn(
+                    [registration.fence(), Compare(key, "create_revision", controller.create_revision)], [Delete(key)])
+                return
+            except MetadataUnavailable as error:
+                log.warning(
+                    "could not depose a controller that does not answer, trying again", node=node.node_id, error=error)
+            await asyncio.sleep(_RETRY_S * (0.5 + self._ports.random.random()))
 
     # --- planning
 

@@ -6,6 +6,8 @@ old metadata for ever). Differences from the wire that callers rely on:
 
 * a write is sent once. Where its outcome is unknown, `MetadataUnavailable` says so and the caller reads first;
   reads, and writes that certainly never left, are tried again on the next endpoint until the time-out;
+* calls are sent to a member that has just answered something: one that is gone ends no connection, and of a write that
+  was lost with it nobody knows the outcome;
 * a call that has had no answer for a second asks its member for a sign of life, and ends where there is none, or where
   the members have a new leader: what was on its way to the former one is lost, and nobody says so;
 * a watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
@@ -48,6 +50,10 @@ _ANSWER_S: Final = 1.0
 """A call or a watch on which nothing has come for the one asks its member for a sign of life, and waits for it for the
 other: a member whose machine stands still or cannot be reached ends no connection, and gRPC's own pings must be
 seldom. What is not asked for, a lone member or a slow one, has the whole time-out."""
+_FRESH_S: Final = 1.0
+_PREFERRED_S: Final = 0.2
+"""A member that has answered nothing for the one is asked for a sign of life before a call is sent to it; where that
+takes longer than the other the others are asked, too, and whoever answers first gets the call."""
 _SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=b"\0", serializable=True, count_only=True)
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -84,6 +90,8 @@ class _Endpoint:
         self.address = address
         self.term = 0
         """The newest raft term that an answer to a call has shown."""
+        self.answered_at = float("-inf")
+        """By the loop's clock, when it last answered anything."""
         self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self.range = self._unary("/etcdserverpb.KV/Range", rpc_pb2.RangeRequest, rpc_pb2.RangeResponse)
         self.txn = self._unary("/etcdserverpb.KV/Txn", rpc_pb2.TxnRequest, rpc_pb2.TxnResponse)
@@ -101,6 +109,10 @@ class _Endpoint:
             request_serializer=rpc_pb2.WatchRequest.SerializeToString,
             response_deserializer=rpc_pb2.WatchResponse.FromString,
         )
+
+    def answered(self, response: Any) -> None:
+        self.term = max(self.term, response.header.raft_term)
+        self.answered_at = asyncio.get_running_loop().time()
 
     def _unary(self, method: str, request: Any, response: Any) -> Any:
         return self.channel.unary_unary(
@@ -177,7 +189,7 @@ class EtcdStore:
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         create = rpc_pb2.WatchRequest(create_request=rpc_pb2.WatchCreateRequest(
             key=prefix.encode(), range_end=_range_end(prefix), start_revision=from_revision))
-        endpoint = self._endpoint()
+        endpoint = await self._living_endpoint()
         call = endpoint.watch(metadata=_HAS_LEADER)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -213,14 +225,16 @@ class EtcdStore:
         try:
             while not (await asyncio.wait([reading], timeout=_ASK_AFTER_S))[0]:
                 await self._sign_of_life(endpoint)
-            return reading.result()
+            response = reading.result()
         finally:
             reading.cancel()
+        if response is not _EOF:
+            endpoint.answered(response)
+        return response
 
     async def _sign_of_life(self, endpoint: _Endpoint) -> None:
         """Raises AioRpcError where there is none."""
-        response = await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S)
-        endpoint.term = max(endpoint.term, response.header.raft_term)
+        endpoint.answered(await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S))
 
     async def close(self) -> None:
         for endpoint in self._endpoints:
@@ -230,11 +244,45 @@ class EtcdStore:
 
     # --- calls
 
-    def _endpoint(self) -> _Endpoint:
-        endpoint = self._endpoints[self._current]
+    def _endpoint(self, further: int = 0) -> _Endpoint:
+        index = (self._current + further) % len(self._addresses)
+        endpoint = self._endpoints[index]
         if endpoint is None:
-            endpoint = self._endpoints[self._current] = _Endpoint(self._addresses[self._current])
+            endpoint = self._endpoints[index] = _Endpoint(self._addresses[index])
         return endpoint
+
+    async def _living_endpoint(self) -> _Endpoint:
+        """The member that calls go to; where it has been quiet, the first one that gives a sign of life. Where none
+        does, the call will tell."""
+        endpoint, loop = self._endpoint(), asyncio.get_running_loop()
+        if len(self._addresses) == 1 or loop.time() - endpoint.answered_at < _FRESH_S:
+            return endpoint
+        preferred = loop.create_task(self._lives(endpoint))
+        asked = {preferred: endpoint}
+        try:
+            await asyncio.wait(asked, timeout=_PREFERRED_S)
+            if not preferred.done() or not preferred.result():
+                others = [self._endpoint(further) for further in range(len(self._addresses))]
+                asked |= {loop.create_task(self._lives(other)): other for other in others if other is not endpoint}
+            waiting = set(asked)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for living in (asked[each] for each in done if each.result()):
+                    if living in self._endpoints:  # not closed meanwhile
+                        self._current = self._endpoints.index(living)
+                    return living
+            return endpoint
+        finally:
+            for each in asked:
+                each.cancel()
+
+    async def _lives(self, endpoint: _Endpoint) -> bool:
+        """And knows of a leader: one that is cut off from the others answers, too."""
+        try:
+            endpoint.answered(await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S, metadata=_HAS_LEADER))
+        except grpc.aio.AioRpcError:
+            return False
+        return True
 
     def _turn_from(self, endpoint: _Endpoint) -> None:
         if self._endpoints[self._current] is endpoint:
@@ -257,8 +305,8 @@ class EtcdStore:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         while True:
-            endpoint = self._endpoint()
-            left = deadline - loop.time()
+            endpoint = await self._living_endpoint()
+            left = max(deadline - loop.time(), 0.1)
             try:
                 # A frozen member must not use up the time that another one could answer in.
                 share = left if len(self._addresses) == 1 or not repeatable else max(left / 2, 0.1)
@@ -291,7 +339,7 @@ class EtcdStore:
             response = answering.result()
         finally:
             answering.cancel()
-        endpoint.term = max(endpoint.term, response.header.raft_term)
+        endpoint.answered(response)
         return response
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,7 +13,8 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Put
+from hapax.runtime.ports import Compare, Delete, MetadataUnavailable, Put, TxnResult
+from hapax_sim.metadata import MemoryMetadata
 from unit.control_world import KEYS, ControlWorld, is_ready, run
 
 
@@ -282,6 +284,35 @@ def test_a_frozen_controller_writes_nothing_when_it_thaws() -> None:
         await asyncio.sleep(5)
         assert not deposed.acts
         assert {p.id: p for p in view.partitions()} == before
+
+    run(scenario)
+
+
+def test_a_controller_that_stands_still_is_deposed_even_if_the_store_loses_a_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the member of the store that it was sent to is on the same machine. Leases would take their time."""
+    lost = []
+
+    async def txn(self: MemoryMetadata, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+        if any(write.key == KEYS.controller for write in writes if isinstance(write, Delete)) and not lost:
+            lost.append(writes)
+            raise MetadataUnavailable("no sign of life")
+        return await original(self, compares, writes)
+
+    original = MemoryMetadata.txn
+    monkeypatch.setattr(MemoryMetadata, "txn", txn)
+
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        frozen, _ = await world.controller(300, broker_session_timeout_ms=60_000)
+        await moved(view, lambda v: v.controller is not None)
+        await world.controller(301)
+        await asyncio.sleep(1)  # they meet
+        world.loop.freeze(frozen)
+        at = world.loop.time()
+        await moved(view, lambda v: v.controller is not None and v.controller.record.node_id == 301)
+        assert lost and world.loop.time() - at < 2.0
 
     run(scenario)
 
