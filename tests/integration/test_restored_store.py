@@ -95,8 +95,13 @@ async def test_an_older_backup_is_refused_by_memory_and_by_the_logs(cluster_fact
     for value in ("1", "2"):
         produce_as(cluster.bootstrap, value)
     produce_as(cluster.bootstrap, "3", "after")
+    cluster.down()
+    # The older store has allocated the blocks of one start anew before a broker has opened its logs, and leader epochs
+    # may be as many by then: those of a second start are proof.
+    cluster.up(owned=True)
+    produce_as(cluster.bootstrap, "4")
     used = await producer_ids(cluster.bootstrap)
-    assert len(set(used)) == 4
+    assert len(set(used)) == 5
     cluster.down()
     shutil.copytree(cluster.folder.data("etcd"), newest)
 
@@ -121,6 +126,6 @@ async def test_an_older_backup_is_refused_by_memory_and_by_the_logs(cluster_fact
         seen.unlink()
     replace_store(cluster, newest)
     cluster.up(owned=True)
-    assert consume(cluster.bootstrap, "t", 4) == ["0", "1", "2", "3"], "what was acknowledged is all there"
-    produce_as(cluster.bootstrap, "4")
+    assert consume(cluster.bootstrap, "t", 5) == ["0", "1", "2", "3", "4"], "what was acknowledged is all there"
+    produce_as(cluster.bootstrap, "5")
     assert set(used) < set(await producer_ids(cluster.bootstrap)), "a new producer got a new id"
