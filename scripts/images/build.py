@@ -1,10 +1,10 @@
-"""Builds the images of the tests' Kubernetes without Docker: pause, etcd, and Hapax itself, as docker-archives.
+"""Builds the images of the tests' Kubernetes without Docker: pause, etcd, Hapax and its Spark, as docker-archives.
 
-    python scripts/images/build.py [pause] [etcd] [hapax]
+    python scripts/images/build.py [pause] [etcd] [hapax] [hapax-spark]
 
 Prints `NAME:TAG PATH` for each; `ctr images import`, `docker load`, `kind load image-archive`, `skopeo copy
 docker-archive:PATH ...` take them. They lie in the user's cache under a hash of what they are made from. Hapax's base
-is Debian by mmdebstrap, which needs root; images/hapax/Dockerfile makes the same image with Docker. Exit code 4:
+is Debian by mmdebstrap, which needs root; images/*/Dockerfile make the same images with Docker. Exit code 4:
 something that is needed is not to be had here; one line says what.
 """
 
@@ -43,11 +43,23 @@ DEBIAN: Final = (
     *(f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "locale", "info", "lintian")),
     '--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/* "$1"/var/log/*', "--skip=output/dev",
 )  # fmt: skip
+JAVA: Final = (
+    "--include=openjdk-17-jre-headless,tini,procps",
+    # Java's packages put links to pages that are left out into this folder.
+    '--essential-hook=mkdir -p "$1"/usr/share/man/man1',
+    # Hadoop's login asks for the name of the user that it runs as.
+    '--customize-hook=echo "hapax:x:10001:10001::/tmp:/usr/sbin/nologin" >>"$1"/etc/passwd',
+)
 WHEELS: Final = (
     "--only-binary=:all:", f"--python-version={PYTHON}", "--platform=manylinux_2_28_x86_64",
     "--platform=manylinux2014_x86_64",
 )  # fmt: skip
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SPARK_HOME: Final = "/opt/hapax/pyspark"
+SPARK_ENVIRONMENT: Final = (
+    f"SPARK_HOME={SPARK_HOME}", "JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64", "PYTHONPATH=/opt/hapax",
+    "PYSPARK_PYTHON=/usr/bin/python3", "PYSPARK_DRIVER_PYTHON=/usr/bin/python3", "PYTHONUNBUFFERED=1", "HOME=/tmp",
+)  # fmt: skip
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "proto", "services/hapax", "spark/hapax_spark",
                   "operator/hapax_operator")  # fmt: skip
 
@@ -120,8 +132,8 @@ def file_hash(path: Path) -> str:
 # --- what is kept from one run to the next ------------------------------------------------------------------------
 
 
-def cached(kind: str, made_of: str, make: Callable[[Path], None]) -> Path:
-    """CACHE/kind-HASH.tar; `make` writes it where it is not there yet. The two before it are kept."""
+def cached(kind: str, made_of: str, make: Callable[[Path], None], former: int = 2) -> Path:
+    """CACHE/kind-HASH.tar; `make` writes it where it is not there yet. So many of the `former` ones are kept."""
     path = CACHE / f"{kind}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.tar"
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / f"{kind}.lock", "w") as lock:
@@ -132,7 +144,7 @@ def cached(kind: str, made_of: str, make: Callable[[Path], None]) -> Path:
             unfinished.replace(path)
         os.utime(path)
         kept = sorted(CACHE.glob(f"{kind}-*.tar"), key=lambda each: each.stat().st_mtime)
-        for old in kept[:-3]:
+        for old in kept[:-1 - former]:
             old.unlink()
     return path
 
@@ -198,9 +210,9 @@ def etcd() -> tuple[str, Path]:
 
 def hapax() -> tuple[str, Path]:
     name = "localhost/hapax:test"
-    base = cached("base", f"{SUITE} {PACKAGES} {DEBIAN}", _debian)
+    base = cached("base", f"{SUITE} {PACKAGES} {DEBIAN}", lambda path: _debian(path, DEBIAN))
     lock = ROOT / "images" / "hapax" / "requirements.lock"
-    packages = cached("packages", f"{file_hash(lock)} {WHEELS}", lambda path: _packages(path, lock))
+    packages = cached("packages", f"{file_hash(lock)} {WHEELS}", lambda path: _packages(path, lock, WHEELS))
     command = ROOT / "images" / "hapax" / "hapax"
 
     def make(path: Path) -> None:
@@ -217,16 +229,40 @@ def hapax() -> tuple[str, Path]:
     return name, cached("hapax", made_of, make)
 
 
-def _debian(path: Path) -> None:
+def hapax_spark() -> tuple[str, Path]:
+    """Java 17, PySpark with its jars for Kubernetes, Hapax's client and data source, and the first program."""
+    name = "localhost/hapax-spark:test"
+    system = (*DEBIAN, *JAVA)
+    base = cached("java", f"{SUITE} {system}", lambda path: _debian(path, system))
+    lock = ROOT / "images" / "hapax-spark" / "requirements.lock"
+    # PySpark comes as sources without anything to compile, which pip takes for another Python only so.
+    words = ("--no-deps", *WHEELS[1:])
+    packages = cached("pyspark", f"{file_hash(lock)} {words}", lambda path: _packages(path, lock, words))
+
+    def make(path: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            target = Path(folder) / "target"
+            _install(target, "--no-deps", str(_without_leftovers(Path(folder) / "source")))
+            own = write_layer(Path(folder) / "own", [(target, "opt/hapax")])
+            Image(name, [base, packages, own], {
+                "Env": [f"PATH={SPARK_HOME}/bin:{PATH}", *SPARK_ENVIRONMENT], "User": USER, "WorkingDir": "/tmp",
+                "Entrypoint": ["tini", "-s", "--", "python3", "-P", "/opt/hapax/hapax_spark/container.py"],
+            }).write(path)  # fmt: skip
+
+    made_of = " ".join([*map(file_hash, [base, packages, THIS]), tree_hash(SOURCES)])
+    return name, cached("hapax-spark", made_of, make, former=0)  # more than a gigabyte
+
+
+def _debian(path: Path, options: Sequence[str]) -> None:
     if os.geteuid() != 0:
         raise NotPossible("mmdebstrap needs root; images/hapax/Dockerfile needs Docker instead")
     if shutil.which("mmdebstrap") is None:
         install_debian_packages("mmdebstrap")
-    say(f"making a Debian {SUITE} with Python (once, about a minute)")
+    say(f"making a Debian {SUITE} (once, about a minute): {path.stem.partition('-')[0]}")
     # Where this machine gets its packages from, if it is the same suite; else where mmdebstrap looks by itself.
     known = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
     sources = [str(each) for each in known if each.exists() and SUITE in each.read_text()]
-    command = ["mmdebstrap", "--quiet", *DEBIAN, "--format=tar", SUITE, str(path), *sources[:1]]
+    command = ["mmdebstrap", "--quiet", *options, "--format=tar", SUITE, str(path), *sources[:1]]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "SOURCE_DATE_EPOCH": "0"})
     if done.returncode:
@@ -246,11 +282,11 @@ def install_debian_packages(*names: str) -> None:
             raise NotPossible(f"apt-get {words[0]}: {done.stderr.strip()[-1000:]}")
 
 
-def _packages(path: Path, lock: Path) -> None:
-    say("installing what Hapax needs")
+def _packages(path: Path, lock: Path, options: Sequence[str]) -> None:
+    say(f"installing what images/{lock.parent.name} needs")
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         target = Path(folder) / "target"
-        _install(target, "--require-hashes", *WHEELS, "-r", str(lock))
+        _install(target, "--require-hashes", *options, "-r", str(lock))
         write_layer(path, [(target, "opt/hapax")])
 
 
@@ -278,14 +314,15 @@ def _install(target: Path, *words: str) -> None:
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
-IMAGES: Final = {"pause": pause, "etcd": etcd, "hapax": hapax}
+IMAGES: Final = {"pause": pause, "etcd": etcd, "hapax": hapax, "hapax-spark": hapax_spark}
+WANTED: Final = ("pause", "etcd", "hapax")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="docker-archives in the user's cache")
-    parser.add_argument("images", nargs="*", choices=[*IMAGES, []], help="all without a name")
+    parser.add_argument("images", nargs="*", choices=[*IMAGES, []], help="without a name: those of `make kube-test`")
     try:
-        for each in parser.parse_args().images or IMAGES:
+        for each in parser.parse_args().images or WANTED:
             name, path = IMAGES[each]()
             print(name, path, flush=True)
     except NotPossible as error:
