@@ -1,6 +1,7 @@
-"""Builds the images of the tests' Kubernetes without Docker: pause, etcd, Hapax and its Spark, as docker-archives.
+"""Builds the images of the tests' Kubernetes without Docker: pause, etcd, Hapax, its Spark and its load, as
+docker-archives.
 
-    python scripts/images/build.py [pause] [etcd] [hapax] [hapax-spark]
+    python scripts/images/build.py [pause] [etcd] [hapax] [hapax-spark] [hapax-load]
 
 Prints `NAME:TAG PATH` for each; `ctr images import`, `docker load`, `kind load image-archive`, `skopeo copy
 docker-archive:PATH ...` take them. They lie in the user's cache under a hash of what they are made from. Hapax's base
@@ -62,6 +63,7 @@ SPARK_ENVIRONMENT: Final = (
 )  # fmt: skip
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "proto", "services/hapax", "spark/hapax_spark",
                   "operator/hapax_operator")  # fmt: skip
+LOAD: Final = "load/hapax_load"
 
 
 class NotPossible(Exception):
@@ -209,7 +211,29 @@ def etcd() -> tuple[str, Path]:
 
 
 def hapax() -> tuple[str, Path]:
-    name = "localhost/hapax:test"
+    return _of_layers("localhost/hapax:test", "hapax", _hapax_layers(), ["hapax", "--help"])
+
+
+def hapax_load() -> tuple[str, Path]:
+    """Hapax's with locust and what that needs."""
+    lock = ROOT / "images" / "hapax-load" / "requirements.lock"
+    words = ("--no-deps", *WHEELS)
+    more = cached("load-packages", f"{file_hash(lock)} {words}", lambda path: _packages(path, lock, words))
+
+    def make(path: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            target = Path(folder) / "target"
+            shutil.copytree(ROOT / LOAD, target / "hapax_load", ignore=shutil.ignore_patterns("__pycache__"))
+            _compile(target)
+            write_layer(path, [(target, "opt/hapax")])
+
+    own = cached("load-own", f"{file_hash(THIS)} {tree_hash((LOAD,))}", make)
+    return _of_layers(
+        "localhost/hapax-load:test", "hapax-load", [*_hapax_layers(), more, own],
+        ["python3", "-m", "hapax_load", "--help"])
+
+
+def _hapax_layers() -> list[Path]:
     base = cached("base", f"{SUITE} {PACKAGES} {DEBIAN}", lambda path: _debian(path, DEBIAN))
     lock = ROOT / "images" / "hapax" / "requirements.lock"
     packages = cached("packages", f"{file_hash(lock)} {WHEELS}", lambda path: _packages(path, lock, WHEELS))
@@ -219,14 +243,18 @@ def hapax() -> tuple[str, Path]:
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             target = Path(folder) / "target"
             _install(target, "--no-deps", str(_without_leftovers(Path(folder) / "source")))
-            own = write_layer(Path(folder) / "own", [(target, "opt/hapax"), (command, "usr/local/bin/hapax")])
-            Image(name, [base, packages, own], {
-                "Env": [f"PATH={PATH}", "PYTHONPATH=/opt/hapax", "PYTHONUNBUFFERED=1"],
-                "User": USER, "WorkingDir": "/tmp", "Cmd": ["hapax", "--help"],
-            }).write(path)  # fmt: skip
+            write_layer(path, [(target, "opt/hapax"), (command, "usr/local/bin/hapax")])
 
-    made_of = " ".join([file_hash(base), file_hash(packages), file_hash(command), file_hash(THIS), tree_hash(SOURCES)])
-    return name, cached("hapax", made_of, make)
+    made_of = " ".join([file_hash(command), file_hash(THIS), tree_hash(SOURCES)])
+    return [base, packages, cached("own", made_of, make)]
+
+
+def _of_layers(name: str, kind: str, layers: list[Path], command: list[str]) -> tuple[str, Path]:
+    image = Image(name, layers, {
+        "Env": [f"PATH={PATH}", "PYTHONPATH=/opt/hapax", "PYTHONUNBUFFERED=1"],
+        "User": USER, "WorkingDir": "/tmp", "Cmd": command,
+    })  # fmt: skip
+    return name, cached(kind, " ".join(map(file_hash, [*layers, THIS])), image.write)
 
 
 def hapax_spark() -> tuple[str, Path]:
@@ -306,6 +334,10 @@ def _install(target: Path, *words: str) -> None:
     if done.returncode:
         raise NotPossible(f"pip: {done.stderr.strip()[-2000:]}")
     shutil.rmtree(target / "bin", ignore_errors=True)  # they would name this machine's Python
+    _compile(target)
+
+
+def _compile(target: Path) -> None:
     if f"{sys.version_info.major}.{sys.version_info.minor}" == PYTHON:
         # In a pod the root file system is read-only: what is not compiled here is compiled anew at each start. Modules
         # have no time in a layer, so they must not be compared with it.
@@ -314,7 +346,7 @@ def _install(target: Path, *words: str) -> None:
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
-IMAGES: Final = {"pause": pause, "etcd": etcd, "hapax": hapax, "hapax-spark": hapax_spark}
+IMAGES: Final = {"pause": pause, "etcd": etcd, "hapax": hapax, "hapax-spark": hapax_spark, "hapax-load": hapax_load}
 WANTED: Final = ("pause", "etcd", "hapax")
 
 

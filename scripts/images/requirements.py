@@ -17,8 +17,10 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LOCK: Final = ROOT / "requirements.lock"
-IMAGES: Final = {"hapax": ("admin", "operator"), "hapax-spark": ("spark",)}
+IMAGES: Final = {"hapax": ("admin", "operator"), "hapax-spark": ("spark",), "hapax-load": ("load",)}
 """The extras of each."""
+BELOW: Final = {"hapax-load": "hapax"}
+"""The image that another one begins with: what it has need not be there twice."""
 _NOT_NEEDED: Final = {canonicalize_name("kubernetes")}
 """In a pod kopf logs in by the service account's files and needs no other client; it would double the image."""
 
@@ -40,8 +42,8 @@ def wanted(extras_of_ours: tuple[str, ...]) -> set[NormalizedName]:
     return found
 
 
-def page(extras: tuple[str, ...]) -> str:
-    names = wanted(extras)
+def page(image: str) -> str:
+    names = wanted(IMAGES[image]) - (wanted(IMAGES[BELOW[image]]) if image in BELOW else set())
     # A requirement begins a line; its hashes and the comment on where it comes from are indented.
     entries = re.findall(r"^(\S+)==(.*(?:\n[ \t]+--hash=\S+.*)*)", LOCK.read_text(), re.MULTILINE)
     chosen: dict[str, str] = {canonicalize_name(name): f"{name}=={rest}".rstrip("\\ ") for name, rest in entries}
@@ -53,8 +55,8 @@ def page(extras: tuple[str, ...]) -> str:
 
 def main() -> int:
     wrong = 0
-    for name, extras in IMAGES.items():
-        path, text = ROOT / "images" / name / "requirements.lock", page(extras)
+    for name in IMAGES:
+        path, text = ROOT / "images" / name / "requirements.lock", page(name)
         if path.exists() and path.read_text() == text:
             continue
         if "--check" in sys.argv[1:]:
