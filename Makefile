@@ -17,7 +17,7 @@ LOAD ?=
 NODES ?=
 KILLS ?= 50
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos load mutants kube-binaries kube-images kube-up kube-down kube-bench kube-test clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,11 @@ chaos: setup ## faults on real processes, judged by the checker: make chaos MINU
 
 load: setup ## locust's users on three brokers whose processes are killed, then the count: make load MINUTES=30 SHAPE=soak
 	@$(BIN)/python -m hapax_load --minutes $(MINUTES) --shape $(SHAPE) $(LOAD)
+
+monitoring-lint: setup ## the chart's alert rules by promtool, its dashboard by Grafana's linter; builds both once (needs Go; three to five minutes)
+	@scripts/monitoring/build.sh promtool >/dev/null
+	@scripts/monitoring/build.sh dashboard-linter >/dev/null
+	@$(BIN)/python -m pytest tests/tidy/test_monitoring.py
 
 kube-binaries: ## a Kubernetes and helm from their Go modules, once, into the user's cache (needs Go; six to ten minutes)
 	@scripts/kubernetes/build.sh
