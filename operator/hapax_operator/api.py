@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import aiohttp
 import kopf
@@ -117,22 +118,77 @@ class KubeApi:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeUnavailable(f"watching {collection} ended: {error!r}") from error
 
+    async def follow(self, collection: str, selector: str) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
+        """All objects of the collection with these labels, first as they are ("LISTED", the list), then each as it
+        changes, with the kind of its event. Ends when the API server ends the watch. Raises KubeUnavailable,
+        KubeRefused."""
+        found = await self.listed(collection, selector)
+        yield "LISTED", found
+        assert self._session is not None
+        query = {
+            "watch": "true", "timeoutSeconds": str(_WATCH_S), "labelSelector": selector,
+            "resourceVersion": found["metadata"]["resourceVersion"]}
+        self.requests += 1
+        try:
+            async with self._session.get(
+                self._connection.server + collection, params=query, headers=self._authorization(),
+                timeout=aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S),
+            ) as response:
+                if response.status >= 400:
+                    raise KubeUnavailable(f"watching {collection} was answered {response.status}")
+                rest = b""
+                async for piece in response.content.iter_any():
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        event = json.loads(line)
+                        if event["type"] == "ERROR":  # such as that the version is too old: begin anew
+                            return
+                        yield event["type"], event["object"]
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise KubeUnavailable(f"watching {collection} ended: {error!r}") from error
+
+    async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = await self._call("GET", f"{collection}?{urlencode({'labelSelector': selector})}")
+        return found
+
+    async def end(self, path: str, uid: str) -> None:
+        """Deletes the object of this uid, with the grace that it has; that it is gone is well."""
+        try:
+            await self._call("DELETE", path, {
+                "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}})
+        except KubeRefused as refused:
+            if refused.code not in (404, 409):
+                raise
+
+    async def lift_gate(self, path: str, uid: str, gate: str) -> bool:
+        """The first gate of a pod's scheduling. False: the pod of this uid is gone, or has no such gate."""
+        return await self._changed("PATCH", path, [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "test", "path": "/spec/schedulingGates/0/name", "value": gate},
+            {"op": "remove", "path": "/spec/schedulingGates/0"},
+        ], _JSON_PATCH) is not None
+
+    async def put_record(self, meta: Meta, status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """As `put_status`, but None also where anything of the resource has changed since `meta` was read."""
+        body = {"metadata": {"uid": meta.uid, "resourceVersion": meta.version}, "status": dict(status)}
+        return await self._changed("PATCH", _path(meta.ref) + "/status", body, _MERGE)
+
     async def put_status(self, meta: Meta, status: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Merges these fields into the status (a value None removes one). Returns the resource's body as it is then;
         None: the resource is gone."""
         body = {"metadata": {"uid": meta.uid}, "status": dict(status)}
         return await self._changed("PATCH", _path(meta.ref) + "/status", body, _MERGE)
 
-    async def set_finalizer(self, meta: Meta, wanted: bool) -> bool:
+    async def set_finalizer(self, meta: Meta, wanted: bool, finalizer: str = FINALIZER) -> bool:
         """Puts the operator's finalizer on or takes it off; others' stay. False: the resource is gone, or has changed
         meanwhile and is to be looked at anew."""
         body = await self.get(meta.ref)
         if body is None or body["metadata"]["uid"] != meta.uid:
             return False
         finalizers = list(body["metadata"].get("finalizers") or ())
-        if (FINALIZER in finalizers) == wanted:
+        if (finalizer in finalizers) == wanted:
             return True
-        after = [*finalizers, FINALIZER] if wanted else [each for each in finalizers if each != FINALIZER]
+        after = [*finalizers, finalizer] if wanted else [each for each in finalizers if each != finalizer]
         patch = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": body["metadata"]["resourceVersion"]},
             {"op": "add", "path": "/metadata/finalizers", "value": after},

@@ -67,16 +67,18 @@ def brokers_seen(view: ClusterView) -> BrokersSeen:
              if node.rank == FIT and view.silent.get(node_id) != node.registration})
 
 
-async def producers_seen(identities: Identities, resource: ProducerResource) -> Sequence[ProducerSeen]:
+async def producers_seen(
+    identities: Identities, resource: ProducerResource, *, closely: bool = False
+) -> Sequence[ProducerSeen]:
     """The resource's id, or all ids with its prefix; of those only the ones that do something are looked at closely,
-    and the first, which the status is about when none does. Raises HapaxError."""
+    and the first, which the status is about when none does; or all. Raises HapaxError."""
     if resource.transactional_id:
         found = await identities.describe(resource.transactional_id)
         return [] if found is None else [_seen(found)]
     everything = await identities.list_transactions()
     seen = []
     for number, each in enumerate(each for each in everything if each.transactional_id.startswith(resource.prefix)):
-        if number and each.state not in _RUNNING:
+        if number and not closely and each.state not in _RUNNING:
             seen.append(ProducerSeen(each.transactional_id, each.producer_id, -1, each.state))
         elif (described := await identities.describe(each.transactional_id)) is not None:
             seen.append(_seen(described))

@@ -8,7 +8,7 @@ watch that was cut does not tell of those that went meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hapax.client import Leases
@@ -27,12 +27,13 @@ from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
 from hapax_operator.plan_lease import Take, owner_before, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
-from hapax_operator.plan_producer import Fence
+from hapax_operator.plan_producer import Fence, ProducerSeen
 from hapax_operator.plan_producer import plan as plan_producer
 from hapax_operator.plan_topic import Delete, Note, Verdict
 from hapax_operator.plan_topic import plan as plan_topic
 from hapax_operator.resources import (
     PRODUCERS,
+    SPARK_FINALIZER,
     BadResource,
     ProducerResource,
     Ref,
@@ -40,6 +41,7 @@ from hapax_operator.resources import (
     TopicResource,
     read,
 )
+from hapax_operator.spark_runs import SparkRuns, SparkView, World
 from hapax_operator.status import StatusWriter
 from hapax_operator.topic_making import TopicMaker
 from hapax_operator.work import WorkQueue
@@ -80,8 +82,9 @@ class Reconciler:
 
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock,
-        metrics: telemetry.Metrics, policies: PolicyWriter,
+        metrics: telemetry.Metrics, policies: PolicyWriter, namespaces: Sequence[str] = (),
     ) -> None:
+        """`namespaces`: where resources are; none means all."""
         self.resources = Known()
         self._view = view
         self._administration = administration
@@ -91,6 +94,9 @@ class Reconciler:
         self._policies = policies
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
+        self._spark = SparkRuns(api, clock, namespaces, World(
+            refresh=self._current_producer, seen=self._written, note=self._note, ids=self._ids_of,
+            fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)))
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._clients: dict[type[Identities | Leases], Identities | Leases] = {}
@@ -114,6 +120,7 @@ class Reconciler:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._maker.close()
+        await self._spark.close()
         for client in self._clients.values():
             await client.close()
 
@@ -141,6 +148,8 @@ class Reconciler:
             self._statuses.forget(former.meta.uid)
             self._queue.add(_key(former))
             self._queue.add(PolicyUid(former.meta.uid))
+            if isinstance(former, ProducerResource):
+                self._spark.forget(former)
             if isinstance(former, ProducerResource) and former.lease is not None:
                 for heir in self.resources.lessees(former.lease.name):
                     self._queue.add(heir.meta.ref)
@@ -328,7 +337,10 @@ class Reconciler:
 
     async def _producer(self, ref: Ref) -> None:
         resource = self.resources.get(ref)
-        if not isinstance(resource, ProducerResource) or resource.meta.deleting:
+        if not isinstance(resource, ProducerResource):
+            return
+        if resource.meta.deleting:
+            await self._end_spark(resource)
             return
         await self._stored_policy(resource)
         resource = self.resources.get(ref)
@@ -338,6 +350,10 @@ class Reconciler:
             await self._lease(resource)
             return
         stands = standing(resource, self._view.policies)
+        spark, refused = await self._look_at_spark(resource, "" if stands.conflict is None else stands.conflict.owner)
+        resource = self.resources.get(ref)
+        if not isinstance(resource, ProducerResource):
+            return
         identities = await self._connected(Identities)
         seen = [] if stands.conflict is not None else await producers_seen(identities, resource)
         verdict = plan_producer(resource, seen, self._clock.now_ms(), stands)
@@ -351,13 +367,61 @@ class Reconciler:
         for fence in verdict.fences:
             await self._fence(identities, resource, fence, status)
         urgent = bool(verdict.fences) or verdict.intends
-        late = await self._statuses.write(resource, status, verdict.conditions, urgent=urgent)
+        conditions = verdict.conditions
+        if spark is not None:
+            status["sparkProgress"] = spark.progress
+            conditions = (*conditions, *spark.conditions)
+        late = await self._statuses.write(resource, status, conditions, urgent=urgent)
+        if refused is not None:
+            raise refused
+        if spark is not None and spark.again_s > 0:
+            self._queue.add_after(ref, spark.again_s)
         if late is None:
             await self._missed(resource)
         elif verdict.intends:
             self._queue.add(ref)
         else:
             self._later(ref, 0.5 if verdict.fences or verdict.ensure else late)
+
+    # --- Spark
+
+    async def _look_at_spark(
+        self, resource: ProducerResource, conflict: str
+    ) -> tuple[SparkView | None, KubeRefused | None]:
+        """None: it has no job. What the API server refuses is shown, and then raised by the caller."""
+        if not self._spark.concerns(resource):
+            return None, None
+        try:
+            return await self._spark.look(resource, conflict), None
+        except KubeRefused as refused:
+            told = Condition("SparkRunning", "False", "Refused", f"the API server refuses the driver's pod: {refused}")
+            if refused.code == 403:
+                told = told._replace(message=f"{told.message} (has the chart spark.enabled?)")
+            former = resource.status.get("sparkProgress")
+            return SparkView((told,) if resource.spark is not None else (), former, 0.0), refused
+
+    async def _end_spark(self, resource: ProducerResource) -> None:
+        """The resource is deleted, and goes when its driver has ended."""
+        if SPARK_FINALIZER not in resource.meta.finalizers:
+            return
+        view = await self._spark.look(resource, "")
+        if view.again_s > 0:
+            self._queue.add_after(resource.meta.ref, view.again_s)
+
+    async def _current_producer(self, ref: Ref) -> ProducerResource | None:
+        await self._refresh(ref)
+        current = self.resources.get(ref)
+        return current if isinstance(current, ProducerResource) else None
+
+    async def _ids_of(self, resource: ProducerResource) -> Sequence[ProducerSeen]:
+        seen = await producers_seen(await self._connected(Identities), resource, closely=True)
+        stands = standing(resource, self._view.policies)
+        return [each for each in seen if stands.counts_for(each.transactional_id)]
+
+    async def _fence_former(self, resource: ProducerResource, fence: Fence) -> None:
+        status: dict[str, Any] = {}
+        await self._fence(await self._connected(Identities), resource, fence, status)
+        await self._api.put_status(resource.meta, status)
 
     async def _fence(
         self, identities: Identities, resource: ProducerResource, fence: Fence, status: dict[str, Any]

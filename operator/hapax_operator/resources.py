@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from hapax_operator.spark_resource import SparkSpec, read_spark
+
 GROUP: Final = "hapax.dev"
 VERSION: Final = "v1alpha1"
 TOPICS: Final = "topics"
@@ -20,6 +22,7 @@ WATCHED: Final = (TOPICS, PRODUCERS)
 KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer", POOLS: "BrokerPool"}
 
 FINALIZER: Final = "hapax.dev/delete-topic"
+SPARK_FINALIZER: Final = "hapax.dev/end-spark"
 PAUSE: Final = "hapax.dev/pause"
 """An annotation: while it is "true" the operator looks and does nothing."""
 
@@ -59,6 +62,8 @@ class Meta:
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
     paused: bool = False
+    version: str = ""
+    """As the API server compares it: it changes with every write."""
 
     @property
     def age(self) -> tuple[str, str]:
@@ -107,6 +112,8 @@ class ProducerResource:
     max_timeout_s: int = 0
     """0: as long as the cluster allows."""
     managed: bool = True
+    spark: SparkSpec | None = None
+    """The job that writes under the ids."""
     status: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -159,7 +166,7 @@ def read_producer(body: Mapping[str, Any]) -> ProducerResource:
         hanging_after_s=_number(spec, "hangingAfterSeconds", 300), on_hanging=_text(spec, "onHanging") or ALERT,
         fence=_number(spec, "fence", 0),
         allowed_topics=_texts(spec, "allowedTopics"), max_timeout_s=_number(spec, "maxTransactionTimeoutSeconds", 0),
-        managed=spec.get("managed") is not False, status=body.get("status") or {},
+        managed=spec.get("managed") is not False, spark=_spark(spec), status=body.get("status") or {},
     )
 
 
@@ -193,6 +200,13 @@ def _lease(spec: Mapping[str, Any]) -> LeaseSpec | None:
     return LeaseSpec(name, partitions, _number(lease, "expireSeconds", 3600))
 
 
+def _spark(spec: Mapping[str, Any]) -> SparkSpec | None:
+    try:
+        return read_spark(spec)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadResource(f"spec.spark cannot be read: {error!r}") from None
+
+
 def _meta(plural: str, body: Mapping[str, Any]) -> Meta:
     metadata = body.get("metadata") or {}
     try:
@@ -201,6 +215,7 @@ def _meta(plural: str, body: Mapping[str, Any]) -> Meta:
             generation=metadata.get("generation", 0), created=metadata.get("creationTimestamp", ""),
             deleting=metadata.get("deletionTimestamp") is not None, finalizers=tuple(metadata.get("finalizers") or ()),
             paused=(metadata.get("annotations") or {}).get(PAUSE) == "true",
+            version=metadata.get("resourceVersion", ""),
         )
     except KeyError as error:
         raise BadResource(f"metadata.{error.args[0]} is missing") from None

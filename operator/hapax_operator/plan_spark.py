@@ -1,0 +1,416 @@
+"""What to do next for the Spark job of a TransactionalProducer. Pure: record, pods and clock in, a step out.
+
+Never two drivers at a time, however many operators there are, wherever each of them dies or stands still, and however
+late what one of them asked for is carried out. Three rules do that:
+
+- A driver's pod is made with a gate, which keeps it from being scheduled. The gate is lifted only for the one pod whose
+  uid the record names, and every change of the record compares the version that it was planned from.
+- The record goes on to the next run only where the pods, listed after the record was read, show that the named one has
+  ended (or it is given up, see `plan_start`). A pod that somebody makes late is not named, and so never runs.
+- Between the two, whatever could still write is fenced by `plan_start`.
+
+One step at a time: what was done shows when all is looked at anew. A plan from what watches told may be out of date;
+so a step is planned again from what the API server says now before it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from hapax_operator.conditions import Condition, from_millis
+from hapax_operator.plan_producer import Fence, ProducerSeen
+from hapax_operator.plan_start import EndFormer, FenceAll, Intent, WriteDown, plan_start
+from hapax_operator.plan_start import Wait as StartWaits
+from hapax_operator.plan_topic import Note
+from hapax_operator.resources import ProducerResource
+from hapax_operator.spark_resource import BackOff
+
+STARTING, STARTED, ENDING, ENDED = "Starting", "Started", "Ending", "Ended"
+"""Stages of a run: its predecessor is fenced; one pod is let run; that pod is told to end; it has ended."""
+
+_VANISHED_S: Final = 10.0
+"""A pod that was deleted by force may live on for moments, until its kubelet has heard of it."""
+_LOOK_S: Final = 5.0
+_NEVER: Final = -1
+
+COMPLETED, DELETED, VANISHED, GIVEN_UP = "Completed", "Deleted", "Vanished", "GivenUp"
+_BY_WISH: Final = {
+    "Suspended": "spec.spark.suspend is set", "Changed": "spec.spark has changed",
+    "Removed": "the resource is deleted, or has no spark any more", "ResourceConflict": "an older resource counts"}
+"""Ends that the operator brought about."""
+
+
+class PodSeen(NamedTuple):
+    """Times are wall clock in ms; -1: not yet, or not known."""
+
+    name: str
+    uid: str
+    owner: str
+    """The uid of the TransactionalProducer that it is for."""
+    run: int
+    driver: bool
+    fingerprint: str = ""
+    phase: str = "Pending"
+    gated: bool = False
+    told_ms: int = _NEVER
+    """Since when it is to end."""
+    reason: str = ""
+    """Why it waits or how it ended, as Kubernetes calls it."""
+    message: str = ""
+    exit_code: int | None = None
+    address: str = ""
+
+    @property
+    def live(self) -> bool:
+        return self.phase not in ("Succeeded", "Failed")
+
+
+class Exit(NamedTuple):
+    """How a run ended."""
+
+    run: int
+    reason: str
+    at_ms: int
+    code: int | None = None
+    message: str = ""
+    seen: bool = True
+    """False: its pod was gone before it was seen to have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What is written down (`status.spark`): written only where nobody else has written since it was read."""
+
+    run: int = 0
+    stage: str = ENDED
+    driver: str = ""
+    uid: str = ""
+    """Of the pod that is let run."""
+    fingerprint: str = ""
+    intent: Intent | None = None
+    started_ms: int = _NEVER
+    running_ms: int = _NEVER
+    failures: int = 0
+    next_ms: int = _NEVER
+    ending: str = ""
+    """Why it is told to end."""
+    exit: Exit | None = None
+
+    def encode(self) -> dict[str, Any]:
+        """Without what is not there."""
+        told: dict[str, Any] = {
+            "run": self.run, "stage": self.stage, "driver": self.driver, "driverUid": self.uid,
+            "fingerprint": self.fingerprint, "failures": self.failures, "ending": self.ending,
+            "startedAt": _text(self.started_ms), "runningSince": _text(self.running_ms),
+            "nextStartAt": _text(self.next_ms),
+            "fencing": None if self.intent is None else self.intent.encode()}
+        if self.exit is not None:
+            last = {"run": self.exit.run, "reason": self.exit.reason, "time": from_millis(self.exit.at_ms),
+                    "exitCode": self.exit.code, "message": self.exit.message[:1024],
+                    "endSeen": None if self.exit.seen else False}
+            told["lastExit"] = {name: value for name, value in last.items() if value not in (None, "")}
+        return {name: value for name, value in told.items() if value not in (None, "")}
+
+    @classmethod
+    def decode(cls, status: Mapping[str, Any] | None) -> RunRecord:
+        if not status:
+            return cls()
+        last = status.get("lastExit")
+        return cls(
+            run=status.get("run", 0), stage=status.get("stage", ENDED), driver=status.get("driver", ""),
+            uid=status.get("driverUid", ""), fingerprint=status.get("fingerprint", ""),
+            intent=Intent.decode(status.get("fencing")), started_ms=_millis(status.get("startedAt")),
+            running_ms=_millis(status.get("runningSince")), failures=status.get("failures", 0),
+            next_ms=_millis(status.get("nextStartAt")), ending=status.get("ending", ""),
+            exit=None if not last else Exit(
+                last["run"], last["reason"], _millis(last.get("time")), last.get("exitCode"), last.get("message", ""),
+                last.get("endSeen", True)))
+
+
+class Write(NamedTuple):
+    """The record, unless somebody has written since it was read; `notes` are for people, once it is written."""
+
+    record: RunRecord
+    notes: tuple[Note, ...] = ()
+
+
+class Delete(NamedTuple):
+    """These pods, each by its uid."""
+
+    pods: tuple[PodSeen, ...]
+
+
+class LookAtIds(NamedTuple):
+    """Plan again with the ids, each looked at closely."""
+
+
+class FenceIds(NamedTuple):
+    fences: tuple[Fence, ...]
+
+
+class Make(NamedTuple):
+    """A gated driver's pod for this run."""
+
+    run: int
+
+
+class Lift(NamedTuple):
+    pod: PodSeen
+
+
+class Finalize(NamedTuple):
+    """The resource waits for its driver's end, or does no longer."""
+
+    wanted: bool
+
+
+Step = Write | Delete | LookAtIds | FenceIds | Make | Lift | Finalize
+
+
+@dataclass(frozen=True, slots=True)
+class SparkVerdict:
+    step: Step | None
+    conditions: tuple[Condition, ...] = ()
+    again_s: float = 0.0
+    """0: when something changes."""
+    running: PodSeen | None = None
+
+
+def plan_spark(
+    resource: ProducerResource, finalized: bool, pods: Sequence[PodSeen], ids: Sequence[ProducerSeen] | None,
+    now_ms: int, conflict: str = "",
+) -> SparkVerdict:
+    """`pods`: all of the identity, of whatever resource; `ids`: None where they were not looked at; `conflict`: the
+    older resource that describes them."""
+    return _Look(resource, finalized, pods, ids, now_ms, conflict).plan()
+
+
+class _Look:
+    def __init__(
+        self, resource: ProducerResource, finalized: bool, pods: Sequence[PodSeen],
+        ids: Sequence[ProducerSeen] | None, now_ms: int, conflict: str,
+    ) -> None:
+        self.resource, self.finalized, self.ids, self.now_ms = resource, finalized, ids, now_ms
+        self.pods = sorted(pods, key=lambda each: (each.run, each.name, each.uid))
+        self.spark = resource.spark
+        self.fingerprint = "" if self.spark is None else self.spark.fingerprint
+        self.record = RunRecord.decode(resource.status.get("spark"))
+        self.give_up_ms = 1000 * (300 if self.spark is None else self.spark.give_up_after_s)
+        self.named = next((each for each in self.pods if each.driver and each.uid == self.record.uid), None)
+        self.unwanted = ""
+        if self.spark is None or resource.meta.deleting:
+            self.unwanted = "Removed"
+        elif conflict:
+            self.unwanted = "ResourceConflict"
+        elif self.spark.suspend:
+            self.unwanted = "Suspended"
+
+    def plan(self) -> SparkVerdict:
+        if not self.resource.acts:
+            release = self.finalized and (not self.resource.managed or self.resource.meta.deleting)
+            return SparkVerdict(Finalize(False) if release else None, self._shown(), running=self._running())
+        if self.record.stage in (STARTED, ENDING):
+            return self._going()
+        return self._resting()
+
+    # --- a run that was let run
+
+    def _going(self) -> SparkVerdict:
+        record, pod = self.record, self.named
+        if pod is None or not pod.live or self._given_up(pod):
+            return self._do(self._ended(pod))
+        if record.stage == ENDING:
+            if pod.told_ms < 0:
+                return self._do(Delete((pod,)))
+            return SparkVerdict(None, self._shown(), _LOOK_S)
+        if pod.told_ms >= 0:
+            return self._do(Write(replace(record, stage=ENDING, ending=DELETED)))
+        ending = self.unwanted or ("Changed" if record.fingerprint != self.fingerprint else "")
+        if ending:
+            told = Note("Normal", "SparkEnding", f"run {record.run} is told to end: {_BY_WISH[ending]}")
+            return self._do(Write(replace(record, stage=ENDING, ending=ending), (told,)))
+        if pod.gated:
+            return self._do(Lift(pod))
+        if pod.phase == "Running" and record.running_ms < 0:
+            told = Note("Normal", "SparkRunning", f"run {record.run}: pod {pod.name} runs")
+            return self._do(Write(replace(record, running_ms=self.now_ms), (told,)))
+        old = self._mine(lambda each: each.driver and not each.live and each.run < record.run - 1)
+        return SparkVerdict(Delete(old) if old else None, self._shown(), running=self._running())
+
+    def _ended(self, pod: PodSeen | None) -> Write:
+        record = self.record
+        if record.ending in _BY_WISH:
+            reason = record.ending if pod is None or not pod.live else GIVEN_UP
+        elif pod is None:
+            reason = record.ending or VANISHED
+        elif pod.live:
+            reason = GIVEN_UP
+        else:
+            reason = COMPLETED if pod.phase == "Succeeded" else (record.ending or pod.reason or "Error")
+        exit_ = Exit(
+            record.run, reason, self.now_ms, None if pod is None else pod.exit_code,
+            "" if pod is None else pod.message, seen=pod is not None)
+        after = replace(record, stage=ENDED, ending="", exit=exit_, intent=None, next_ms=_NEVER, failures=0)
+        if reason == COMPLETED:
+            return Write(after, (Note("Normal", "SparkCompleted", f"run {record.run} is done"),))
+        if reason in _BY_WISH or record.ending in _BY_WISH:
+            return Write(after, (Note("Normal", "SparkEnded", f"run {record.run} has ended: {reason}"),))
+        back_off = BackOff() if self.spark is None else self.spark.back_off
+        stable = 0 <= record.running_ms <= self.now_ms - back_off.reset_after_s * 1000
+        failures = 1 if stable else record.failures + 1
+        wait_s = back_off_s(back_off, failures)
+        notes = (
+            Note("Warning", "SparkFailed", _failure(exit_)),
+            Note("Warning", "BackOff", f"run {record.run + 1} starts in {wait_s} s: {failures} failures in a row"))
+        return Write(replace(after, failures=failures, next_ms=self.now_ms + wait_s * 1000), notes)
+
+    # --- none, or one that is about to start
+
+    def _resting(self) -> SparkVerdict:
+        record = self.record
+        starting = record.stage == STARTING
+        wanted = not self.unwanted and not self._done()
+        made = next((each for each in self.pods if self._may_be_named(each)), None) if wanted else None
+        others = [each for each in self.pods if each.live and each is not made]
+        mine = tuple(each for each in others if each.owner == self.resource.meta.uid and each.told_ms < 0)
+        if mine:  # executors without a driver, and what was made late or of an older spec
+            return self._do(Delete(mine))
+        left = [each for each in others if each.told_ms < 0 or not self._given_up(each)]
+        if left:
+            return SparkVerdict(None, self._shown(left), _LOOK_S)
+        vanished_s = self._since_vanished()
+        if vanished_s < _VANISHED_S:
+            return SparkVerdict(None, self._shown(), _VANISHED_S - vanished_s)
+        if self.unwanted and starting:  # no pod of this run was named, and none will be
+            return self._do(Write(replace(record, stage=ENDED, intent=None)))
+        if not wanted:
+            release = self.unwanted == "Removed" and self.finalized
+            return SparkVerdict(Finalize(False) if release else None, self._shown())
+        late_s = self._back_off_left()
+        if late_s > 0 and not starting:
+            return SparkVerdict(None, self._shown(), late_s)
+        if not self.finalized:
+            return self._do(Finalize(True))
+        if self.ids is None:
+            return self._do(LookAtIds())
+        return self._start(record.run if starting else record.run + 1, made)
+
+    def _start(self, run: int, made: PodSeen | None) -> SparkVerdict:
+        assert self.ids is not None
+        step = plan_start(run, None, self.ids, self.record.intent, self.now_ms, self.give_up_ms // 1000)
+        match step:
+            case WriteDown(intent):
+                return self._do(Write(replace(
+                    self.record, run=run, stage=STARTING, intent=intent, uid="", driver="", fingerprint="",
+                    started_ms=_NEVER, running_ms=_NEVER, next_ms=_NEVER)))
+            case FenceAll(fences):
+                return self._do(FenceIds(fences))
+            case StartWaits(_) | EndFormer():
+                return SparkVerdict(None, self._shown(), 1.0)
+        if made is None:
+            return self._do(Make(run))
+        return self._do(Write(replace(
+            self.record, stage=STARTED, uid=made.uid, driver=made.name, fingerprint=made.fingerprint,
+            started_ms=self.now_ms)))
+
+    def _may_be_named(self, pod: PodSeen) -> bool:
+        return (
+            self.record.stage == STARTING and pod.driver and pod.gated and pod.live and pod.told_ms < 0
+            and pod.owner == self.resource.meta.uid and pod.run == self.record.run
+            and pod.fingerprint == self.fingerprint)
+
+    def _done(self) -> bool:
+        """It ended by itself, and nothing of it has changed."""
+        record = self.record
+        return (
+            record.stage == ENDED and record.exit is not None and record.exit.reason == COMPLETED
+            and record.fingerprint == self.fingerprint)
+
+    def _back_off_left(self) -> float:
+        if self.record.next_ms < 0 or self.record.fingerprint != self.fingerprint:
+            return 0.0
+        return (self.record.next_ms - self.now_ms) / 1000
+
+    def _since_vanished(self) -> float:
+        last = self.record.exit
+        if self.record.stage != ENDED or last is None or last.seen:
+            return _VANISHED_S
+        return (self.now_ms - last.at_ms) / 1000
+
+    def _given_up(self, pod: PodSeen) -> bool:
+        return 0 <= pod.told_ms <= self.now_ms - self.give_up_ms
+
+    def _mine(self, chosen: Any) -> tuple[PodSeen, ...]:
+        return tuple(each for each in self.pods if each.owner == self.resource.meta.uid and chosen(each))
+
+    def _running(self) -> PodSeen | None:
+        pod = self.named
+        return pod if pod is not None and pod.phase == "Running" and self.record.stage == STARTED else None
+
+    # --- what is shown
+
+    def _do(self, step: Step) -> SparkVerdict:
+        return SparkVerdict(step, self._shown(), running=self._running())
+
+    def _shown(self, left: Sequence[PodSeen] = ()) -> tuple[Condition, ...]:
+        if self.spark is None:
+            return ()
+        return (self._running_condition(left), self._failed_condition())
+
+    def _running_condition(self, left: Sequence[PodSeen]) -> Condition:
+        record, pod = self.record, self.named
+        kind = "SparkRunning"
+        if record.stage == STARTED and pod is not None and pod.live:
+            if pod.phase == "Running":
+                return Condition(kind, "True", "Running", f"run {record.run}: pod {pod.name}")
+            return Condition(
+                kind, "False", pod.reason or "Pending", pod.message or f"run {record.run}: pod {pod.name} is to start")
+        if record.stage == ENDING:
+            why = _BY_WISH.get(record.ending, "its pod was deleted")
+            return Condition(kind, "False", "Ending", f"run {record.run} is ending: {why}")
+        if self.unwanted:
+            return Condition(kind, "False", self.unwanted, _BY_WISH[self.unwanted])
+        if left:
+            return Condition(kind, "False", "FormerRunLeft", f"waiting for the end of {_names(left)}")
+        if self._done():
+            return Condition(kind, "False", COMPLETED, f"run {record.run} is done; a change starts another")
+        if self._back_off_left() > 0:
+            return Condition(
+                kind, "False", "BackOff", f"run {record.run + 1} starts at {from_millis(record.next_ms)}, after "
+                f"{record.failures} failures in a row")
+        run = record.run if record.stage == STARTING else record.run + 1
+        return Condition(kind, "False", "Starting", f"run {run} is about to start")
+
+    def _failed_condition(self) -> Condition:
+        record, last, kind = self.record, self.record.exit, "SparkFailed"
+        failed = last is not None and last.reason != COMPLETED and last.reason not in _BY_WISH
+        if last is None or not failed:
+            return Condition(kind, "False", "None", "the last run did not fail")
+        if self._running() is not None:
+            return Condition(kind, "False", "RunsAgain", f"{_failure(last)}; run {record.run} runs")
+        return Condition(kind, "True", last.reason, _failure(last))
+
+
+def back_off_s(back_off: BackOff, failures: int) -> int:
+    """After so many failures in a row."""
+    return min(back_off.longest_s, back_off.first_s * 2 ** min(max(0, failures - 1), 20))
+
+
+def _failure(last: Exit) -> str:
+    code = "" if last.code is None else f", exit code {last.code}"
+    return f"run {last.run} ended: {last.reason}{code}" + (f": {last.message}" if last.message else "")
+
+
+def _names(pods: Sequence[PodSeen]) -> str:
+    return ", ".join(each.name for each in pods[:3]) + (f" and {len(pods) - 3} others" if len(pods) > 3 else "")
+
+
+def _text(millis: int) -> str:
+    return "" if millis < 0 else from_millis(millis)
+
+
+def _millis(text: str | None) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000) if text else _NEVER

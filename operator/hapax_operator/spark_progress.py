@@ -1,0 +1,117 @@
+"""What running drivers say of their queries: asked beside the reconciler, which never waits for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+
+from hapax.runtime import telemetry
+from hapax.runtime.ports import Clock, Task
+from hapax_operator.conditions import from_millis
+from hapax_operator.plan_spark import PodSeen
+from hapax_operator.spark_pods import PROGRESS_PORT
+
+log = telemetry.logger("spark")
+
+_TIMEOUT_S: Final = 3.0
+_EVERY_MS: Final = 8_000
+_MOST_BYTES: Final = 65_536
+
+
+class Progress(NamedTuple):
+    """Of the last micro-batch."""
+
+    query: str
+    name: str
+    batch: int
+    rows: int
+    input_rate: float
+    """Rows a second."""
+    processed_rate: float
+    at_ms: int
+    committed_batch: int = -1
+    committed_ms: int = -1
+
+    def status(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "queryId": self.query, "name": self.name, "batchId": self.batch, "inputRows": self.rows,
+            "inputRowsPerSecond": round(self.input_rate, 1), "processedRowsPerSecond": round(self.processed_rate, 1),
+            "time": from_millis(self.at_ms)}
+        if self.committed_batch >= 0:
+            told["lastCommit"] = {"batchId": self.committed_batch, "time": from_millis(self.committed_ms)}
+        return {name: value for name, value in told.items() if value != ""}
+
+
+def read_progress(text: bytes) -> Progress:
+    """Raises ValueError: it is not what drivers say."""
+    try:
+        body = json.loads(text)
+        last = body.get("lastCommit") or {}
+        return Progress(
+            query=str(body.get("queryId") or "")[:256], name=str(body.get("name") or "")[:256],
+            batch=int(body["batchId"]), rows=int(body.get("numInputRows") or 0),
+            input_rate=float(body.get("inputRowsPerSecond") or 0), at_ms=int(body["timestampMs"]),
+            processed_rate=float(body.get("processedRowsPerSecond") or 0),
+            committed_batch=int(last.get("batchId", -1)), committed_ms=int(last.get("timestampMs", -1)))
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"no progress: {error!r}") from error
+
+
+class ProgressReader:
+    """`of(pod, ...)` on the reconciler's loop; `close()`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+        self._known: dict[str, Progress] = {}
+        self._asked_ms: dict[str, int] = {}
+        self._tasks: dict[str, Task] = {}
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    def of(self, pod: PodSeen, wake: Callable[[], None]) -> Progress | None:
+        """What it last said; asks again where that was a while ago, and wakes when there is a newer batch."""
+        now = self._clock.now_ms()
+        if pod.address and pod.uid not in self._tasks and now - self._asked_ms.get(pod.uid, 0) >= _EVERY_MS:
+            self._asked_ms[pod.uid] = now
+            task = asyncio.get_running_loop().create_task(self._ask(pod, wake), name=f"progress-{pod.name}")
+            self._tasks[pod.uid] = task
+            task.add_done_callback(lambda _: self._tasks.pop(pod.uid, None))
+        return self._known.get(pod.uid)
+
+    def forget(self, uid: str) -> None:
+        self._known.pop(uid, None)
+        self._asked_ms.pop(uid, None)
+
+    async def _ask(self, pod: PodSeen, wake: Callable[[], None]) -> None:
+        """That a driver does not answer is no reason for anything: it may be busy."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
+        host = f"[{pod.address}]" if ":" in pod.address else pod.address
+        try:
+            async with self._session.get(
+                f"http://{host}:{PROGRESS_PORT}/progress", allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    return
+                text = b""
+                async for piece in response.content.iter_any():
+                    text += piece
+                    if len(text) > _MOST_BYTES:
+                        raise ValueError("progress is longer than anything a driver says")
+                found = read_progress(text)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            log.debug("a driver does not tell its progress", pod=pod.name, error=error)
+            return
+        if self._known.get(pod.uid) != found:
+            self._known[pod.uid] = found
+            wake()

@@ -1,0 +1,237 @@
+"""Keeps the Spark jobs of TransactionalProducers running: observe, plan (`plan_spark`), apply, step by step.
+
+Pods are watched, all that carry the label, so that looking at a job at rest asks nobody. Before a step is taken the
+resource and then its pods are read from the API server: in this order, which the plan's rules rely on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from hapax.runtime import telemetry
+from hapax.runtime.ports import Clock, Task
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+from hapax_operator.conditions import Condition
+from hapax_operator.plan_producer import Fence, ProducerSeen
+from hapax_operator.plan_spark import (
+    Delete,
+    FenceIds,
+    Finalize,
+    Lift,
+    LookAtIds,
+    Make,
+    PodSeen,
+    RunRecord,
+    SparkVerdict,
+    Step,
+    Write,
+    plan_spark,
+)
+from hapax_operator.plan_topic import Note
+from hapax_operator.resources import SPARK_FINALIZER, ProducerResource, Ref
+from hapax_operator.spark_pods import GATE, IDENTITY, driver_name, driver_pod, identity_of, pod_seen
+from hapax_operator.spark_progress import ProgressReader
+from hapax_operator.status import difference
+
+log = telemetry.logger("spark")
+
+_ROUNDS: Final = 20
+"""Finalizer, record, fence, pod, record, gate, and others' doings in between."""
+_AGAIN_S: Final = 2.0
+_ENDED_KEPT: Final = 1000
+
+
+class World(NamedTuple):
+    """What the reconciler does for it. Calls raise what the reconciler tries again after."""
+
+    refresh: Callable[[Ref], Awaitable[ProducerResource | None]]
+    """The resource as the API server has it now."""
+    seen: Callable[[Ref, Mapping[str, Any]], None]
+    note: Callable[[ProducerResource, Note], Awaitable[None]]
+    ids: Callable[[ProducerResource], Awaitable[Sequence[ProducerSeen]]]
+    """All of them, looked at closely."""
+    fence: Callable[[ProducerResource, Fence], Awaitable[None]]
+    wake: Callable[[Ref], None]
+
+
+class SparkView(NamedTuple):
+    """What the status shall show beside the record."""
+
+    conditions: tuple[Condition, ...]
+    progress: Mapping[str, Any] | None
+    again_s: float
+    """0: no sooner than anyhow."""
+
+
+class SparkRuns:
+    """`look` by the reconciler's workers, for one resource never by two at a time; `close()`."""
+
+    def __init__(self, api: KubeApi, clock: Clock, namespaces: Sequence[str], world: World) -> None:
+        self._api = api
+        self._clock = clock
+        self._namespaces = namespaces
+        self._world = world
+        self._progress = ProgressReader(clock)
+        self._watches: list[Task] = []
+        self._pods: dict[tuple[str, str], dict[str, PodSeen]] = {}
+        """By namespace and identity, then uid."""
+        self._ended: OrderedDict[str, PodSeen] = OrderedDict()
+        """Pods that were seen to have ended, by uid: they may be gone when it is written down."""
+        self._refs: dict[tuple[str, str], set[Ref]] = {}
+
+    async def close(self) -> None:
+        for task in self._watches:
+            task.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        await self._progress.close()
+
+    def concerns(self, resource: ProducerResource) -> bool:
+        return resource.lease is None and (
+            resource.spark is not None or SPARK_FINALIZER in resource.meta.finalizers
+            or bool(resource.status.get("spark")))
+
+    def forget(self, resource: ProducerResource) -> None:
+        key = (resource.meta.ref.namespace, identity_of(resource))
+        refs = self._refs.get(key, set())
+        refs.discard(resource.meta.ref)
+        if not refs:
+            self._refs.pop(key, None)
+        self._progress.forget(RunRecord.decode(resource.status.get("spark")).uid)
+
+    async def look(self, resource: ProducerResource, conflict: str) -> SparkView:
+        """Takes the steps that are to be taken now. Raises KubeUnavailable, KubeRefused, HapaxError."""
+        self._start_watching()
+        ref, identity = resource.meta.ref, identity_of(resource)
+        key = (ref.namespace, identity)
+        self._refs.setdefault(key, set()).add(ref)
+        verdict = self._plan(resource, list(self._pods.get(key, {}).values()), None, conflict)
+        for _ in range(_ROUNDS):
+            if verdict.step is None:
+                break
+            current = await self._world.refresh(ref)
+            if current is None or current.meta.uid != resource.meta.uid:
+                return SparkView((), None, 0.0)
+            resource = current
+            pods = await self._listed(key)
+            verdict = self._plan(resource, pods, None, conflict)
+            if verdict.step == LookAtIds():
+                verdict = self._plan(resource, pods, await self._world.ids(resource), conflict)
+            if verdict.step is not None:
+                await self._take(resource, verdict.step)
+        again_s = verdict.again_s if verdict.step is None else _AGAIN_S
+        return SparkView(verdict.conditions, self._told(resource, verdict, key), again_s)
+
+    def _plan(
+        self, resource: ProducerResource, pods: list[PodSeen], ids: Sequence[ProducerSeen] | None, conflict: str
+    ) -> SparkVerdict:
+        named = RunRecord.decode(resource.status.get("spark")).uid
+        if named in self._ended and all(each.uid != named for each in pods):
+            pods = [*pods, self._ended[named]]
+        finalized = SPARK_FINALIZER in resource.meta.finalizers
+        return plan_spark(resource, finalized, pods, ids, self._clock.now_ms(), conflict)
+
+    async def _take(self, resource: ProducerResource, step: Step) -> None:
+        ref = resource.meta.ref
+        pods = f"/api/v1/namespaces/{ref.namespace}/pods"
+        match step:
+            case Write(record, notes):
+                told = difference({"spark": resource.status.get("spark")}, {"spark": record.encode()})
+                body = await self._api.put_record(resource.meta, told)
+                if body is None:
+                    return  # somebody has written meanwhile: the next look sees what
+                self._world.seen(ref, body)
+                log.info("a run of a Spark job", resource=str(ref), run=record.run, stage=record.stage)
+                for note in notes:
+                    await self._world.note(resource, note)
+            case Delete(seen):
+                for pod in seen:
+                    await self._api.end(f"{pods}/{pod.name}", pod.uid)
+            case FenceIds(fences):
+                for fence in fences:
+                    await self._world.fence(resource, fence)
+            case Make(run):
+                assert resource.spark is not None
+                await self._api.create(pods, driver_pod(resource, resource.spark, run))
+                log.info("a driver's pod is made", resource=str(ref), pod=driver_name(ref.name, run))
+            case Lift(pod):
+                await self._api.lift_gate(f"{pods}/{pod.name}", pod.uid, GATE)
+            case Finalize(wanted):
+                await self._api.set_finalizer(resource.meta, wanted, SPARK_FINALIZER)
+            case LookAtIds():
+                raise AssertionError("the ids were looked at")
+
+    def _told(
+        self, resource: ProducerResource, verdict: SparkVerdict, key: tuple[str, str]
+    ) -> Mapping[str, Any] | None:
+        """What drivers said last stays when they have ended, but for what is of the moment."""
+        if resource.spark is None:
+            return None
+        ref, pod = resource.meta.ref, verdict.running
+        told = dict(resource.status.get("sparkProgress") or {})
+        if pod is None:
+            moment = {"inputRowsPerSecond": 0, "processedRowsPerSecond": 0} if told else {}
+            return {**told, **moment, "executors": 0}
+        executors = sum(
+            not each.driver and each.phase == "Running" and each.run == pod.run
+            for each in self._pods.get(key, {}).values())
+        progress = self._progress.of(pod, lambda: self._world.wake(ref))
+        return {**(told if progress is None else progress.status()), "executors": executors}
+
+    # --- pods
+
+    async def _listed(self, key: tuple[str, str]) -> list[PodSeen]:
+        namespace, identity = key
+        found = await self._api.listed(f"/api/v1/namespaces/{namespace}/pods", f"{IDENTITY}={identity}")
+        pods = [pod_seen(each) for each in found["items"]]
+        self._pods[key] = {each.uid: each for each in pods}
+        if not pods:
+            del self._pods[key]
+        return pods
+
+    def _start_watching(self) -> None:
+        if self._watches:
+            return
+        loop = asyncio.get_running_loop()
+        for namespace in self._namespaces or ("",):
+            self._watches.append(loop.create_task(self._watch(namespace), name=f"spark-pods-{namespace}"))
+
+    async def _watch(self, namespace: str) -> None:
+        collection = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+        while True:
+            try:
+                async for kind, found in self._api.follow(collection, IDENTITY):
+                    self._event(kind, found)
+                continue
+            except (KubeUnavailable, KubeRefused) as error:
+                log.warning("watching pods will be tried again", error=error)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _event(self, kind: str, found: Mapping[str, Any]) -> None:
+        if kind == "LISTED":
+            touched = set(self._pods)
+            self._pods.clear()
+            for each in found["items"]:
+                touched.add(self._put(each))
+        else:
+            touched = {self._put(found)}
+            if kind == "DELETED":
+                (key,) = touched
+                self._pods[key].pop(found["metadata"]["uid"])
+                if not self._pods[key]:
+                    del self._pods[key]
+        for key in touched:
+            for ref in self._refs.get(key, ()):
+                self._world.wake(ref)
+
+    def _put(self, body: Mapping[str, Any]) -> tuple[str, str]:
+        pod, metadata = pod_seen(body), body["metadata"]
+        key = (metadata["namespace"], metadata["labels"][IDENTITY])
+        self._pods.setdefault(key, {})[pod.uid] = pod
+        if not pod.live:
+            self._ended[pod.uid] = pod
+            while len(self._ended) > _ENDED_KEPT:
+                self._ended.popitem(last=False)
+        return key
