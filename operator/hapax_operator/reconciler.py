@@ -82,9 +82,8 @@ class Reconciler:
 
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock,
-        metrics: telemetry.Metrics, policies: PolicyWriter, namespaces: Sequence[str] = (),
+        metrics: telemetry.Metrics, policies: PolicyWriter,
     ) -> None:
-        """`namespaces`: where resources are; none means all."""
         self.resources = Known()
         self._view = view
         self._administration = administration
@@ -94,7 +93,7 @@ class Reconciler:
         self._policies = policies
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._spark = SparkRuns(api, clock, namespaces, World(
+        self._spark = SparkRuns(api, clock, World(
             refresh=self._current_producer, seen=self._written, note=self._note, ids=self._ids_of,
             fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)))
         self._tasks: list[Task] = []
@@ -396,7 +395,7 @@ class Reconciler:
         except KubeRefused as refused:
             told = Condition("SparkRunning", "False", "Refused", f"the API server refuses the driver's pod: {refused}")
             if refused.code == 403:
-                told = told._replace(message=f"{told.message} (has the chart spark.enabled?)")
+                told = told._replace(message=f"{told.message} (the chart's spark.enabled gives the right)")
             former = resource.status.get("sparkProgress")
             return SparkView((told,) if resource.spark is not None else (), former, 0.0), refused
 

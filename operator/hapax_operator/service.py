@@ -85,7 +85,7 @@ class OperatorService:
         administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
             view, administration, api, self._ports.clock, self._metrics,
-            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._namespaces)
+            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)))
         reconciler.start()
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")

@@ -50,7 +50,7 @@ def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[s
     labels = {
         "app.kubernetes.io/name": "hapax-spark", "app.kubernetes.io/managed-by": "hapax-operator",
         COMPONENT: DRIVER, IDENTITY: identity_of(resource), OWNER: resource.meta.uid, RUN: str(run)}
-    container = {
+    container: dict[str, Any] = {
         "name": "driver", "image": spark.image, "imagePullPolicy": spark.pull_policy,
         "args": ["run", spark.job, *spark.arguments],
         "env": _environment(resource, spark, {**labels, COMPONENT: EXECUTOR}),
@@ -61,10 +61,13 @@ def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[s
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"}, {"name": "spark-local", "mountPath": "/spark-local"},
-            {"name": "checkpoint", "mountPath": spark.checkpoint_path}],
+            {"name": "tmp", "mountPath": "/tmp"}, {"name": "spark-local", "mountPath": "/spark-local"}],
     }
-    claim = {"persistentVolumeClaim": {"claimName": spark.checkpoint_claim}}
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}, {"name": "spark-local", "emptyDir": {}}]
+    if "://" not in spark.checkpoint_path:
+        claim = {"persistentVolumeClaim": {"claimName": spark.checkpoint_claim}}
+        volumes.append({"name": "checkpoint", **(claim if spark.checkpoint_claim else {"emptyDir": {}})})
+        container["volumeMounts"].append({"name": "checkpoint", "mountPath": spark.checkpoint_path})
     return {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -83,9 +86,7 @@ def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[s
                 "runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001,
                 "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
-            "volumes": [
-                {"name": "tmp", "emptyDir": {}}, {"name": "spark-local", "emptyDir": {}},
-                {"name": "checkpoint", **(claim if spark.checkpoint_claim else {"emptyDir": {}})}],
+            "volumes": volumes,
         },
     }
 

@@ -44,8 +44,9 @@ class SparkSpec:
     executor_cores: int = 1
     executor_memory: str = "1g"
     checkpoint_claim: str = ""
-    """A PersistentVolumeClaim; empty: the checkpoint does not outlive the pod."""
+    """A PersistentVolumeClaim; empty: a folder does not outlive the pod."""
     checkpoint_path: str = CHECKPOINT_PATH
+    """A folder, where the claim is mounted, or an object store's address."""
     back_off: BackOff = field(default_factory=BackOff)
     give_up_after_s: int = 300
 

@@ -69,13 +69,13 @@ class SparkView(NamedTuple):
 class SparkRuns:
     """`look` by the reconciler's workers, for one resource never by two at a time; `close()`."""
 
-    def __init__(self, api: KubeApi, clock: Clock, namespaces: Sequence[str], world: World) -> None:
+    def __init__(self, api: KubeApi, clock: Clock, world: World) -> None:
         self._api = api
         self._clock = clock
-        self._namespaces = namespaces
         self._world = world
         self._progress = ProgressReader(clock)
-        self._watches: list[Task] = []
+        self._watches: dict[str, Task] = {}
+        """By namespace: only where there are jobs, since nothing else needs the right."""
         self._pods: dict[tuple[str, str], dict[str, PodSeen]] = {}
         """By namespace and identity, then uid."""
         self._ended: OrderedDict[str, PodSeen] = OrderedDict()
@@ -83,9 +83,9 @@ class SparkRuns:
         self._refs: dict[tuple[str, str], set[Ref]] = {}
 
     async def close(self) -> None:
-        for task in self._watches:
+        for task in self._watches.values():
             task.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await asyncio.gather(*self._watches.values(), return_exceptions=True)
         await self._progress.close()
 
     def concerns(self, resource: ProducerResource) -> bool:
@@ -103,9 +103,11 @@ class SparkRuns:
 
     async def look(self, resource: ProducerResource, conflict: str) -> SparkView:
         """Takes the steps that are to be taken now. Raises KubeUnavailable, KubeRefused, HapaxError."""
-        self._start_watching()
         ref, identity = resource.meta.ref, identity_of(resource)
         key = (ref.namespace, identity)
+        if ref.namespace not in self._watches:
+            self._watches[ref.namespace] = asyncio.get_running_loop().create_task(
+                self._watch(ref.namespace), name=f"spark-pods-{ref.namespace}")
         self._refs.setdefault(key, set()).add(ref)
         verdict = self._plan(resource, list(self._pods.get(key, {}).values()), None, conflict)
         for _ in range(_ROUNDS):
@@ -191,30 +193,22 @@ class SparkRuns:
             del self._pods[key]
         return pods
 
-    def _start_watching(self) -> None:
-        if self._watches:
-            return
-        loop = asyncio.get_running_loop()
-        for namespace in self._namespaces or ("",):
-            self._watches.append(loop.create_task(self._watch(namespace), name=f"spark-pods-{namespace}"))
-
     async def _watch(self, namespace: str) -> None:
-        collection = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
         while True:
             try:
-                async for kind, found in self._api.follow(collection, IDENTITY):
-                    self._event(kind, found)
+                async for kind, found in self._api.follow(f"/api/v1/namespaces/{namespace}/pods", IDENTITY):
+                    self._event(namespace, kind, found)
                 continue
             except (KubeUnavailable, KubeRefused) as error:
                 log.warning("watching pods will be tried again", error=error)
             await asyncio.sleep(_AGAIN_S)
 
-    def _event(self, kind: str, found: Mapping[str, Any]) -> None:
+    def _event(self, namespace: str, kind: str, found: Mapping[str, Any]) -> None:
         if kind == "LISTED":
-            touched = set(self._pods)
-            self._pods.clear()
-            for each in found["items"]:
-                touched.add(self._put(each))
+            touched = {each for each in self._pods if each[0] == namespace}
+            for key in touched:
+                del self._pods[key]
+            touched |= {self._put(each) for each in found["items"]}
         else:
             touched = {self._put(found)}
             if kind == "DELETED":

@@ -14,11 +14,13 @@ import yaml
 from hapax.runtime.settings import load
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT
+from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace, OperatorProcess
 from integration.waiting import wait_until
 
 CHART = ROOT / "charts" / "hapax"
 RELEASE = "demo"
+PRODUCERS = "transactionalproducers"
 
 Render = Callable[..., list[dict[str, Any]]]
 
@@ -95,6 +97,11 @@ def test_only_the_operator_has_a_token_and_its_rights_are_few(render: Render) ->
     cluster_wide = of(narrow, "ClusterRole", "prod-demo-hapax-operator")["rules"]
     assert [rule["resources"] for rule in cluster_wide] == [["customresourcedefinitions"]]
     assert of(narrow, "Role", "prod-demo-hapax-operator")["metadata"]["namespace"] == "team-a"
+    assert not any("spark" in each["metadata"]["name"] for each in objects), "drivers' pods are wished for first"
+    jobs = of(render("spark.enabled=true", 'spark.namespaces=["jobs"]'), "Role", "prod-demo-hapax-operator-spark")
+    assert jobs["metadata"]["namespace"] == "jobs"
+    assert jobs["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "create", "patch", "delete"]}]
 
 
 @pytest.mark.parametrize(("role", "first", "module"), [
@@ -311,7 +318,8 @@ def test_the_operator_works_with_the_chart_s_rights_alone(
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     rights = tmp_path / "rights.yaml"
     rights.write_text(yaml.safe_dump_all(
-        each for each in render(f'operator.watchNamespaces=["{namespace.name}"]', namespace=namespace.name)
+        each for each in render(
+            f'operator.watchNamespaces=["{namespace.name}"]', "spark.enabled=true", namespace=namespace.name)
         if each["kind"] in kinds))
     done = kube_api.kubectl("apply", "-f", str(rights))
     assert done.returncode == 0, done.stderr
@@ -319,6 +327,19 @@ def test_the_operator_works_with_the_chart_s_rights_alone(
     namespace.topic("least", topicName=f"least-{namespace.name}", deletionPolicy="Delete")
     wait_until(lambda: namespace.ready("least"), "ready topic", 60)
     assert "TopicCreated" in namespace.events()
+    namespace.producer(
+        "job", transactionalId=f"job-{namespace.name}", spark={"image": "none", "job": "jobs.one", "suspend": True})
+    wait_until(lambda: namespace.condition(PRODUCERS, "job", "SparkRunning")[1] == "Suspended", "a look at the job", 60)
+    namespace.patch(PRODUCERS, "job", spark={"suspend": False})
+    kubelet = Kubelet(kube_api, namespace.name)
+
+    def runs() -> bool:
+        kubelet.tick()
+        return namespace.condition(PRODUCERS, "job", "SparkRunning")[0] == "True"
+
+    wait_until(runs, "a run", 60)
+    namespace.delete(PRODUCERS, "job")
+    wait_until(lambda: kubelet.tick() is None and not namespace.exists(PRODUCERS, "job"), "end of the job", 60)
     namespace.delete("topics", "least")
     wait_until(lambda: not namespace.exists("topics", "least"), "end of the resource", 30)
     kube_api.kubectl("delete", "-f", str(rights))

@@ -59,6 +59,9 @@ def test_what_cannot_change_is_refused(namespace: Namespace, change: dict[str, o
     namespace.patch("topics", "a", partitions=4)
 
 
+SPARK: dict[str, object] = {"image": "hapax-spark", "job": "hapax_spark.jobs.passthrough"}
+
+
 @pytest.mark.parametrize(("spec", "sentence"), [
     ({}, "give either transactionalId or transactionalIdPrefix or lease"),
     ({"transactionalId": "a", "lease": {"name": "a", "partitions": ["t-0"]}}, "one of the three"),
@@ -79,6 +82,17 @@ def test_what_cannot_change_is_refused(namespace: Namespace, change: dict[str, o
     ({"transactionalId": "a", "allowedTopics": ["a", "a"]}, "Duplicate value"),
     ({"transactionalId": "a", "allowedTopics": "a"}, "must be of type array"),
     ({"transactionalId": "a", "maxTransactionTimeoutSeconds": 0}, "greater than or equal to 1"),
+    ({"lease": {"name": "a", "partitions": ["t-0"]}, "spark": SPARK}, "no transactions for a Spark job to write in"),
+    ({"transactionalId": "a", "spark": {"job": "a"}}, "spec.spark.image: Required value"),
+    ({"transactionalId": "a", "spark": {**SPARK, "job": "/jobs/mine.py"}}, "or a file as local:///path/to/job.py"),
+    ({"transactionalId": "a", "spark": {**SPARK, "conf": {"executor.cores": "1"}}}, "begin with 'spark.'"),
+    ({"transactionalId": "a", "spark": {**SPARK, "conf": {"spark.master": "local"}}}, "are set by the driver's pod"),
+    ({"transactionalId": "a", "spark": {**SPARK, "driver": {"memory": "1 GB"}}}, "written as 512m or 2g"),
+    ({"transactionalId": "a", "spark": {**SPARK, "executors": {"instances": 0}}}, "greater than or equal to 1"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"path": "here"}}}, "path is an absolute one"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"claimName": "a", "path": "s3a://b/c"}}},
+     "an object store's address alone"),
+    ({"transactionalId": "a", "spark": {**SPARK, "backOff": {"firstSeconds": 500}}}, "not be more than longestSeconds"),
 ])
 def test_a_bad_producer_is_refused_with_a_sentence(
     namespace: Namespace, spec: dict[str, object], sentence: str
@@ -93,6 +107,18 @@ def test_requests_to_fence_only_rise_and_an_identity_stays(namespace: Namespace)
         namespace.patch("transactionalproducers", "a", fence=1)
     with pytest.raises(ApiError, match="transactionalId cannot be changed"):
         namespace.patch("transactionalproducers", "a", transactionalId="b")
+
+
+def test_a_spark_job_gets_its_defaults_and_reruns_only_rise(namespace: Namespace) -> None:
+    body = namespace.producer("job", transactionalId="job", spark={**SPARK, "rerun": 2})
+    assert body["spec"]["spark"] == {
+        **SPARK, "rerun": 2, "suspend": False, "imagePullPolicy": "IfNotPresent", "serviceAccountName": "hapax-spark",
+        "driver": {"memory": "1g"}, "executors": {"instances": 1, "cores": 1, "memory": "1g"},
+        "checkpoint": {"path": "/checkpoint"}, "giveUpAfterSeconds": 300,
+        "backOff": {"firstSeconds": 10, "longestSeconds": 300, "resetAfterSeconds": 600}}
+    with pytest.raises(ApiError, match=re.escape("spark.rerun counts requests")):
+        namespace.patch("transactionalproducers", "job", spark={"rerun": 1})
+    namespace.patch("transactionalproducers", "job", spark=None)
 
 
 def test_kubectl_scales_a_topic_and_shows_its_columns(namespace: Namespace, kube_api: KubeApi) -> None:

@@ -1,0 +1,101 @@
+"""Plays scheduler and kubelet for pods of Spark jobs, where there are no machines.
+
+`tick()` does what is to be done: pods without a gate begin to run (a driver makes an executor, as Spark does), pods
+that are told to end do. That two drivers may never be alive at a time is checked where a pod begins to run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from hapax_kube.api import ApiError, KubeApi
+
+COMPONENT = "app.kubernetes.io/component"
+RUN = "hapax.dev/spark-run"
+CONF = "spark.kubernetes.executor.label."
+
+
+class Kubelet:
+    def __init__(self, api: KubeApi, namespace: str, address: str = "127.0.0.1", identity: str = "") -> None:
+        """`identity`: only pods of this one, by their label."""
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        selector = f"hapax.dev/identity={identity}" if identity else "hapax.dev/identity"
+        self._query = f"?{urlencode({'labelSelector': selector})}"
+        self._address = address
+        self.begun: list[str] = []
+        """Drivers, in their order."""
+
+    def pods(self, component: str = "") -> list[dict[str, Any]]:
+        found = self._api.get(self._path + self._query)["items"]
+        return [each for each in found if not component or each["metadata"]["labels"][COMPONENT] == component]
+
+    def driver(self) -> dict[str, Any] | None:
+        """The one that runs."""
+        return next((each for each in self.pods("spark-driver") if alive(each)), None)
+
+    def tick(self) -> None:
+        pods = self.pods()
+        for pod in pods:
+            try:
+                if alive(pod) and pod["metadata"].get("deletionTimestamp"):
+                    self.ends(pod, "Failed", "Error", 143)
+                    self._gone(pod)
+                elif not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates"):
+                    self._begin(pod, pods)
+            except ApiError as error:
+                if error.code not in (404, 409):
+                    raise
+
+    def ends(self, pod: Mapping[str, Any], phase: str, reason: str, code: int) -> None:
+        """Its container has ended."""
+        self._status(pod, {"phase": phase, "containerStatuses": [
+            _container({"terminated": {"reason": reason, "exitCode": code, "message": f"said before {reason}"}})]})
+
+    def _begin(self, pod: Mapping[str, Any], pods: list[dict[str, Any]]) -> None:
+        name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+        others = [each["metadata"]["name"] for each in pods if alive(each) and (
+            each["metadata"]["labels"][RUN] != labels[RUN])]
+        assert not others, f"{name} is let run beside {others}"
+        self._api.create(f"{self._path}/{name}/binding", {
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "machine"}})
+        self._status(pod, {
+            "phase": "Running", "podIP": self._address, "podIPs": [{"ip": self._address}],
+            "containerStatuses": [_container({"running": {"startedAt": "2026-01-01T00:00:00Z"}})]})
+        if labels[COMPONENT] == "spark-driver":
+            self.begun.append(name)
+            self._executor(pod)
+
+    def _executor(self, driver: Mapping[str, Any]) -> None:
+        """As Spark would: with the labels that its settings name, owned by the driver."""
+        environment = {each["name"]: each.get("value", "") for each in driver["spec"]["containers"][0]["env"]}
+        conf = json.loads(environment["HAPAX_SPARK_CONF"])
+        labels = {name.removeprefix(CONF): value for name, value in conf.items() if name.startswith(CONF)}
+        metadata = driver["metadata"]
+        self._api.create(self._path, {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": f"{metadata['name']}-exec-1", "labels": labels, "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}]},
+            "spec": {"containers": [{"name": "executor", "image": "none"}]}})
+
+    def _status(self, pod: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        self._api.patch(f"{self._path}/{pod['metadata']['name']}/status", {
+            "metadata": {"uid": pod["metadata"]["uid"]}, "status": status})
+
+    def _gone(self, pod: Mapping[str, Any]) -> None:
+        self._api.call("DELETE", f"{self._path}/{pod['metadata']['name']}", {
+            "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
+            "preconditions": {"uid": pod["metadata"]["uid"]}})
+
+
+def alive(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["spec"].get("nodeName")) and pod["status"].get("phase") not in ("Succeeded", "Failed")
+
+
+def _container(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": "driver", "ready": "running" in state, "restartCount": 0, "image": "none", "imageID": "",
+            "state": state}

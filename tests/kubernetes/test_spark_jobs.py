@@ -1,0 +1,156 @@
+"""`TransactionalProducer.spec.spark` against a real API server and a real cluster; the test plays the kubelet."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.client import NewTopic
+from hapax.client.blocking import Admin, Producer
+from hapax.client.errors import HapaxError
+from hapax_kube.kubelet import Kubelet
+from hapax_kube.operator import Namespace, OperatorProcess
+from integration.waiting import wait_until
+
+PRODUCERS = "transactionalproducers"
+SPARK = {"image": "hapax-spark:test", "job": "hapax_spark.jobs.passthrough", "arguments": ["--input", "a"],
+         "backOff": {"firstSeconds": 3, "longestSeconds": 5}}
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@contextmanager
+def driver_answering(progress: dict[str, Any]) -> Iterator[str]:
+    """An address at which a driver tells its progress."""
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(progress).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    chance = random.Random(uuid.uuid4().int)
+    address = f"127.{chance.randrange(1, 255)}.{chance.randrange(255)}.{chance.randrange(1, 255)}"
+    server = http.server.ThreadingHTTPServer((address, 4041), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield address
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def reason(namespace: Namespace, kind: str = "SparkRunning") -> tuple[str, str]:
+    return namespace.condition(PRODUCERS, "job", kind)
+
+
+def until(kubelet: Kubelet, done: Callable[[], bool], what: str) -> None:
+    """Pods do meanwhile what they are told."""
+    def look() -> bool:
+        kubelet.tick()
+        return done()
+
+    wait_until(look, what, 60)
+
+
+def test_a_job_runs_fails_runs_again_is_done_and_ends(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    name = f"job-{uuid.uuid4().hex[:8]}"
+    progress = {
+        "queryId": "q", "runId": "r", "name": "passthrough", "batchId": 4, "numInputRows": 100,
+        "inputRowsPerSecond": 12.34, "processedRowsPerSecond": 56.78, "timestampMs": 1_800_000_000_000,
+        "lastCommit": {"batchId": 3, "timestampMs": 1_799_999_999_000}}
+    with driver_answering(progress) as address:
+        kubelet = Kubelet(namespace.api, namespace.name, address)
+        namespace.producer("job", transactionalId=name, spark=SPARK)
+        until(kubelet, lambda: reason(namespace) == ("True", "Running"), "a run")
+        pod = kubelet.driver()
+        assert pod is not None and kubelet.begun == ["job-driver-1"]
+        container = pod["spec"]["containers"][0]
+        assert container["args"] == ["run", "hapax_spark.jobs.passthrough", "--input", "a"]
+        assert {"name": "HAPAX_SPARK_TRANSACTIONAL_ID", "value": name} in container["env"]
+        assert pod["metadata"]["ownerReferences"][0]["name"] == "job"
+
+        def shown() -> dict[str, Any]:
+            return namespace.get(PRODUCERS, "job")["status"].get("sparkProgress", {})
+
+        until(kubelet, lambda: shown().get("batchId") == 4 and shown()["executors"] == 1, "progress")
+        assert (shown()["processedRowsPerSecond"], shown()["lastCommit"]) == (
+            56.8, {"batchId": 3, "time": "2027-01-15T07:59:59Z"})
+
+    kubelet.ends(pod, "Failed", "OOMKilled", 137)
+    until(kubelet, lambda: reason(namespace)[1] == "BackOff", "back-off")
+    assert reason(namespace, "SparkFailed") == ("True", "OOMKilled")
+    until(kubelet, lambda: reason(namespace) == ("True", "Running"), "the second run")
+    assert kubelet.begun == ["job-driver-1", "job-driver-2"]
+    assert reason(namespace, "SparkFailed") == ("False", "RunsAgain")
+    assert {"SparkRunning", "SparkFailed", "BackOff"} <= namespace.events()
+
+    second = kubelet.driver()
+    assert second is not None
+    kubelet.ends(second, "Succeeded", "Completed", 0)
+    until(kubelet, lambda: reason(namespace)[1] == "Completed", "completion")
+    namespace.patch(PRODUCERS, "job", spark={"rerun": 1})
+    until(kubelet, lambda: len(kubelet.begun) == 3 and reason(namespace) == ("True", "Running"), "another run")
+    namespace.patch(PRODUCERS, "job", spark={"arguments": ["--input", "b"]})
+    until(kubelet, lambda: len(kubelet.begun) == 4 and reason(namespace) == ("True", "Running"), "a changed job's run")
+    namespace.patch(PRODUCERS, "job", spark={"suspend": True})
+    until(kubelet, lambda: reason(namespace)[1] == "Suspended" and kubelet.driver() is None, "suspension")
+    namespace.patch(PRODUCERS, "job", spark={"suspend": False})
+    until(kubelet, lambda: reason(namespace) == ("True", "Running"), "the run after it")
+    namespace.delete(PRODUCERS, "job")
+    assert namespace.exists(PRODUCERS, "job"), "its driver ends first"
+    until(kubelet, lambda: not namespace.exists(PRODUCERS, "job"), "end of the resource")
+    assert kubelet.driver() is None
+
+
+def test_whoever_holds_the_id_is_fenced_before_a_run_starts(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    name = f"job-{uuid.uuid4().hex[:8]}"
+    kubelet = Kubelet(namespace.api, namespace.name)
+    settings = {"bootstrap.servers": hapax.bootstrap}
+    with Admin(settings) as admin:
+        admin.create_topics([NewTopic(name, 1)])
+    with Producer({**settings, "transactional.id": name}) as former:
+        former.begin()
+        former.send(name, b"x")
+        former.flush()
+        namespace.producer("job", transactionalId=name, spark=SPARK)
+        until(kubelet, lambda: reason(namespace) == ("True", "Running"), "a run")
+        with pytest.raises(HapaxError):
+            former.commit()
+    assert "run 1 is about to start" in namespace.get(PRODUCERS, "job")["status"]["lastFence"]["reason"]
+
+
+def test_pause_and_unmanaged_leave_the_job_alone(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    name = f"job-{uuid.uuid4().hex[:8]}"
+    kubelet = Kubelet(namespace.api, namespace.name)
+    namespace.producer("job", transactionalId=name, managed=False, spark=SPARK)
+    until(kubelet, lambda: namespace.condition(PRODUCERS, "job")[0] == "True", "a look")
+    namespace.annotate(PRODUCERS, "job", pause="true")
+    namespace.patch(PRODUCERS, "job", managed=True)
+    until(kubelet, lambda: namespace.condition(PRODUCERS, "job", "Paused")[0] == "True", "pause")
+    assert kubelet.pods() == []
+    namespace.annotate(PRODUCERS, "job", pause=None)
+    until(kubelet, lambda: reason(namespace) == ("True", "Running"), "a run")
+    namespace.annotate(PRODUCERS, "job", pause="true")
+    namespace.patch(PRODUCERS, "job", spark={"suspend": True})
+    until(kubelet, lambda: namespace.condition(PRODUCERS, "job", "Paused")[0] == "True", "pause")
+    assert kubelet.driver() is not None
+    namespace.delete(PRODUCERS, "job")
+    until(kubelet, lambda: not namespace.exists(PRODUCERS, "job"), "end of the resource, for which nobody waits")
