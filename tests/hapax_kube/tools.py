@@ -72,18 +72,18 @@ class Release:
         return time.monotonic() - began
 
     def wait_ready(self, patience_s: float = 300) -> None:
-        """Until each StatefulSet has all pods of its newest description ready, and as many brokers as wanted serve."""
+        """Until each workload has all pods of its newest description ready, and as many brokers as wanted serve."""
         limit = time.monotonic() + patience_s
-        while unready := [each["metadata"]["name"] for each in self.sets() if not self._complete(each)]:
+        while unready := [_called(each) for each in self.workloads() if not self._complete(each)]:
             assert time.monotonic() < limit, f"not ready: {unready}\n{self.describe()}"
             # This waits for events; to ask again and again would take the pods' processors from them.
             with contextlib.suppress(AssertionError):
                 self.tools.kubectl(
-                    "rollout", "status", f"statefulset/{unready[0]}", "-n", self.namespace, f"--timeout={_WATCH_S}s")
+                    "rollout", "status", unready[0], "-n", self.namespace, f"--timeout={_WATCH_S}s")
             time.sleep(_LOOK_EVERY_S)
 
-    def sets(self) -> list[Any]:
-        return list(self.tools.get("statefulsets", "-n", self.namespace)["items"])
+    def workloads(self) -> list[Any]:
+        return list(self.tools.get("statefulsets,deployments", "-n", self.namespace)["items"])
 
     def pods(self, component: str) -> list[Any]:
         found = self.tools.get("pods", "-n", self.namespace, "-l", f"app.kubernetes.io/component={component}")
@@ -117,11 +117,16 @@ class Release:
         self.tools.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", timeout_s=180)
 
 
+def _called(body: Any) -> str:
+    return f"{body['kind'].lower()}/{body['metadata']['name']}"
+
+
 def _complete(body: Any) -> bool:
     wanted, status = body["spec"]["replicas"], body.get("status", {})
     return (
         status.get("observedGeneration") == body["metadata"]["generation"]
         and status.get("readyReplicas", 0) == wanted
         and status.get("updatedReplicas", 0) == wanted
+        and status.get("replicas", 0) == wanted
         and status.get("currentRevision") == status.get("updateRevision")
     )

@@ -16,6 +16,8 @@ from kafka import KafkaAdminClient
 
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
+from hapax_kube.cluster import Cluster
+from hapax_kube.page import Page
 from hapax_kube.tools import Release
 from integration.waiting import wait_until
 
@@ -111,16 +113,17 @@ def test_clients_outside_are_told_addresses_that_they_reach(outside: str, releas
 
 
 def test_a_broker_comes_gets_its_share_and_leaves_without_it(
-    release: Release, admin: Admin, load: Load, figures: dict[str, float]
+    release: Release, page: Page, admin: Admin, load: Load, figures: dict[str, float]
 ) -> None:
+    """As docs/operations.md says."""
     began = time.monotonic()
-    release.upgrade("--set", "broker.replicas=4")
+    page.follow("More brokers")
+    release.wait_ready()
     assert names(release)[-1] == f"{NAME}-3" and held(admin, 3) > 0
     figures["from 3 to 4 brokers, with their shares"] = time.monotonic() - began
 
     began = time.monotonic()
-    release.tools.kubectl("-n", release.namespace, "scale", f"brokerpool/{NAME}", "--replicas=3")
-    wait_for_pool(release)
+    page.follow("Fewer brokers")
     three = [f"{NAME}-{number}" for number in range(3)]
     wait_until(lambda: names(release) == three, "end of the pod", 60, every_s=0.5)
     assert held(admin, 3) == 0
@@ -132,6 +135,19 @@ def test_a_broker_comes_gets_its_share_and_leaves_without_it(
         release.tools.kubectl("-n", release.namespace, "delete", "pvc", f"data-{NAME}-1")
     release.upgrade()  # its own values again
     assert len(names(release)) == 3
+
+
+def test_a_machine_is_drained(
+    cluster: Cluster, release: Release, page: Page, load: Load, figures: dict[str, float]
+) -> None:
+    """As docs/operations.md says."""
+    node = cluster.node_of(release.namespace, f"{NAME}-1")
+    before = {pod["metadata"]["uid"] for pod in release.pods("broker") if pod["spec"]["nodeName"] == node}
+    began = time.monotonic()
+    page.follow("Draining a machine", NODE=node)
+    figures["a machine drained, and all whole again"] = time.monotonic() - began
+    assert before and not before & {pod["metadata"]["uid"] for pod in release.pods("broker")}
+    release.wait_ready()
 
 
 def test_a_volume_is_replaced_and_its_broker_copies_all_of_it(
