@@ -41,6 +41,10 @@ Where = tuple[str, int]
 """(topic, partition)"""
 
 
+def _transactional_id(options: Options, scope: str) -> str:
+    return options.transactional_id or f"{options.transactional_prefix}{scope}"
+
+
 @dataclass(frozen=True)
 class Token:
     """Names one micro-batch, or one batch write: the unit that takes effect once."""
@@ -54,14 +58,13 @@ class Token:
     def for_query(options: Options, query_id: str, batch_id: int) -> Token:
         """A query keeps its id in its checkpoint, so a restarted driver goes on in the same scope."""
         scope = options.scope or query_id
-        transactional_id = options.transactional_id or f"spark-{scope}"
-        return Token(transactional_id, scope, batch_id, options.allow_unknown_history)
+        return Token(_transactional_id(options, scope), scope, batch_id, options.allow_unknown_history)
 
     @staticmethod
     def for_write(options: Options, write_id: str) -> Token:
         """A batch write is a scope of its own with one commit."""
         scope = options.scope or write_id
-        return Token(options.transactional_id or f"spark-{scope}", scope, 0, options.allow_unknown_history)
+        return Token(_transactional_id(options, scope), scope, 0, options.allow_unknown_history)
 
     def commit_token(self, records: int = 0, allow_other_count: bool = False) -> CommitToken:
         return CommitToken(self.scope, self.value, records, allow_other_count, self.allow_unknown_history)

@@ -8,6 +8,7 @@ ignored costs a day.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -54,6 +55,8 @@ class Options:
     topic: str | None = None
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     transactional_id: str | None = None
+    transactional_prefix: str = "spark-"
+    """Of the transactional id where none is given; the scope follows it."""
     transaction_timeout_ms: int = 60_000
     scope: str | None = None
     allow_other_record_count: bool = False
@@ -110,7 +113,9 @@ def parse(options: Mapping[str, str]) -> Options:
         include_headers=_boolean("includeHeaders", given.get("includeheaders", "false")),
         topic=given.get("topic"),
         delivery="at-least-once" if delivery == "at-least-once" else "exactly-once",
-        transactional_id=given.get("transactional.id"),
+        # What the operator gives to the driver of a TransactionalProducer, whose ids these are.
+        transactional_id=given.get("transactional.id") or os.environ.get("HAPAX_SPARK_TRANSACTIONAL_ID"),
+        transactional_prefix=os.environ.get("HAPAX_SPARK_TRANSACTIONAL_ID_PREFIX", "spark-"),
         transaction_timeout_ms=_integer("transaction.timeout.ms", given.get("transaction.timeout.ms"), least=1000)
         or 60_000,
         scope=given.get("scope"),

@@ -131,8 +131,9 @@ class Cluster:
             path.chmod(0o777)  # of whoever comes: pods run as users without rights
             items.append({
                 "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"folder-{number}"}, "spec": {
-                    "capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "folder",
-                    "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": str(path)},
+                    "capacity": {"storage": "100Gi"}, "storageClassName": "folder",
+                    "accessModes": ["ReadWriteOnce", "ReadWriteMany"], "hostPath": {"path": str(path)},
+                    "persistentVolumeReclaimPolicy": "Retain",
                 },
             })  # fmt: skip
         self.tools.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))

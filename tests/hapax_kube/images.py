@@ -11,12 +11,13 @@ from hapax_kube.binaries import ROOT, NoKubernetes
 
 _BUILD: Final = ROOT / "scripts" / "images" / "build.py"
 HAPAX: Final = "localhost/hapax:test"
+SPARK: Final = "localhost/hapax-spark:test"
 ETCD: Final = "localhost/etcd:3.6.16"
 
 
-def build_images() -> dict[str, Path]:
-    """Name and archive of each. Raises NoKubernetes."""
-    done = subprocess.run([sys.executable, str(_BUILD)], stdout=subprocess.PIPE, text=True, check=False)
+def build_images(*names: str) -> dict[str, Path]:
+    """Name and archive of each; without `names`, of those that every cluster here needs. Raises NoKubernetes."""
+    done = subprocess.run([sys.executable, str(_BUILD), *names], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise NoKubernetes(f"the images cannot be built here (exit code {done.returncode})")
     return {name: Path(path) for name, path in (line.split(" ", 1) for line in done.stdout.splitlines())}

@@ -77,7 +77,8 @@ def _in_pod(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
         "spark.master": f"k8s://https://{f'[{host}]' if ':' in host else host}:{port}",
         "spark.submit.deployMode": "client",
         "spark.driver.host": address,
-        "spark.driver.bindAddress": "0.0.0.0" if ":" not in address else "::",
+        "spark.driver.bindAddress": address,  # executors are told this one
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.kubernetes.namespace": namespace,

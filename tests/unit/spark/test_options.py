@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hapax_spark.cluster import Token
 from hapax_spark.options import OptionError, parse
 
 BASE = {"kafka.bootstrap.servers": "h:1"}
@@ -40,3 +41,14 @@ def test_client_settings_pass_through() -> None:
 def test_refusals(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         parse(given)
+
+
+def test_a_driver_of_a_transactional_producer_writes_under_its_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t"}
+    assert Token.for_query(parse(given), "query", 3).transactional_id == "spark-query"
+    monkeypatch.setenv("HAPAX_SPARK_TRANSACTIONAL_ID_PREFIX", "flights-")
+    assert Token.for_query(parse(given), "query", 3).transactional_id == "flights-query"
+    assert Token.for_write(parse(given), "write").transactional_id == "flights-write"
+    monkeypatch.setenv("HAPAX_SPARK_TRANSACTIONAL_ID", "flights")
+    assert Token.for_query(parse(given), "query", 3).transactional_id == "flights"
+    assert Token.for_query(parse({**given, "transactional.id": "mine"}), "query", 3).transactional_id == "mine"

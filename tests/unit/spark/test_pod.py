@@ -38,7 +38,7 @@ def test_the_driver_is_its_pod_and_owns_its_executors() -> None:
     assert found["spark.master"] == "k8s://https://10.96.0.1:443"
     assert found["spark.kubernetes.driver.pod.name"] == "flights-driver"
     assert (found["spark.kubernetes.namespace"], found["spark.driver.host"]) == ("jobs", "10.0.0.7")
-    assert found["spark.driver.bindAddress"] == "0.0.0.0"
+    assert found["spark.driver.bindAddress"] == "10.0.0.7", "what executors connect to"
 
 
 def test_executors_are_like_the_driver() -> None:

@@ -1,0 +1,237 @@
+"""`python -m hapax_kube demo`: every flight once through Spark on Kubernetes, whatever is killed.
+
+1. The chart, Topic resources, and the loader's lines of flights.csv in the topic `flights`.
+2. A TransactionalProducer whose job the operator runs: `flights` 1:1 to `delays`, and sums by day and origin to
+   `delay_windows`. In open transactions the driver's pod, an executor, the broker that leads a partition written to and
+   a coordinator are deleted with grace 0.
+3. The same job once more by `spark-submit`, in cluster mode and in client mode, on some of the lines.
+4. The count. Exit codes: 0 nothing lost, nothing doubled, all sums agree; 1 something was; 2 it could not be carried
+   out, and a line says why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from hapax_kube import spark
+from hapax_kube.binaries import ROOT, build
+from hapax_kube.cluster import Cluster
+from hapax_kube.images import build_images
+from hapax_kube.tools import Release
+from hapax_kube.world import FOLDER
+from hapax_spark.demo.flights_csv import PARTITIONS, expected_windows
+from hapax_spark.demo.report import Part, page
+from hapax_spark.demo.stage import DemoFailure, Stage
+from hapax_spark.demo.verdict import count_lines, differing_windows
+
+FLIGHTS: Final = 336_776
+SLICE: Final = 4_000
+IMAGES: Final = ("pause", "etcd", "hapax", "hapax-spark")
+NODES: Final = 2
+TOPICS: Final = ("flights", "delays", "delay_windows", "slice", "slice_cluster", "slice_client")
+_NAME: Final = "flights"
+_VALUES: Final = ROOT / "tests" / "kubernetes_nodes" / "values.yaml"
+_BATCHES: Final = 8
+_PATIENCE_S: Final = 600.0
+_LOOK_EVERY_S: Final = 0.5
+_RESULT: Final = ROOT / "build" / "kube-demo"
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+class Demo:
+    def __init__(self, cluster: Cluster, flights: int, folder: Path) -> None:
+        self.cluster = cluster
+        self.tools = cluster.tools
+        self.release = Release(self.tools, "hapax", _VALUES)
+        self.space = ("-n", self.release.namespace)
+        self.flights = flights
+        self.stage = Stage(SimpleNamespace(bootstrap=self.release.bootstrap), folder, self._show)  # type: ignore[arg-type]
+        self.parts: list[Part] = []
+        self.drivers: list[str] = []
+        self._shown = ""
+
+    def _show(self, label: str, done: int, total: int) -> None:
+        tenths = f"{label}: {done * 10 // max(total, 1) * 10} %"
+        if tenths != self._shown:
+            self._shown = tenths
+            say(tenths)
+
+    # --- the parts
+
+    def install(self) -> None:
+        seconds = self.release.install("--set", "spark.enabled=true", "--set", "spark.checkpoint.enabled=true")
+        say(f"helm install: every pod is ready after {seconds:.0f} s")
+        topics = [spark.topic(name, PARTITIONS) for name in TOPICS]
+        self.tools.kubectl("apply", *self.space, "-f", "-", text=spark.as_list(*topics))
+        names = [f"topic.hapax.dev/{each['metadata']['name']}" for each in topics]
+        self.tools.kubectl("wait", *self.space, "--for=condition=Ready", "--timeout=100s", *names)
+        say(f"{len(topics)} topics are made as their resources say")
+
+    def load(self) -> None:
+        with self.stage.part("loading the CSV", "flights", self.flights) as part:
+            for topic, lines in (("flights", self.flights), ("slice", SLICE)):
+                loader = self.stage.run("loader", "--limit", str(lines), "--topic", topic, log="loader.log")
+                loader.finish(_PATIENCE_S)
+        self.parts.append(part)
+
+    def run_under_kills(self) -> None:
+        arguments = [
+            "--bootstrap", self.release.bootstrap, "--input", "flights", "--output", "delays",
+            "--windows", "delay_windows", "--max-offsets-per-trigger", str(self.flights // _BATCHES + 1),
+        ]  # fmt: skip
+        with self.stage.part("exactly once, under kills", "delays", self.flights) as part:
+            self.tools.kubectl("apply", *self.space, "-f", "-", text=spark.as_list(
+                spark.producer(_NAME, "hapax_spark.demo.pipeline", arguments, executors=1)))  # fmt: skip
+            kills: list[tuple[str, Callable[[], str]]] = [
+                ("driver", self.driver), ("executor", self.executor),
+                ("broker", lambda: self.stage.leader_of("delays").replace("broker", f"{self.release.name}-broker")),
+                ("coordinator", lambda: f"{self.release.name}-coordinator-100"),
+            ]  # fmt: skip
+            for what, victim in kills:
+                self.wait(self.stage.writing, f"open transaction in which to delete the {what}")
+                self.delete(what, victim, part)
+            self.wait(self.done, "end of the job")
+        self.parts.append(part)
+
+    def submit(self) -> None:
+        def job(output: str) -> list[str]:
+            return ["--bootstrap", self.release.bootstrap, "--input", "slice", "--output", output,
+                    "--transform", "flights"]  # fmt: skip
+
+        began = time.monotonic()
+        words = spark.in_cluster_mode(
+            self.cluster.control.server, self.release.namespace, "slice-cluster", job("slice_cluster"),
+            str(ROOT / "spark" / "hapax_spark"))
+        words[0] = str(Path(sys.executable).parent / words[0])
+        with open(self.stage.folder / "spark-submit.log", "wb") as log:
+            done = subprocess.run(
+                words, env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)}, stdout=log, stderr=log,
+                check=False, timeout=_PATIENCE_S)  # fmt: skip
+        phase = self.phase("slice-cluster")
+        if done.returncode or phase != "Succeeded":
+            raise DemoFailure(f"spark-submit ended with {done.returncode}, its driver is {phase}; see {log.name}")
+        say(f"spark-submit in cluster mode: {time.monotonic() - began:.0f} s")
+        began = time.monotonic()
+        self.tools.kubectl("apply", "-f", "-", text=json.dumps(
+            spark.in_client_mode(self.release.namespace, "slice-client", job("slice_client"))))  # fmt: skip
+        self.wait(lambda: self.phase("slice-client") in ("Succeeded", "Failed"), "end of the job in client mode")
+        if self.phase("slice-client") == "Failed":
+            raise DemoFailure("spark-submit in client mode failed")
+        say(f"spark-submit in client mode: {time.monotonic() - began:.0f} s")
+
+    def verdict(self) -> tuple[dict[str, Any], list[str]]:
+        result: dict[str, Any] = {}
+        wrong: list[str] = []
+        for topic, inputs in (("flights", self.flights), ("delays", self.flights), ("slice_cluster", SLICE),
+                              ("slice_client", SLICE)):  # fmt: skip
+            count = count_lines(self.release.bootstrap, topic, inputs)
+            result[topic] = {"input": count.input, "output": count.output, "lost": count.lost,
+                             "doubled": count.duplicated}  # fmt: skip
+            say(f"{topic:14} input {count.input:7,}  output {count.output:7,}  lost {count.lost}  "
+                f"doubled {count.duplicated}")
+            if count.lost or count.duplicated:
+                wrong.append(f"{topic} lost {count.lost} and doubled {count.duplicated} records")
+        expected = expected_windows(self.flights)
+        differing = differing_windows(self.release.bootstrap, "delay_windows", expected)
+        result["sums"] = {"windows": len(expected), "differing": len(differing)}
+        say(f"{'delay_windows':14} {len(expected)} sums, of which {len(differing)} differ from the CSV's")
+        if differing:
+            wrong.append(f"{len(differing)} sums differ, such as {next(iter(differing.items()))}")
+        return result, wrong
+
+    # --- pods
+
+    def driver(self) -> str:
+        return str(self.resource().get("status", {}).get("spark", {}).get("driver", ""))
+
+    def executor(self) -> str:
+        found = self.tools.get("pods", *self.space, "-l", "spark-role=executor")["items"]
+        running = [each["metadata"]["name"] for each in found if each["status"].get("phase") == "Running"]
+        return running[0] if running else ""
+
+    def resource(self) -> Any:
+        return self.tools.get("transactionalproducer", _NAME, *self.space)
+
+    def phase(self, pod: str) -> str:
+        return self.tools.kubectl(
+            "get", "pod", pod, *self.space, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
+
+    def delete(self, what: str, victim: Callable[[], str], part: Part) -> None:
+        limit = time.monotonic() + _PATIENCE_S
+        while not (name := victim()):
+            if time.monotonic() > limit:
+                raise DemoFailure(f"there is no {what} to delete")
+            time.sleep(_LOOK_EVERY_S)
+        held = self.stage.held("delays")
+        self.tools.kubectl("delete", "pod", name, *self.space, "--grace-period=0", "--force")
+        self.stage._note(what)
+        say(f"deleted with grace 0, at {held:,} of {self.flights:,} records: {name}")
+
+    def done(self) -> bool:
+        """The job has ended by itself. Raises DemoFailure where it fails again and again."""
+        told = self.resource().get("status", {}).get("spark", {})
+        if told.get("failures", 0) > 5:
+            raise DemoFailure(f"the job fails: {told.get('lastExit')}")
+        return bool(told.get("stage") == "Ended" and told.get("lastExit", {}).get("reason") == "Completed")
+
+    def wait(self, happened: Callable[[], bool], what: str) -> None:
+        limit = time.monotonic() + _PATIENCE_S
+        while not happened():
+            if time.monotonic() > limit:
+                raise DemoFailure(f"no {what} within {_PATIENCE_S:.0f} s")
+            time.sleep(_LOOK_EVERY_S)
+
+    def describe(self) -> str:
+        """What a person would look at first."""
+        return self.release.describe() + json.dumps(self.resource().get("status", {}), indent=1)[-4000:]
+
+
+def run(cluster: Cluster, flights: int) -> int:
+    _RESULT.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    cluster.start()
+    say(f"a Kubernetes with {len(cluster.nodes)} machines is ready after {time.monotonic() - began:.0f} s")
+    demo = Demo(cluster, flights, _RESULT)
+    try:
+        demo.install()
+        demo.load()
+        demo.run_under_kills()
+        demo.submit()
+        result, wrong = demo.verdict()
+    except (DemoFailure, AssertionError, subprocess.TimeoutExpired) as error:
+        say(f"it could not be carried out: {error}")
+        print(demo.describe(), file=sys.stderr)
+        return 2
+    finally:
+        demo.stage.end()
+    result["seconds"] = round(time.monotonic() - began, 1)
+    result["kills"] = [[round(kill.at, 1), kill.target] for part in demo.parts for kill in part.kills]
+    (_RESULT / "verdict.json").write_text(json.dumps(result, indent=2) + "\n")
+    for problem in wrong:
+        say(f"WRONG: {problem}")
+    say(f"{'NOT AS PROMISED' if wrong else '0 lost, 0 doubled, all sums agree'}; {result['seconds']:.0f} s in all")
+    return 1 if wrong else 0
+
+
+def main(flights: int) -> int:
+    folder = Path(os.environ[FOLDER])
+    cluster = Cluster(folder, folder.name, build(), list(build_images(*IMAGES).values()), NODES)
+    try:
+        return run(cluster, flights)
+    finally:
+        cluster.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
