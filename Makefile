@@ -15,6 +15,7 @@ SIM ?=
 SHAPE ?= steady
 LOAD ?=
 NODES ?=
+IMAGES ?=
 KILLS ?= 50
 
 .PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-test clean
@@ -91,8 +92,8 @@ kube-binaries: ## a Kubernetes and helm from their Go modules, once, into the us
 kube-images: setup ## the images of Hapax and etcd without Docker, into the user's cache; prints where they are (root)
 	@$(BIN)/python scripts/images/build.py
 
-kube-up: setup ## a Kubernetes API on loopback, or a Kubernetes with machines: make kube-up NODES=3 (root); prints KUBECONFIG
-	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up $(NODES)
+kube-up: setup ## a Kubernetes API on loopback, or a Kubernetes with machines: make kube-up NODES=3 IMAGES=hapax-load (root); prints KUBECONFIG
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up $(NODES) $(IMAGES)
 
 kube-bench: setup ## how soon others lead after brokers and machines are lost, in four ways: make kube-bench KILLS=50 (root)
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube bench $(KILLS)

@@ -1,7 +1,8 @@
 """`python -m hapax_load`: load on a local cluster whose processes are killed, or on any cluster; then the count.
 
-Without `--bootstrap` it starts three brokers and two coordinators of its own and kills one process after another. Ends
-with 0 only where nothing was lost, doubled, shown or torn; writes report.html, verdict.json and locust's own files.
+Without `--bootstrap` it starts three brokers and two coordinators of its own and kills one process after another.
+With `--kube NAMESPACE` it follows the load that the chart runs there, and kills pods. Ends with 0 only where nothing
+was lost, doubled, shown or torn; writes report.html, verdict.json and locust's own files.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from rich.table import Table
 from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.folder import LocalClusterError
 from hapax.cli.timeline import Kill
-from hapax_load import steadiness
+from hapax.client import HapaxError
+from hapax_load import pods, steadiness
 from hapax_load.audit import audit, create_topics
 from hapax_load.copier import Copier
 from hapax_load.ledger import Ledger, Verdict, outcomes
 from hapax_load.report import as_json, page
+from hapax_load.serving import serve
 from hapax_load.shapes import SHAPES
 from hapax_load.statistics import read_history
 from hapax_load.topics import PARTITIONS
@@ -128,6 +131,9 @@ def locust(arguments: argparse.Namespace, bootstrap: str, out: Path) -> list[lis
         seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest)
     files = ["--csv", str(out / "locust"), "--csv-full-history", "--html", str(out / "locust.html"), "--only-summary",
              "--ledger", str(out / "ledger.jsonl")]
+    if arguments.expect_workers:
+        return [[*common, *files, "--master", "--master-bind-port", str(arguments.master_port),
+                 "--expect-workers", str(arguments.expect_workers)]]
     if not arguments.workers:
         return [[*common, *files]]
     port = ["--master-port", str(arguments.master_port)]
@@ -135,6 +141,16 @@ def locust(arguments: argparse.Namespace, bootstrap: str, out: Path) -> list[lis
               str(arguments.master_port), "--expect-workers", str(arguments.workers)]
     worker = [word for word in common if word != "--headless"]
     return [master] + [[*worker, "--worker", "--master-host", "127.0.0.1", *port]] * arguments.workers
+
+
+def work_for(arguments: argparse.Namespace) -> None:
+    """Becomes a worker of a master elsewhere."""
+    command = locust_command(
+        arguments.bootstrap, [USERS[name] for name in arguments.users_of.split(",")], users=arguments.users,
+        seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest)
+    command.remove("--headless")
+    command += ["--worker", "--master-host", arguments.worker_of, "--master-port", str(arguments.master_port)]
+    os.execve(sys.executable, command, {**os.environ, "LOCUST_REST_TOKEN": arguments.rest_token})
 
 
 def drive(commands: Sequence[list[str]], token: str, out: Path) -> None:
@@ -185,8 +201,10 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             if rest:
                 arguments.rest = f"http://127.0.0.1:{state.process('admin-0').port}"
                 arguments.rest_token = cluster.folder.rest_tokens().read_text().split()[-1]  # who may read only
-        create_topics(bootstrap, 3 if cluster is not None else arguments.replication)
+        create_topics(
+            bootstrap, 3 if cluster is not None else arguments.replication, replace=arguments.replace)
         began = time.time()
+        print(pods.BEGINS, file=sys.stderr, flush=True)
         killer, watch = None, None
         with contextlib.ExitStack() as beside:
             if cluster is not None:
@@ -197,6 +215,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
                 beside.enter_context(Background(killer, arguments.kill_every))
             drive(locust(arguments, bootstrap, out), arguments.rest_token, out)
         seconds = time.time() - began
+        print(pods.OVER, file=sys.stderr, flush=True)
         copies = "copy" in arguments.users_of.split(",")
         if copies:
             copied_to_the_end(bootstrap)
@@ -211,7 +230,8 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     title = f"{arguments.shape} load, {arguments.users} users, {len(kills)} kills"
     (out / "report.html").write_text(
         page(title, verdicts, courses, kills, seconds, slopes, steadiness.MOST_PER_10_MIN), encoding="utf-8")
-    told = as_json(verdicts, courses, kills) | {"slopes": slopes, "records": outcomes(ledger.facts())}
+    told = as_json(verdicts, courses, kills) | {
+        "slopes": slopes, "records": outcomes(ledger.facts()), "title": title, "began": began, "seconds": seconds}
     (out / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     show(console, verdicts, title)
     if arguments.shape == "soak" and not (slopes and steady):
@@ -231,7 +251,7 @@ def show(console: Console, verdicts: dict[str, Verdict], title: str) -> None:
     console.print(table)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hapax_load", description=__doc__)
     parser.add_argument("--bootstrap", default="", help="a cluster that runs already; nothing of it is killed")
     parser.add_argument("--replication", type=int, default=-1, help="of the topics in a cluster that runs already")
@@ -246,21 +266,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         "processes must live long enough to be judged")
     parser.add_argument("--workers", type=int, default=0, help="locust processes; 0: one that is its own master")
     parser.add_argument("--master-port", type=int, default=5557)
+    parser.add_argument(
+        "--expect-workers", type=int, default=0, help="be a master only, of so many workers that come by themselves")
+    parser.add_argument("--worker-of", default="", metavar="HOST", help="be a worker of that master, and nothing else")
+    parser.add_argument("--replace", action="store_true", help="delete the topics of a former load first")
+    parser.add_argument("--serve", type=int, default=0, metavar="PORT", help="the report over HTTP once it is there")
+    parser.add_argument("--serve-seconds", type=float, default=3600.0)
+    parser.add_argument("--kube", default="", metavar="NAMESPACE", help="follow the load that the chart runs there")
     parser.add_argument("--rest", default="", help="address of the REST API of a cluster that runs already")
     parser.add_argument("--rest-token", default=os.environ.get("HAPAX_TOKEN", ""))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the own cluster")
     parser.add_argument("--out", default="build/load")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = parser()
+    arguments = words.parse_args(argv)
     if arguments.kill_every is None:
         arguments.kill_every = _KILL_EVERY_S.get(arguments.shape, 15.0)
     unknown = set(arguments.users_of.split(",")) - set(USERS)
     if unknown:
-        parser.error(f"no such users: {', '.join(sorted(unknown))}")
+        words.error(f"no such users: {', '.join(sorted(unknown))}")
     if "rest" in arguments.users_of.split(",") and arguments.bootstrap and not arguments.rest:
-        parser.error("users of the REST API need its address: --rest")
+        words.error("users of the REST API need its address: --rest")
+    if arguments.worker_of:
+        work_for(arguments)
     try:
-        return 0 if run(arguments, Console()) else 1
-    except (LocalClusterError, RuntimeError, TimeoutError, ValueError, KafkaException) as error:
+        if arguments.kube:
+            clean = pods.follow(arguments.kube, arguments.kill_every, Path(arguments.out))
+            print(f"{'clean' if clean else 'NOT clean'}; report: {arguments.out}/report.html")
+        else:
+            clean = run(arguments, Console())
+            if arguments.serve:
+                serve(Path(arguments.out), arguments.serve, arguments.serve_seconds)
+        return 0 if clean else 1
+    except (LocalClusterError, HapaxError, RuntimeError, TimeoutError, ValueError, KafkaException) as error:
         print(f"hapax-load: {error}", file=sys.stderr)
         return 1
 

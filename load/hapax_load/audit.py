@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from hapax.client import Admin, HapaxError
+from hapax.core.errors import ErrorCode
 from hapax_load.ledger import Ledger, Seen, Verdict, by_topic, judge, judge_copy
-from hapax_load.topics import ALL, COPIES, PARTITIONS, PLAIN, number_of
+from hapax_load.topics import ALL, COPIES, GROUP, PARTITIONS, PLAIN, number_of
 
 
-def create_topics(bootstrap: str, replication: int, timeout_s: float = 60.0) -> None:
-    """Those of the load, which must not be there yet: what they held before would count as doubled."""
+def create_topics(bootstrap: str, replication: int, timeout_s: float = 60.0, *, replace: bool = False) -> None:
+    """Those of the load, which must not be there yet: what they held before would count as doubled. `replace`: those
+    of a former load go first, and what its group had committed."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     there = set(admin.list_topics(timeout=timeout_s).topics) & set(ALL)
-    if there:
+    if there and replace:
+        for deleted in admin.delete_topics(sorted(there)).values():
+            deleted.result(timeout_s)
+        asyncio.run(_forget_group(bootstrap))
+    elif there:
         raise ValueError(f"{', '.join(sorted(there))} exist: a load counts what it wrote itself; delete them first")
     for created in admin.create_topics([NewTopic(name, PARTITIONS, replication) for name in ALL]).values():
         created.result(timeout_s)
+
+
+async def _forget_group(bootstrap: str) -> None:
+    async with Admin({"bootstrap.servers": bootstrap}) as admin:
+        try:
+            await admin.delete_group_offsets(GROUP)
+        except HapaxError as error:
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
 
 
 def read(bootstrap: str, topic: str, limit_s: float = 300.0) -> Seen:

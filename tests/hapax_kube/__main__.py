@@ -1,7 +1,8 @@
 """A Kubernetes to try things on, and the tests that need machines.
 
     python -m hapax_kube up              an API on loopback, without nodes
-    python -m hapax_kube up NODES        with nodes, in a world of its own; needs root
+    python -m hapax_kube up NODES        with nodes, in a world of its own; needs root. Names of further images
+                                         (scripts/images/build.py), such as hapax-load, go onto each node
     python -m hapax_kube enter COMMAND   runs a command in that world: it reaches pods and names of the cluster
     python -m hapax_kube down            ends what `up` started
     python -m hapax_kube bench KILLS     how soon others lead after a broker is lost, so many times, in four ways
@@ -20,13 +21,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from hapax.cli.local.folder import alive, start_time
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
-from hapax_kube.images import build_images
+from hapax_kube.images import USUAL, build_images
 from hapax_kube.world import install_missing, run_in_world, why_not
 
 _FOLDER = cache() / "kube"
@@ -39,13 +41,13 @@ SKIPPED: Final = ROOT / "build" / "kube-test.skipped"
 TESTS: Final = ROOT / "tests" / "kubernetes_nodes"
 
 
-def up(nodes: int) -> int:
+def up(nodes: int, *images: str) -> int:
     if _running():
         print(f"it runs already: export KUBECONFIG={_FOLDER / 'admin.kubeconfig'}")
         return 0
     binaries = build()
     shutil.rmtree(_FOLDER, ignore_errors=True)
-    return _up_with_nodes(binaries, nodes) if nodes else _up_alone(binaries)
+    return _up_with_nodes(binaries, nodes, images) if nodes else _up_alone(binaries)
 
 
 def _up_alone(binaries: Path) -> int:
@@ -60,9 +62,9 @@ def _up_alone(binaries: Path) -> int:
     return 0
 
 
-def _up_with_nodes(binaries: Path, nodes: int) -> int:
+def _up_with_nodes(binaries: Path, nodes: int, more: Sequence[str]) -> int:
     _possible()
-    images = build_images()
+    images = build_images(*USUAL, *more)
     _FOLDER.mkdir(parents=True)
     with open(_FOLDER / "keeper.log", "ab") as log:
         keeper = subprocess.Popen(
@@ -159,8 +161,8 @@ def main(words: list[str]) -> int:
         match words:
             case ["up"]:
                 return up(0)
-            case ["up", nodes] if nodes.isdigit():
-                return up(int(nodes))
+            case ["up", nodes, *images] if nodes.isdigit():
+                return up(int(nodes), *images)
             case ["down"]:
                 return down()
             case ["enter", *command] if command:

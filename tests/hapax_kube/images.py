@@ -13,11 +13,13 @@ _BUILD: Final = ROOT / "scripts" / "images" / "build.py"
 HAPAX: Final = "localhost/hapax:test"
 SPARK: Final = "localhost/hapax-spark:test"
 ETCD: Final = "localhost/etcd:3.6.16"
+USUAL: Final = ("pause", "etcd", "hapax")
+"""Those that every cluster here needs."""
 
 
 def build_images(*names: str) -> dict[str, Path]:
-    """Name and archive of each; without `names`, of those that every cluster here needs. Raises NoKubernetes."""
-    done = subprocess.run([sys.executable, str(_BUILD), *names], stdout=subprocess.PIPE, text=True, check=False)
+    """Name and archive of each; without `names`, of the usual ones. Raises NoKubernetes."""
+    done = subprocess.run([sys.executable, str(_BUILD), *(names or USUAL)], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise NoKubernetes(f"the images cannot be built here (exit code {done.returncode})")
     return {name: Path(path) for name, path in (line.split(" ", 1) for line in done.stdout.splitlines())}

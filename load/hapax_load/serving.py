@@ -1,0 +1,22 @@
+"""A folder over HTTP for a while: how the report of a load in a pod is fetched."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+def serve(folder: Path, port: int, seconds: float) -> None:
+    """Returns after so long, or at SIGTERM."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("", port), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        over.wait(seconds)
+        server.shutdown()
+        thread.join()
