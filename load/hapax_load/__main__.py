@@ -113,13 +113,14 @@ class Watch:
 
 def locust_command(
     bootstrap: str, users_of: Sequence[str], *, users: int, seconds: float, shape: str = "steady",
-    record_size: int = 200, host: str = "",
+    record_size: int = 200, host: str = "", workers: int = 0,
 ) -> list[str]:
-    """Of one process without a screen. `users_of`: names of classes."""
+    """Of one process without a screen. `users_of`: names of classes; `workers`: of which there are so many."""
     return [
         sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("locustfile.py")), "--headless",
         "--bootstrap", bootstrap, "--shape", shape, "--most-users", str(users), "--seconds", str(seconds),
-        "--record-size", str(record_size), "--stop-timeout", str(_STOP_S), "--loglevel", "WARNING",
+        "--record-size", str(record_size), "--worker-count", str(max(workers, 1)), "--stop-timeout", str(_STOP_S),
+        "--loglevel", "WARNING",
         "--exit-code-on-error", "0", "--host", host or "http://127.0.0.1", *users_of,
     ]
 
@@ -128,7 +129,8 @@ def locust(arguments: argparse.Namespace, bootstrap: str, out: Path) -> list[lis
     """The command lines: one process, or a master and its workers."""
     common = locust_command(
         bootstrap, [USERS[name] for name in arguments.users_of.split(",")], users=arguments.users,
-        seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest)
+        seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest,
+        workers=arguments.expect_workers or arguments.workers)
     files = ["--csv", str(out / "locust"), "--csv-full-history", "--html", str(out / "locust.html"), "--only-summary",
              "--ledger", str(out / "ledger.jsonl")]
     if arguments.expect_workers:
@@ -147,7 +149,8 @@ def work_for(arguments: argparse.Namespace) -> None:
     """Becomes a worker of a master elsewhere."""
     command = locust_command(
         arguments.bootstrap, [USERS[name] for name in arguments.users_of.split(",")], users=arguments.users,
-        seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest)
+        seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest,
+        workers=arguments.expect_workers)
     command.remove("--headless")
     command += ["--worker", "--master-host", arguments.worker_of, "--master-port", str(arguments.master_port)]
     os.execve(sys.executable, command, {**os.environ, "LOCUST_REST_TOKEN": arguments.rest_token})
@@ -267,7 +270,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=0, help="locust processes; 0: one that is its own master")
     parser.add_argument("--master-port", type=int, default=5557)
     parser.add_argument(
-        "--expect-workers", type=int, default=0, help="be a master only, of so many workers that come by themselves")
+        "--expect-workers", type=int, default=0,
+        help="be a master only, of so many workers that come by themselves; workers are told it, too")
     parser.add_argument("--worker-of", default="", metavar="HOST", help="be a worker of that master, and nothing else")
     parser.add_argument("--replace", action="store_true", help="delete the topics of a former load first")
     parser.add_argument("--serve", type=int, default=0, metavar="PORT", help="the report over HTTP once it is there")

@@ -9,7 +9,7 @@ from typing import Any
 
 from locust import LoadTestShape, events
 from locust.env import Environment
-from locust.runners import WorkerRunner
+from locust.runners import MasterRunner, WorkerRunner
 
 from hapax_load.ledger import Fact
 from hapax_load.shapes import SHAPES, users_at
@@ -18,6 +18,7 @@ from hapax_load.users import LEDGER, CopyUser, ProduceUser, RestUser, Transactio
 __all__ = ["Arranged", "CopyUser", "ProduceUser", "RestUser", "TransactionUser"]
 
 _SPAWN_RATE = 100.0
+_LAST_REPORT = "last report"
 
 
 class Arranged(LoadTestShape):
@@ -34,23 +35,47 @@ def _(parser: ArgumentParser) -> None:
     parser.add_argument("--shape", choices=SHAPES, default="steady")
     parser.add_argument("--most-users", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--worker-count", type=int, default=1, help="of all workers together; copies are shared out")
     parser.add_argument("--record-size", type=int, default=200, help="bytes of a record's value")
     parser.add_argument(
         "--rest-token", env_var="LOCUST_REST_TOKEN", default="", help="bearer token of the REST API", is_secret=True)
     parser.add_argument("--ledger", default="", help="the file that the promises are written to in the end")
 
 
+def _told() -> dict[str, Any]:
+    """What a worker reports; the settled facts are the master's from then on."""
+    return {"settled": [asdict(fact) for fact in LEDGER.take()],
+            "under_way": [asdict(fact) for fact in LEDGER.under_way[""].values()]}
+
+
+def _heard(client_id: str, told: dict[str, Any]) -> None:
+    for fact in told.get("settled", ()):
+        LEDGER.add(Fact(**fact))
+    LEDGER.under_way[client_id] = {fact["writer"]: Fact(**fact) for fact in told.get("under_way", ())}
+
+
 @events.report_to_master.add_listener
 def _(client_id: str, data: dict[str, Any]) -> None:
-    data["settled"] = [asdict(fact) for fact in LEDGER.take()]
-    data["under_way"] = [asdict(fact) for fact in LEDGER.under_way[""].values()]
+    data.update(_told())
 
 
 @events.worker_report.add_listener
 def _(client_id: str, data: dict[str, Any]) -> None:
-    for fact in data.get("settled", ()):
-        LEDGER.add(Fact(**fact))
-    LEDGER.under_way[client_id] = {fact["writer"]: Fact(**fact) for fact in data.get("under_way", ())}
+    _heard(client_id, data)
+
+
+@events.init.add_listener
+def _(environment: Environment, **_: Any) -> None:
+    if isinstance(environment.runner, MasterRunner):
+        environment.runner.register_message(_LAST_REPORT, lambda environment, msg: _heard(msg.node_id, msg.data))
+
+
+@events.test_stop.add_listener
+def _(environment: Environment, **_: Any) -> None:
+    """What a worker's users did since its last report goes ahead of its word that it has stopped: a report that it
+    sends when it is told to quit may find the master gone."""
+    if isinstance(environment.runner, WorkerRunner):
+        environment.runner.send_message(_LAST_REPORT, _told())
 
 
 @events.quitting.add_listener

@@ -173,8 +173,7 @@ class CopyUser(KafkaUser):
 
     def on_start(self) -> None:
         runner = self.environment.runner
-        workers = getattr(runner, "worker_count", 0) or 1
-        slot = max(getattr(runner, "worker_index", 0), 0) + next(CopyUser._slots) * workers
+        slot = max(getattr(runner, "worker_index", 0), 0) + next(CopyUser._slots) * self.options.worker_count
         if slot >= PARTITIONS:
             raise StopUser
         self.copier = Copier(self.options.bootstrap, slot)

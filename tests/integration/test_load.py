@@ -32,6 +32,7 @@ def test_nothing_is_lost_or_doubled_under_kills(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "verdict.json").read_text())
     assert told["clean"] and {"broker-0", "coordinator-0"} <= {kill["target"] for kill in told["kills"]}
     assert all(topic["kept"] > 0 for topic in told["topics"].values()) and len(told["topics"]) == 3
+    assert [topic["unreported"] for topic in told["topics"].values()] == [0, 0, 0]  # no worker was killed
     assert {"produce", "transaction", "copy"} <= told["requests"].keys()
     looked = told["requests"]["/v1/topics"]
     assert looked["answers"] > looked["failures"], (tmp_path / "locust.log").read_text()[-3000:]

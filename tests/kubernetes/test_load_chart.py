@@ -33,20 +33,20 @@ def container(job: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_master_and_its_workers_come_when_asked_for(render: Render) -> None:
     assert of_load(render()) == {}
-    found = of_load(render(*ON, "load.workers=3", "load.minutes=0.5", 'load.usersOf=["produce","copy"]'))
+    found = of_load(render(*ON, "load.workers=3", "load.minutes=5", 'load.usersOf=["produce","copy"]'))
     assert sorted(found) == ["Job demo-hapax-load-1", "Job demo-hapax-load-workers-1", "NetworkPolicy demo-hapax-load",
                              "Service demo-hapax-load"]
     master, workers = found["Job demo-hapax-load-1"], found["Job demo-hapax-load-workers-1"]
     assert (master["spec"]["backoffLimit"], workers["spec"]["parallelism"], workers["spec"]["completions"]) == (0, 3, 3)
     said = parser().parse_args(container(master)["args"])
     assert (said.expect_workers, said.minutes, said.users_of, said.replace, said.out) == (
-        3, 0.5, "produce,copy", True, FOLDER)
+        3, 5, "produce,copy", True, FOLDER)
     probe = container(master)["readinessProbe"]["httpGet"]
     ports = {each["name"]: each["containerPort"] for each in container(master)["ports"]}
     assert ports == {"workers": said.master_port, "report": said.serve} and probe["path"] == "/verdict.json"
     theirs = parser().parse_args(container(workers)["args"])
     assert theirs.worker_of == "demo-hapax-load.prod.svc.cluster.local"
-    assert (theirs.bootstrap, theirs.users_of) == (said.bootstrap, said.users_of)
+    assert (theirs.bootstrap, theirs.users_of, theirs.expect_workers) == (said.bootstrap, said.users_of, 3)
     service = found["Service demo-hapax-load"]["spec"]
     assert service["selector"].items() <= master["spec"]["template"]["metadata"]["labels"].items()
     assert not service["selector"].items() <= workers["spec"]["template"]["metadata"]["labels"].items()
