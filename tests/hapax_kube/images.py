@@ -19,7 +19,8 @@ USUAL: Final = ("pause", "etcd", "hapax")
 
 def build_images(*names: str) -> dict[str, Path]:
     """Name and archive of each; without `names`, of the usual ones. Raises NoKubernetes."""
-    done = subprocess.run([sys.executable, str(_BUILD), *(names or USUAL)], stdout=subprocess.PIPE, text=True, check=False)
+    command = [sys.executable, str(_BUILD), *(names or USUAL)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise NoKubernetes(f"the images cannot be built here (exit code {done.returncode})")
     return {name: Path(path) for name, path in (line.split(" ", 1) for line in done.stdout.splitlines())}
