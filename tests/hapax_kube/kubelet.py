@@ -13,18 +13,17 @@ from urllib.parse import urlencode
 
 from hapax_kube.api import ApiError, KubeApi
 
+IDENTITY = "hapax.dev/identity"
 COMPONENT = "app.kubernetes.io/component"
 RUN = "hapax.dev/spark-run"
 CONF = "spark.kubernetes.executor.label."
 
 
 class Kubelet:
-    def __init__(self, api: KubeApi, namespace: str, address: str = "127.0.0.1", identity: str = "") -> None:
-        """`identity`: only pods of this one, by their label."""
+    def __init__(self, api: KubeApi, namespace: str, address: str = "127.0.0.1") -> None:
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods"
-        selector = f"hapax.dev/identity={identity}" if identity else "hapax.dev/identity"
-        self._query = f"?{urlencode({'labelSelector': selector})}"
+        self._query = f"?{urlencode({'labelSelector': IDENTITY})}"
         self._address = address
         self.begun: list[str] = []
         """Drivers, in their order."""
@@ -33,9 +32,10 @@ class Kubelet:
         found = self._api.get(self._path + self._query)["items"]
         return [each for each in found if not component or each["metadata"]["labels"][COMPONENT] == component]
 
-    def driver(self) -> dict[str, Any] | None:
-        """The one that runs."""
-        return next((each for each in self.pods("spark-driver") if alive(each)), None)
+    def driver(self, prefix: str = "") -> dict[str, Any] | None:
+        """The one that runs, of those whose names begin so."""
+        found = self.pods("spark-driver")
+        return next((each for each in found if alive(each) and each["metadata"]["name"].startswith(prefix)), None)
 
     def tick(self) -> None:
         pods = self.pods()
@@ -57,8 +57,10 @@ class Kubelet:
 
     def _begin(self, pod: Mapping[str, Any], pods: list[dict[str, Any]]) -> None:
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
-        others = [each["metadata"]["name"] for each in pods if alive(each) and (
-            each["metadata"]["labels"][RUN] != labels[RUN])]
+        others = [
+            each["metadata"]["name"] for each in pods
+            if alive(each) and each["metadata"]["labels"][IDENTITY] == labels[IDENTITY]
+            and each["metadata"]["labels"][RUN] != labels[RUN]]
         assert not others, f"{name} is let run beside {others}"
         self._api.create(f"{self._path}/{name}/binding", {
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},

@@ -27,6 +27,7 @@ from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.network import TcpNetwork
+from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace
 from hapax_operator.api import KubeApi
 from hapax_operator.apply import PolicyWriter
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.timeout(300)
 
 LOOK_EVERY_S = 0.2
 LIMIT_S = 120.0
+LIVES = 5
 
 
 class Killed(BaseException):
@@ -231,6 +233,77 @@ async def lead_through(world: World, ends_after: int) -> list[str]:
 
     await until(gone)
     return life.effects
+
+
+async def run_through(world: World, kubelet: Kubelet, ends_after: int) -> list[str]:
+    """A Spark job from its making over a failure to its end; the effects."""
+    name = f"j-{uuid.uuid4().hex[:8]}"
+    namespace, life = world.namespace, Life(ends_after)
+    ref = Ref(PRODUCERS, namespace.name, name)
+
+    async def until(done: Callable[[], Awaitable[bool]]) -> None:
+        nonlocal life
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                async with world.operator(life, [ref]):
+                    while not life.dead.is_set():
+                        if await done():
+                            return
+                        await asyncio.sleep(LOOK_EVERY_S)
+                effects = life.effects
+                life = Life()
+                life.effects += effects
+
+    async def runs(least: int) -> bool:
+        body = await world.api.get(ref)
+        assert body is not None
+        return len(begun()) >= least and condition(body, "SparkRunning") == "True"
+
+    def begun() -> list[str]:
+        return [each for each in kubelet.begun if each.startswith(name)]
+
+    spark = {"image": "none", "job": "jobs.one", "backOff": {"firstSeconds": 1}}
+    await asyncio.to_thread(lambda: namespace.producer(name, transactionalId=name, spark=spark))
+    async with Identities({"bootstrap.servers": world.hapax.bootstrap}) as identities:
+        await identities.ensure(name)
+    await until(lambda: runs(1))
+    failed = await asyncio.to_thread(kubelet.driver, name)
+    assert failed is not None
+    await asyncio.to_thread(kubelet.ends, failed, "Failed", "Error", 1)
+    await until(lambda: runs(2))
+    await asyncio.to_thread(namespace.delete, PRODUCERS, name)
+
+    async def gone() -> bool:
+        return await world.api.get(ref) is None
+
+    await until(gone)
+    assert begun() == [f"{name}-driver-1", f"{name}-driver-2"], "each run once, and none besides"
+    return life.effects
+
+
+async def test_a_spark_job_has_one_driver_at_a_time_wherever_operators_die(
+    hapax: LocalCluster, namespace: Namespace
+) -> None:
+    """That two drivers are never alive at a time the kubelet checks."""
+    kubelet = Kubelet(namespace.api, namespace.name)
+
+    async def serve() -> None:
+        while True:
+            await asyncio.to_thread(kubelet.tick)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async with world_of(hapax, namespace) as world:
+        serving = asyncio.ensure_future(serve())
+        effects = await run_through(world, kubelet, 0)
+        assert {"POST pods", "PATCH status", "DELETE j"} <= {each[:12].split("-")[0] for each in effects}, effects
+        lifted = next(number for number, name in enumerate(effects, 1) if name.endswith("-driver-1"))
+        dying = [*range(2, lifted + 2), *(
+            number for number, name in enumerate(effects, 1) if name.startswith("DELETE") and number > lifted)]
+        while dying:  # few at a time: each watches the pods of all
+            await asyncio.gather(*(run_through(world, kubelet, number) for number in dying[:LIVES]))
+            del dying[:LIVES]
+        serving.cancel()
+        assert (await asyncio.gather(serving, return_exceptions=True))[0].__class__ is asyncio.CancelledError
 
 
 async def test_whatever_an_operator_leaves_half_done_the_next_one_finishes(
