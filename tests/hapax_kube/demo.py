@@ -28,7 +28,7 @@ from hapax_kube.images import build_images
 from hapax_kube.tools import Release
 from hapax_kube.world import FOLDER
 from hapax_spark.demo.flights_csv import PARTITIONS, expected_windows
-from hapax_spark.demo.report import Part, page
+from hapax_spark.demo.report import Part
 from hapax_spark.demo.stage import DemoFailure, Stage
 from hapax_spark.demo.verdict import count_lines, differing_windows
 
