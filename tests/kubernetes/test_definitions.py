@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 import pytest
 import yaml
@@ -128,6 +129,17 @@ def test_kubectl_scales_a_topic_and_shows_its_columns(namespace: Namespace, kube
     assert namespace.get("topics", "a")["spec"]["partitions"] == 5
     shown = kube_api.kubectl("-n", namespace.name, "get", "hapax").stdout
     assert "TOPIC" in shown and "IN SYNC" in shown
+
+
+def test_examples_of_the_page_are_taken(namespace: Namespace) -> None:
+    """As they stand there; nothing that they describe is made."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    examples = re.findall(r"^    apiVersion: hapax[.]dev/.*\n(?:    .*\n)+", page, re.MULTILINE)
+    bodies = [yaml.safe_load(textwrap.dedent(each)) for each in examples]
+    assert [each["metadata"]["name"] for each in bodies] == ["orders", "loader", "flights"]
+    for body in bodies:
+        plural = {"Topic": "topics", "TransactionalProducer": "transactionalproducers"}[body["kind"]]
+        namespace.api.create(f"{namespace.path(plural)}?dryRun=All&fieldValidation=Strict", body)
 
 
 @pytest.mark.parametrize("name", ["topics", "transactionalproducers", "brokerpools"])
