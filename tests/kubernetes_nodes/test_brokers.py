@@ -148,6 +148,8 @@ def test_a_machine_is_drained(
     figures["a machine drained, and all whole again"] = time.monotonic() - began
     assert before and not before & {pod["metadata"]["uid"] for pod in release.pods("broker")}
     release.wait_ready()
+    machines = [pod["spec"]["nodeName"] for role in ("broker", "etcd") for pod in release.pods(role)]
+    assert Counter(machines) == dict.fromkeys(cluster.nodes, 2), "one of each role on each machine"
 
 
 def test_a_volume_is_replaced_and_its_broker_copies_all_of_it(

@@ -639,10 +639,19 @@ class TcpNetwork:
         self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
     ) -> FrameConnection:
         """Opens a connection. Raises OSError where nobody listens."""
-        _, protocol = await self.loop.create_connection(
-            lambda: _Connection(self, opened, limits, None), host, port
-        )
-        return cast(FrameConnection, protocol)
+        # Resolved here: uvloop's `create_connection` leaves the question for a name behind that is given up meanwhile,
+        # and the log says later that nobody retrieved what came of it.
+        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        failure: OSError | None = None
+        for family, _, protocol_number, _, address in found:
+            try:
+                _, protocol = await self.loop.create_connection(
+                    lambda: _Connection(self, opened, limits, None), str(address[0]), port, family=family,
+                    proto=protocol_number)
+                return cast(FrameConnection, protocol)
+            except OSError as error:
+                failure = error
+        raise failure or OSError(f"{host} has no address")
 
     async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
         return await self._rpc_network().serve(host, port, handlers)
