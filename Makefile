@@ -17,8 +17,9 @@ LOAD ?=
 NODES ?=
 IMAGES ?=
 KILLS ?= 50
+FLIGHTS ?= 336776
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-test clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +95,9 @@ kube-images: setup ## the images of Hapax and etcd without Docker, into the user
 
 kube-up: setup ## a Kubernetes API on loopback, or a Kubernetes with machines: make kube-up NODES=3 IMAGES=hapax-load (root); prints KUBECONFIG
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube up $(NODES) $(IMAGES)
+
+kube-demo: setup ## 336,776 flights through Spark on Kubernetes, pods deleted on the way: each counted once (root)
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube demo $(FLIGHTS)
 
 kube-bench: setup ## how soon others lead after brokers and machines are lost, in four ways: make kube-bench KILLS=50 (root)
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube bench $(KILLS)

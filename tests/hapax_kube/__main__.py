@@ -6,6 +6,7 @@
     python -m hapax_kube enter COMMAND   runs a command in that world: it reaches pods and names of the cluster
     python -m hapax_kube down            ends what `up` started
     python -m hapax_kube bench KILLS     how soon others lead after a broker is lost, so many times, in four ways
+    python -m hapax_kube demo FLIGHTS    Spark on Kubernetes: so many flights, each once, whatever is killed
     python -m hapax_kube test [WORDS]    tests/kubernetes_nodes, with words for pytest: on KUBECONFIG's cluster where
                                          that is set, else on one made for it
 
@@ -28,7 +29,7 @@ from typing import Final
 from hapax.cli.local.folder import alive, start_time
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
-from hapax_kube.images import USUAL, build_images
+from hapax_kube.images import DEMO_IMAGES, USUAL, build_images
 from hapax_kube.world import install_missing, run_in_world, why_not
 
 _FOLDER = cache() / "kube"
@@ -132,6 +133,13 @@ def bench(kills: int) -> int:
     return run_in_world([sys.executable, "-m", "hapax_kube.bench", str(kills)], os.environ)
 
 
+def demo(flights: int) -> int:
+    _possible()
+    build()
+    build_images(*DEMO_IMAGES)
+    return run_in_world([sys.executable, "-m", "hapax_kube.demo", str(flights)], os.environ)
+
+
 def _possible() -> None:
     """Raises NoKubernetes: there can be no nodes here."""
     install_missing()
@@ -169,6 +177,8 @@ def main(words: list[str]) -> int:
                 return enter(command)
             case ["bench", kills] if kills.isdigit():
                 return bench(int(kills))
+            case ["demo", flights] if flights.isdigit() and int(flights) > 0:
+                return demo(int(flights))
             case ["test", *rest]:
                 return test(rest)
     except NoKubernetes as error:

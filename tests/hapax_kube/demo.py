@@ -24,7 +24,7 @@ from typing import Any, Final
 from hapax_kube import spark
 from hapax_kube.binaries import ROOT, build
 from hapax_kube.cluster import Cluster
-from hapax_kube.images import build_images
+from hapax_kube.images import DEMO_IMAGES, build_images
 from hapax_kube.tools import Release
 from hapax_kube.world import FOLDER
 from hapax_spark.demo.flights_csv import PARTITIONS, expected_windows
@@ -32,9 +32,7 @@ from hapax_spark.demo.report import Part
 from hapax_spark.demo.stage import DemoFailure, Stage
 from hapax_spark.demo.verdict import count_lines, differing_windows
 
-FLIGHTS: Final = 336_776
 SLICE: Final = 4_000
-IMAGES: Final = ("pause", "etcd", "hapax", "hapax-spark")
 NODES: Final = 2
 TOPICS: Final = ("flights", "delays", "delay_windows", "slice", "slice_cluster", "slice_client")
 _NAME: Final = "flights"
@@ -226,7 +224,7 @@ def run(cluster: Cluster, flights: int) -> int:
 
 def main(flights: int) -> int:
     folder = Path(os.environ[FOLDER])
-    cluster = Cluster(folder, folder.name, build(), list(build_images(*IMAGES).values()), NODES)
+    cluster = Cluster(folder, folder.name, build(), list(build_images(*DEMO_IMAGES).values()), NODES)
     try:
         return run(cluster, flights)
     finally:

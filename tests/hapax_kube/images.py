@@ -15,6 +15,8 @@ SPARK: Final = "localhost/hapax-spark:test"
 ETCD: Final = "localhost/etcd:3.6.16"
 USUAL: Final = ("pause", "etcd", "hapax")
 """Those that every cluster here needs."""
+DEMO_IMAGES: Final = (*USUAL, "hapax-spark")
+"""What `hapax_kube demo` needs."""
 
 
 def build_images(*names: str) -> dict[str, Path]:
