@@ -21,6 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pyspark
+
 from hapax_kube import spark
 from hapax_kube.binaries import ROOT, build
 from hapax_kube.cluster import Cluster
@@ -111,11 +113,12 @@ class Demo:
         words = spark.in_cluster_mode(
             self.cluster.control.server, self.release.namespace, "slice-cluster", job("slice_cluster"),
             str(ROOT / "spark" / "hapax_spark"))
-        words[0] = str(Path(sys.executable).parent / words[0])
+        home = Path(pyspark.__file__).parent
+        words[0] = str(home / "bin" / words[0])
         with open(self.stage.folder / "spark-submit.log", "wb") as log:
             done = subprocess.run(
-                words, env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)}, stdout=log, stderr=log,
-                check=False, timeout=_PATIENCE_S)  # fmt: skip
+                words, stdout=log, stderr=log, check=False, timeout=_PATIENCE_S,
+                env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "SPARK_HOME": str(home)})  # fmt: skip
         phase = self.phase("slice-cluster")
         if done.returncode or phase != "Succeeded":
             raise DemoFailure(f"spark-submit ended with {done.returncode}, its driver is {phase}; see {log.name}")
