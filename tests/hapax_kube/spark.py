@@ -18,6 +18,9 @@ SMALL: Final = {
     # A JVM, and Python workers with Arrow beside it.
     "spark.executor.memoryOverhead": "768m", "spark.driver.memoryOverhead": "768m",
     "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+    # An API server of a busy machine may take longer than the ten seconds that Spark has for it.
+    **{f"spark.kubernetes.{who}.{what}Timeout": "60000"
+       for who in ("submission", "driver") for what in ("connection", "request")},
     # The next executor comes soon after one is lost.
     "spark.kubernetes.allocation.batch.delay": "1s",
 }  # fmt: skip
