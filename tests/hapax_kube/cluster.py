@@ -74,8 +74,10 @@ class ControlPlane(KubeApi):
 
 
 class Cluster:
-    def __init__(self, folder: Path, name: str, binaries: Path, images: list[Path], nodes: int) -> None:
-        """`name` is also that of its cgroups."""
+    def __init__(
+        self, folder: Path, name: str, binaries: Path, images: list[Path], nodes: int, ready_s: float = _READY_S
+    ) -> None:
+        """`name` is also that of its cgroups; `ready_s` is for each step of starting, such as large images."""
         self.folder = folder
         self.name = name
         self.binaries = binaries
@@ -84,6 +86,7 @@ class Cluster:
         self.kubeconfig = self.control.kubeconfig
         self.tools = Tools(binaries, self.kubeconfig)
         self._images = images
+        self._ready_s = ready_s
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     # --- as a whole
@@ -237,7 +240,7 @@ class Cluster:
         return began
 
     def _until(self, happened: Any, what: str) -> None:
-        limit = time.monotonic() + _READY_S
+        limit = time.monotonic() + self._ready_s
         while not happened():
             assert time.monotonic() < limit, f"still no {what}"
             time.sleep(_LOOK_EVERY_S)

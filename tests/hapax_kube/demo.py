@@ -39,7 +39,7 @@ NODES: Final = 1
 TOPICS: Final = ("flights", "delays", "delay_windows", "slice", "slice_cluster", "slice_client")
 _NAME: Final = "flights"
 _VALUES: Final = ROOT / "tests" / "kubernetes_nodes" / "values.yaml"
-_BATCHES: Final = 8
+_BATCHES: Final = 12
 _PATIENCE_S: Final = 600.0
 _LIMIT_S: Final = 2_400.0
 """Of everything; on two free cores it takes a tenth of that."""
@@ -103,11 +103,15 @@ class Demo:
                 ("coordinator", lambda: f"{self.release.name}-coordinator-100"),
             ]  # fmt: skip
             for what, victim in kills:
-                self.wait(self.stage.writing, f"open transaction in which to delete the {what}")
+                self.wait(lambda: self.stage.writing() or self.done(), f"transaction in which to delete the {what}")
+                if self.done():
+                    raise DemoFailure(f"the job had ended before the {what} could be deleted: load more flights")
                 name = self.delete(what, victim, part)
                 if what == "driver":  # what it left behind is not what is deleted next
                     self.wait(lambda: self.driver() not in ("", name), "driver after it")  # noqa: B023
             self.wait(self.done, "end of the job")
+            told = self.resource()["status"]["spark"]
+            say(f"the job has ended by itself; the operator ran its driver {told['run']} times")
         self.parts.append(part)
 
     def submit(self) -> None:
@@ -236,7 +240,7 @@ def run(cluster: Cluster, flights: int) -> int:
 
 def main(flights: int) -> int:
     folder = Path(os.environ[FOLDER])
-    cluster = Cluster(folder, folder.name, build(), list(build_images(*DEMO_IMAGES).values()), NODES)
+    cluster = Cluster(folder, folder.name, build(), list(build_images(*DEMO_IMAGES).values()), NODES, _PATIENCE_S)
     try:
         return run(cluster, flights)
     finally:
