@@ -24,7 +24,7 @@ class Kubelet:
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._query = f"?{urlencode({'labelSelector': IDENTITY})}"
-        self._address = address
+        self.address = address
         self.begun: list[str] = []
         """Drivers, in their order."""
 
@@ -36,6 +36,11 @@ class Kubelet:
         """The one that runs, of those whose names begin so."""
         found = self.pods("spark-driver")
         return next((each for each in found if alive(each) and each["metadata"]["name"].startswith(prefix)), None)
+
+    def close(self) -> None:
+        """No pod of a machine is left, which nobody would end, so that the namespace can go."""
+        for pod in self.pods():
+            self._gone(pod)
 
     def tick(self) -> None:
         pods = self.pods()
@@ -66,7 +71,7 @@ class Kubelet:
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
             "target": {"apiVersion": "v1", "kind": "Node", "name": "machine"}})
         self._status(pod, {
-            "phase": "Running", "podIP": self._address, "podIPs": [{"ip": self._address}],
+            "phase": "Running", "podIP": self.address, "podIPs": [{"ip": self.address}],
             "containerStatuses": [_container({"running": {"startedAt": "2026-01-01T00:00:00Z"}})]})
         if labels[COMPONENT] == "spark-driver":
             self.begun.append(name)
@@ -89,9 +94,13 @@ class Kubelet:
             "metadata": {"uid": pod["metadata"]["uid"]}, "status": status})
 
     def _gone(self, pod: Mapping[str, Any]) -> None:
-        self._api.call("DELETE", f"{self._path}/{pod['metadata']['name']}", {
-            "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
-            "preconditions": {"uid": pod["metadata"]["uid"]}})
+        try:
+            self._api.call("DELETE", f"{self._path}/{pod['metadata']['name']}", {
+                "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
+                "preconditions": {"uid": pod["metadata"]["uid"]}})
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
 
 
 def alive(pod: Mapping[str, Any]) -> bool:

@@ -340,6 +340,7 @@ def test_the_operator_works_with_the_chart_s_rights_alone(
     wait_until(runs, "a run", 60)
     namespace.delete(PRODUCERS, "job")
     wait_until(lambda: kubelet.tick() is None and not namespace.exists(PRODUCERS, "job"), "end of the job", 60)
+    kubelet.close()
     namespace.delete("topics", "least")
     wait_until(lambda: not namespace.exists("topics", "least"), "end of the resource", 30)
     kube_api.kubectl("delete", "-f", str(rights))

@@ -303,6 +303,7 @@ async def test_a_spark_job_has_one_driver_at_a_time_wherever_operators_die(
             await asyncio.gather(*(run_through(world, kubelet, number) for number in dying[:LIVES]))
             del dying[:LIVES]
         serving.cancel()
+        await asyncio.to_thread(kubelet.close)
         assert (await asyncio.gather(serving, return_exceptions=True))[0].__class__ is asyncio.CancelledError
 
 

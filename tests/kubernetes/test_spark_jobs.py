@@ -28,6 +28,13 @@ SPARK = {"image": "hapax-spark:test", "job": "hapax_spark.jobs.passthrough", "ar
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.fixture
+def kubelet(namespace: Namespace) -> Iterator[Kubelet]:
+    kubelet = Kubelet(namespace.api, namespace.name)
+    yield kubelet
+    kubelet.close()
+
+
 @contextmanager
 def driver_answering(progress: dict[str, Any]) -> Iterator[str]:
     """An address at which a driver tells its progress."""
@@ -65,7 +72,7 @@ def until(kubelet: Kubelet, done: Callable[[], bool], what: str) -> None:
 
 
 def test_a_job_runs_fails_runs_again_is_done_and_ends(
-    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster, kubelet: Kubelet
 ) -> None:
     name = f"job-{uuid.uuid4().hex[:8]}"
     progress = {
@@ -73,7 +80,7 @@ def test_a_job_runs_fails_runs_again_is_done_and_ends(
         "inputRowsPerSecond": 12.34, "processedRowsPerSecond": 56.78, "timestampMs": 1_800_000_000_000,
         "lastCommit": {"batchId": 3, "timestampMs": 1_799_999_999_000}}
     with driver_answering(progress) as address:
-        kubelet = Kubelet(namespace.api, namespace.name, address)
+        kubelet.address = address
         namespace.producer("job", transactionalId=name, spark=SPARK)
         until(kubelet, lambda: reason(namespace) == ("True", "Running"), "a run")
         pod = kubelet.driver()
@@ -117,10 +124,9 @@ def test_a_job_runs_fails_runs_again_is_done_and_ends(
 
 
 def test_whoever_holds_the_id_is_fenced_before_a_run_starts(
-    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster, kubelet: Kubelet
 ) -> None:
     name = f"job-{uuid.uuid4().hex[:8]}"
-    kubelet = Kubelet(namespace.api, namespace.name)
     settings = {"bootstrap.servers": hapax.bootstrap}
     with Admin(settings) as admin:
         admin.create_topics([NewTopic(name, 1)])
@@ -136,10 +142,9 @@ def test_whoever_holds_the_id_is_fenced_before_a_run_starts(
 
 
 def test_pause_and_unmanaged_leave_the_job_alone(
-    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster, kubelet: Kubelet
 ) -> None:
     name = f"job-{uuid.uuid4().hex[:8]}"
-    kubelet = Kubelet(namespace.api, namespace.name)
     namespace.producer("job", transactionalId=name, managed=False, spark=SPARK)
     until(kubelet, lambda: namespace.condition(PRODUCERS, "job")[0] == "True", "a look")
     namespace.annotate(PRODUCERS, "job", pause="true")
