@@ -216,7 +216,9 @@ def test_a_group_is_listed_put_elsewhere_and_forgotten(hapax: Hapax, topic: str)
 
 def test_the_cluster_says_how_it_is(hapax: Hapax) -> None:
     assert as_json(hapax("cluster", "health", "--json"))["status"] == "ok"
-    assert [each["node_id"] for each in as_json(hapax("cluster", "nodes", "--json"))] == [0, 100]
+    nodes = [(each["node_id"], each["role"], each["acts"]) for each in as_json(hapax("cluster", "nodes", "--json"))]
+    assert nodes == [
+        (0, "broker", False), (100, "coordinator", False), (200, "pid", False), (300, "controller", True)]
     assert len(as_json(hapax("cluster", "shards", "--json"))) == 100
     assert as_json(hapax("cluster", "version", "--json"))[0]["transaction_version"] == 2
     assert as_json(hapax("txn", "hanging", "--json")) == []

@@ -102,11 +102,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """Of all routes that have this path; the framework knows those of the first one. It is asked for each method, since
-    the routes of included routers are nobody else's business."""
-    return [
-        method for method in _METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
-    ]
+    the routes of included routers are nobody else's business. Whatever can be got answers HEAD."""
+
+    def matched(method: str) -> bool:
+        scope = {**request.scope, "method": "GET" if method == "HEAD" else method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in _METHODS if matched(method)]
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from hapax.admin.answers import LARGEST_INT64, Name, PartitionNumber, TopicName, answer
+from hapax.admin.answers import LARGEST_INT32, LARGEST_INT64, Caller, Name, PartitionNumber, TopicName, answer
 from hapax.admin.context import Context
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import not_found
 from hapax.admin.topics import find_partition
+from hapax.client import Lease as HeldLease
 from hapax.client import LeaseInfo
 from hapax.client.producers import PartitionProducer
 from hapax.core.errors import ErrorCode
@@ -115,6 +116,21 @@ def routes(context: Context) -> APIRouter:
                 return answer(_lease(each) | {"progress": [
                     {"topic": where.topic, "partition": where.partition, **one._asdict()}
                     for where, one in sorted(progress.items())]})
+        raise not_found(f"There is no lease {name}.", ErrorCode.UNKNOWN_PRODUCER_ID)
+
+    @router.delete("/leases/{name}", status_code=204)
+    async def release(
+        name: Name, caller: Caller,
+        generation: Annotated[int, Query(
+            ge=0, le=LARGEST_INT32, description="The lease's, as it was read: one that was taken over since stays.")],
+    ) -> Response:
+        """Gives a lease back in its holder's place: another one may take it at once, under a higher generation, and
+        that one fences whatever the former holder still writes."""
+        client = await clients.leases()
+        for each in await client.list(name):
+            if each.name == name:
+                await client.release(HeldLease(name, each.producer_id, generation, each.expires_at_ms, {}, {}, None))
+                return Response(status_code=204)
         raise not_found(f"There is no lease {name}.", ErrorCode.UNKNOWN_PRODUCER_ID)
 
     return router

@@ -16,7 +16,7 @@ app = typer.Typer(help="Nodes, shards, health, versions.", no_args_is_help=True)
 
 @app.command()
 def nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List the brokers and coordinators that are alive."""
+    """List the nodes that are alive; `acts` marks the controller that decides now."""
 
     async def work(admin: Admin) -> list[dict[str, object]]:
         brokers = {each.node_id: each for each in await admin.list_brokers()}
@@ -26,10 +26,12 @@ def nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> 
             found.append({
                 "node_id": node.node_id, "role": "broker" if broker else "coordinator", "host": node.host,
                 "port": node.port, "rpc_address": node.rpc_address, "rack": broker.rack if broker else "",
-                "standing": broker.standing if broker else ""})
+                "standing": broker.standing if broker else "", "acts": False})
+        for other in await admin.list_service_nodes():
+            found.append(other._asdict() | {"host": other.rpc_address.rpartition(":")[0], "port": 0})
         return found
 
-    columns = ("node_id", "role", "host", "port", "rpc_address", "rack", "standing")
+    columns = ("node_id", "role", "host", "port", "rpc_address", "rack", "standing", "acts")
     output.print_records(as_json, "", administer(bootstrap, work), columns)
 
 

@@ -58,6 +58,19 @@ class NodeInfo(NamedTuple):
     """`host:port` of Hapax's own calls; None where the node is not Hapax."""
 
 
+class ServiceNode(NamedTuple):
+    """A node that Kafka's clients do not speak with: an allocator of producer ids, or a controller."""
+
+    node_id: int
+    role: str
+    """`pid` or `controller`."""
+    rpc_address: str
+    rack: str
+    standing: str
+    acts: bool
+    """It is the controller that decides now."""
+
+
 class ClusterInfo(NamedTuple):
     cluster_id: str
     controller_id: int
@@ -280,6 +293,11 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             tuple(NodeInfo(n, host, port, addresses.get(n)) for n, (host, port) in sorted(self._cluster.nodes.items())),
             max(1, self._cluster.transaction_version),
         )
+
+    async def list_service_nodes(self) -> list[ServiceNode]:
+        """Allocators and controllers that are alive (Hapax only), by id."""
+        found = await self._cluster.within(self._timeout, "listing nodes", self._cluster.other_nodes)
+        return sorted(ServiceNode(*(each[name] for name in ServiceNode._fields)) for each in found)
 
     # --- transactions and producers ---------------------------------------------------------------------------
 

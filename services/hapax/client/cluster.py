@@ -7,6 +7,7 @@ and when it has grown old. Everybody else reads what is there, or waits for the 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -30,6 +31,7 @@ RPC_ADDRESS_TAG = 10000
 ALLOCATOR_TAG = 10001
 """On the answer itself: the `host:port` of a producer-id allocator (leases)."""
 CONTROLLER_TAG = 10002
+OTHER_NODES_TAG = 10003
 """The same of the acting controller."""
 _QUESTION_MS: Final = 1500
 """What any node knows without asking others is not waited for any longer: another one is asked."""
@@ -392,6 +394,13 @@ class Cluster:
             await self.rpc_addresses()  # raises where the peer is another system
             raise RetriableError("no controller acts at the moment", code=ErrorCode.NOT_CONTROLLER)
         return address.decode()
+
+    async def other_nodes(self) -> list[dict[str, Any]]:
+        """The nodes that have no Kafka listener, as kafka/describe_cluster.py tells of them; none where nobody does."""
+        response = await self.call_any(lambda: messages.DescribeClusterRequest())
+        told = unknown_tag(response, OTHER_NODES_TAG)
+        found: list[dict[str, Any]] = [] if told is None else json.loads(told)
+        return found
 
     def channel(self, address: str) -> RpcChannel:
         found = self._rpc.get(address)

@@ -2,11 +2,13 @@
 
 Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's gRPC server, and where the node should lead
 and get nothing tag 10001, a word that says why. The response carries tag 10001, the address of a PID allocator, for
-leases, and 10002, that of the acting controller. A peer without these tags is not Hapax (rule 11).
+leases, 10002, that of the acting controller, and 10003, as JSON, the nodes that no Kafka client speaks with. A peer
+without these tags is not Hapax (rule 11).
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode
@@ -23,6 +25,7 @@ NODE_RPC_TAG: Final = 10000
 NODE_STANDING_TAG: Final = 10001
 ALLOCATOR_RPC_TAG: Final = 10001
 CONTROLLER_RPC_TAG: Final = 10002
+OTHER_NODES_TAG: Final = 10003
 _BROKERS: Final = 1
 """Endpoint type 1 asks for brokers, 2 for KRaft controllers, of which there are none."""
 
@@ -49,6 +52,7 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
             set_unknown_tag(response, ALLOCATOR_RPC_TAG, chosen.rpc_address.encode())
         if view.controller is not None:
             set_unknown_tag(response, CONTROLLER_RPC_TAG, view.controller.record.rpc_address.encode())
+        set_unknown_tag(response, OTHER_NODES_TAG, _others(view))
         return response
 
     table.on(ApiKey.DESCRIBE_CLUSTER, handle)
@@ -63,3 +67,11 @@ def _broker(view: ClusterView, node: Node, listener: str) -> Any:
     if standing:
         set_unknown_tag(entry, NODE_STANDING_TAG, standing.encode())
     return entry
+
+
+def _others(view: ClusterView) -> bytes:
+    acting = None if view.controller is None else view.controller.record.node_id
+    return json.dumps([
+        {"node_id": node.node_id, "role": node.role, "rpc_address": node.rpc_address, "rack": node.record.rack,
+         "standing": node.record.standing, "acts": node.node_id == acting}
+        for node in (*view.nodes("pid"), *view.nodes("controller"))]).encode()

@@ -111,7 +111,7 @@ def test_what_is_nothing_is_said_so(rest: AdminProcess) -> None:
     assert rest.call("GET", "/v2").status == 404
     wrong = rest.call("PUT", "/v1/topics", {})
     assert wrong.status == 405
-    assert set(wrong.headers["allow"].split(", ")) <= {"GET", "POST"}
+    assert set(wrong.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
     assert rest.call("POST", "/v1/topics", b"{", headers={"Content-Type": "application/json"}).status == 400
     unknown = rest.call("POST", "/v1/topics", {"name": "x", "partitoins": 3})
     assert (unknown.status, unknown.json["errors"][0]["where"]) == (422, "body.partitoins")
@@ -121,3 +121,15 @@ def test_what_is_nothing_is_said_so(rest: AdminProcess) -> None:
     for answered in (wrong, unknown):
         assert answered.headers["content-type"] == "application/problem+json"
         assert {"type", "title", "status", "detail"} <= set(answered.json)
+
+
+def test_head_is_get_without_its_body(rest: AdminProcess, topic: str) -> None:
+    for path, status in (
+        (f"/v1/topics/{topic}", 200), ("/v1/topics/nowhere", 404), ("/v1/health", 200), ("/openapi.json", 200)):
+        got, headed = rest.call("GET", path), rest.call("HEAD", path)
+        assert (got.status, headed.status, headed.body) == (status, status, b"")
+        for name in ("content-type", "content-length", "etag"):
+            assert headed.headers.get(name) == got.headers.get(name), path
+    assert rest.call("HEAD", "/v1/topics", token=None).status == 401
+    assert rest.call("HEAD", "/v1/topics", token=READER_TOKEN).status == 200
+    assert rest.call("HEAD", "/v1/groups/some/reset").status == 405

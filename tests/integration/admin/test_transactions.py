@@ -6,7 +6,7 @@ import pytest
 
 from hapax.client import FencedError, HapaxError, TopicPartition
 from hapax.client.blocking import Leases, Producer
-from integration.admin_process import AdminProcess
+from integration.admin_process import READER_TOKEN, AdminProcess
 from integration.waiting import wait_until
 
 
@@ -52,5 +52,15 @@ def test_leases_are_listed_with_their_progress(rest: AdminProcess, cluster_boots
         assert (found["producer_id"], found["holder"]) == (lease.producer_id, "a test")
         detail = rest.get(f"/v1/leases/{topic}")
         assert detail["progress"][0]["records"] == 0
-        leases.release(lease)
+        path = f"/v1/leases/{topic}"
+        assert rest.call("DELETE", f"{path}?generation={lease.generation + 1}").status == 409
+        assert rest.call("DELETE", path).status == 422
+        assert rest.call("DELETE", f"{path}?generation={lease.generation}", token=READER_TOKEN).status == 403
+        assert rest.call("DELETE", f"{path}?generation={lease.generation}").status == 204
+        with pytest.raises(HapaxError):
+            leases.renew(lease)
+        again = leases.take(topic, [TopicPartition(topic, 0)], expire_ms=60_000)
+        assert again.former_holder is None
+        leases.release(again)
     assert rest.call("GET", "/v1/leases/nobody").status == 404
+    assert rest.call("DELETE", "/v1/leases/nobody?generation=1").status == 404
