@@ -110,8 +110,9 @@ class Demo:
                 if what == "driver":  # what it left behind is not what is deleted next
                     self.wait(lambda: self.driver() not in ("", name), "driver after it")  # noqa: B023
             self.wait(self.done, "end of the job")
-            told = self.resource()["status"]["spark"]
-            say(f"the job has ended by itself; the operator ran its driver {told['run']} times")
+            status = self.resource()["status"]
+            say(f"the job has ended by itself; the operator ran its driver {status['spark']['run']} times, and its "
+                f"resource told at last: {json.dumps(status.get('sparkProgress'))}")
         self.parts.append(part)
 
     def submit(self) -> None:

@@ -96,11 +96,11 @@ def test_outside_of_a_pod_nothing_of_kubernetes() -> None:
         settings({"POD_NAME": "x", "POD_NAMESPACE": "y"}, nobody)
 
 
-def test_executors_have_no_rights() -> None:
-    """As the restricted Pod Security Standard wants it."""
-    spec = yaml.safe_load(TEMPLATE.read_text())["spec"]
+@pytest.mark.parametrize("name", ["executor", "driver"])
+def test_what_templates_make_is_as_confined_as_the_restricted_standard_wants(name: str) -> None:
+    spec = yaml.safe_load(TEMPLATE.with_name(f"{name}.yaml").read_text())["spec"]
     (container,) = spec["containers"]
-    assert spec["automountServiceAccountToken"] is False
+    assert (spec.get("automountServiceAccountToken", True), container["name"]) == (name == "driver", name)
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
