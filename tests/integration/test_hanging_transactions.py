@@ -18,6 +18,8 @@ from hapax.client.admin import Admin, TransactionInfo
 from hapax.codec.metadata import EVENTS_TOPIC
 from hapax.codec.records import encode_records
 from integration.bad_input import Node, Wire, create_topic, produce
+from integration.scraping import scraped, total
+from integration.waiting import wait_until
 
 Make = Callable[..., LocalCluster]
 SETTINGS = [
@@ -26,6 +28,7 @@ SETTINGS = [
     "transaction.late.after.ms=500",
 ]
 HEALED_S = 30.0
+COORDINATORS = ("coordinator-0", "coordinator-1")
 
 
 def late_batch(producer_id: int, producer_epoch: int, sequence: int) -> bytes:
@@ -91,6 +94,14 @@ async def test_hanging_transactions_are_found_in_all_shards_and_aborted(cluster_
         assert (answer.error_code, answer.base_offset) == (0, 0)
         after = produce(wire, "t", encode_records([(1_700_000_000_000, b"k", b"after", ())]), partition=partition)
         assert (after.error_code, after.base_offset) == (0, 1)
+    # As long as nobody is there to end them, they are told to whoever watches.
+    for name in COORDINATORS:
+        cluster.kill(name)
+    late = "hapax_broker_late_transactions"
+    wait_until(lambda: total(scraped(cluster, "broker-0"), late) == 2, "two late transactions in the metrics")
+    assert total(scraped(cluster, "broker-0"), "hapax_broker_partitions_with_late_transactions") == 2
+    for name in COORDINATORS:
+        cluster.start(name)
 
     for partition in range(len(hanging)):
         assert await values(cluster, partition, 1) == [b"after"], "what hangs is aborted and hides nothing any more"
@@ -98,6 +109,9 @@ async def test_hanging_transactions_are_found_in_all_shards_and_aborted(cluster_
     assert sorted((e["topic"], e["partition"], e["producer_id"], e["first_offset"]) for e in told) == [
         ("t", partition, producer_id, 0) for partition, (producer_id, _) in enumerate(hanging)
     ]
+    healed = "hapax_coordinator_transactions_healed_total"
+    assert sum(total(scraped(cluster, name), healed) for name in COORDINATORS) == 2
+    wait_until(lambda: total(scraped(cluster, "broker-0"), late) == 0, "no late transaction any more")
     committed_transaction(cluster, "app")
     assert await values(cluster, 2, 2) == [b"committed", b"committed"], "its owner goes on"
     wire.close()

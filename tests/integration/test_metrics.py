@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.request
 from collections.abc import Callable
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Producer
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.errors import HapaxError
+from integration.scraping import scraped, total
 from integration.waiting import wait_until
 from tidy.test_metrics import _declared
 
 Make = Callable[..., LocalCluster]
-Samples = dict[str, list[tuple[dict[str, str], float]]]
-
-
-def scraped(cluster: LocalCluster, process: str) -> Samples:
-    port = next(each.http_port for each in cluster.status().processes if each.name == process)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    found: Samples = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
-    return found
-
-
-def total(samples: Samples, name: str, **labels: str) -> float:
-    return sum(value for own, value in samples.get(name, ()) if labels.items() <= own.items())
 
 
 async def _work(cluster: LocalCluster) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
@@ -47,6 +47,9 @@ from hapax.runtime.incidents import Incidents
 from hapax.runtime.producer_ids import ProducerIdsUnavailable
 
 log = telemetry.logger("transactions")
+
+_RETRIES_TOLD: Final = 10
+"""After so many attempts to store markers it is said that they are not stored yet, and in the end that they are."""
 
 CONFIRMED_WITHIN_S = 1.0
 """How old the partition leader's last word may be for an answer to VerifyPartitions. The asking broker guards itself
@@ -331,13 +334,16 @@ class TxnShard(Shard):
                 self._phases[sent.transactional_id] = "complete", now
             log.debug("markers are stored", transactional_id=sent.transactional_id, serial=sent.serial,
                       state=completion.state.kafka_name)
-            self._retries.pop(sent.transactional_id, None)
+            retried = self._retries.pop(sent.transactional_id, 0)
+            if retried > _RETRIES_TOLD:
+                log.info("markers are stored after all", transactional_id=sent.transactional_id, serial=sent.serial,
+                         state=completion.state.kafka_name, retries=retried)
             self._postpone(completion)
         if progress.retry is not None:
             self.node.counters.marker_retries.value += 1
             attempt = self._retries.get(sent.transactional_id, 0)
             self._retries[sent.transactional_id] = attempt + 1
-            if attempt == 10:
+            if attempt == _RETRIES_TOLD:
                 failing = sorted({result.error.name for result in results if result.error})
                 log.warning("markers are not stored yet", transactional_id=sent.transactional_id, errors=failing)
             asyncio.get_running_loop().call_later(
