@@ -192,14 +192,18 @@ def _status(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> dict[st
     if resource.prefix:
         status["producerCount"] = len(shown)
         status["producers"] = [
-            {"transactionalId": each.transactional_id, "producerId": each.producer_id, "state": each.state}
+            {"transactionalId": each.transactional_id, "state": each.state,
+             **({"producerId": each.producer_id} if each.producer_id >= 0 else {})}
             for each in shown[:_SHOWN_PRODUCERS]
         ]
     if not shown:
         return status | {"transactionalId": resource.transactional_id or None, "state": _UNKNOWN}
     first = shown[0]
     status |= {
-        "transactionalId": first.transactional_id, "producerId": first.producer_id, "producerEpoch": first.epoch,
+        "transactionalId": first.transactional_id,
+        # Only members of transactions of many writers have used it: none of them is the id's own.
+        "producerId": first.producer_id if first.producer_id >= 0 else None,
+        "producerEpoch": first.epoch if first.epoch >= 0 else None,
         "state": first.state, "openTransaction": None, "holder": first.holder or None,
         "lastOutcome": None, "lastToken": None, "fencedBy": None,
     }

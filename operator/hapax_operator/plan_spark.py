@@ -252,7 +252,7 @@ class _Look:
             reason = COMPLETED if pod.phase == "Succeeded" else (record.ending or pod.reason or "Error")
         exit_ = Exit(
             record.run, reason, self.now_ms, None if pod is None else pod.exit_code,
-            "" if pod is None else pod.message, seen=pod is not None)
+            "its pod is gone, and was not seen to end" if pod is None else pod.message, seen=pod is not None)
         after = replace(record, stage=ENDED, ending="", exit=exit_, intent=None, next_ms=_NEVER, failures=0)
         if reason == COMPLETED:
             return Write(after, (Note("Normal", "SparkCompleted", f"run {record.run} is done"),))
@@ -264,7 +264,7 @@ class _Look:
         wait_s = back_off_s(back_off, failures)
         notes = (
             Note("Warning", "SparkFailed", _failure(exit_)),
-            Note("Warning", "BackOff", f"run {record.run + 1} starts in {wait_s} s: {failures} failures in a row"))
+            Note("Warning", "BackOff", f"run {record.run + 1} starts in {wait_s} s: {_in_a_row(failures)}"))
         return Write(replace(after, failures=failures, next_ms=self.now_ms + wait_s * 1000), notes)
 
     # --- none, or one that is about to start
@@ -379,8 +379,8 @@ class _Look:
             return Condition(kind, "False", COMPLETED, f"run {record.run} is done; a change starts another")
         if self._back_off_left() > 0:
             return Condition(
-                kind, "False", "BackOff", f"run {record.run + 1} starts at {from_millis(record.next_ms)}, after "
-                f"{record.failures} failures in a row")
+                kind, "False", "BackOff", f"run {record.run + 1} starts at {from_millis(record.next_ms)}: "
+                f"{_in_a_row(record.failures)}")
         run = record.run if record.stage == STARTING else record.run + 1
         return Condition(kind, "False", "Starting", f"run {run} is about to start")
 
@@ -402,6 +402,10 @@ def back_off_s(back_off: BackOff, failures: int) -> int:
 def _failure(last: Exit) -> str:
     code = "" if last.code is None else f", exit code {last.code}"
     return f"run {last.run} ended: {last.reason}{code}" + (f": {last.message}" if last.message else "")
+
+
+def _in_a_row(failures: int) -> str:
+    return "the last run failed" if failures == 1 else f"the last {failures} runs failed"
 
 
 def _names(pods: Sequence[PodSeen]) -> str:

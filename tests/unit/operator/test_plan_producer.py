@@ -39,6 +39,12 @@ def test_an_open_transaction_is_shown() -> None:
     assert plan(resource(), [seen()], NOW).status["openTransaction"] is None
 
 
+def test_an_id_of_many_writers_alone_has_no_producer_of_its_own() -> None:
+    status = plan(resource(prefix="load"), [seen(producer_id=-1, epoch=-1)], NOW).status
+    assert (status["producerId"], status["producerEpoch"]) == (None, None)
+    assert status["producers"] == [{"transactionalId": "loader", "state": "Empty"}]
+
+
 def test_an_id_that_nobody_used_is_made_and_a_request_to_fence_it_is_done() -> None:
     verdict = plan(resource(fence=2), [], NOW)
     assert (verdict.fences, verdict.status["state"], verdict.status["fenced"]) == ((), "Unknown", 2)
