@@ -17,8 +17,11 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Producer
 from hapax.client.errors import HapaxError
+from hapax_kube.api import ApiError
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace, OperatorProcess
+from hapax_operator.resources import read_producer
+from hapax_operator.spark_pods import driver_pod
 from integration.waiting import wait_until
 
 PRODUCERS = "transactionalproducers"
@@ -121,6 +124,20 @@ def test_a_job_runs_fails_runs_again_is_done_and_ends(
     assert namespace.exists(PRODUCERS, "job"), "its driver ends first"
     until(kubelet, lambda: not namespace.exists(PRODUCERS, "job"), "end of the resource")
     assert kubelet.driver() is None
+
+
+def test_a_driver_s_pod_fits_the_restricted_standard(namespace: Namespace) -> None:
+    namespace.api.patch(f"/api/v1/namespaces/{namespace.name}", {
+        "metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    pods = f"/api/v1/namespaces/{namespace.name}/pods?dryRun=All&fieldValidation=Strict"
+    described = read_producer(namespace.producer("job", transactionalId="job", managed=False, spark={
+        **SPARK, "checkpoint": {"claimName": "claim"}, "nodeSelector": {"disk": "fast"}, "imagePullSecrets": ["one"]}))
+    assert described.spark is not None
+    pod = driver_pod(described, described.spark, 1)
+    namespace.api.create(pods, pod)
+    pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        namespace.api.create(pods, pod)
 
 
 def test_whoever_holds_the_id_is_fenced_before_a_run_starts(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from hapax.runtime.clock import SystemClock
+from hapax_operator.plan_spark import PodSeen
 from hapax_operator.resources import ProducerResource, read_producer
 from hapax_operator.spark_pods import driver_name, driver_pod, identity_of, pod_seen
-from hapax_operator.spark_progress import read_progress
+from hapax_operator.spark_progress import ProgressReader, read_progress
 
 SPARK: dict[str, Any] = {"image": "spark:1", "job": "jobs.one", "arguments": ["--x"]}
 
@@ -100,3 +103,29 @@ def test_what_is_no_progress_is_told_apart(text: bytes) -> None:
 def test_progress_without_a_commit_yet() -> None:
     progress = read_progress(b'{"batchId": 0, "timestampMs": 1, "processedRowsPerSecond": 1.26, "lastCommit": null}')
     assert progress.status()["processedRowsPerSecond"] == 1.3 and "lastCommit" not in progress.status()
+
+
+async def test_a_driver_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+    text = b'{"batchId": 7, "timestampMs": 1}'
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await answer.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    monkeypatch.setattr("hapax_operator.spark_progress.PROGRESS_PORT", server.sockets[0].getsockname()[1])
+    progress, woken = ProgressReader(SystemClock()), asyncio.Event()
+    seen = PodSeen("job-driver-1", "uid", "owner", 1, True, phase="Running", address="127.0.0.1")
+    assert progress.of(seen, woken.set) is None
+    await asked.wait()
+    assert progress.of(seen, woken.set) is None
+    answer.set()
+    await asyncio.wait_for(woken.wait(), 30)
+    known = progress.of(seen, woken.set)
+    assert known is not None and known.batch == 7
+    await progress.close()
+    server.close()
