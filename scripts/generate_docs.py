@@ -31,7 +31,7 @@ _SECTIONS: tuple[tuple[str, str, ModuleType], ...] = (
     ("Operator", "On Kubernetes; it hosts a controller and has its metrics too.", operator),
     ("Admin service", "The REST API.", admin),
     ("Client",
-     "Of a `hapax.client.Producer`, for the application that holds it: `producer.metrics.values()`, or "
+     "Of a `hapax.client.Producer` or `Consumer`, for the application that holds it: `producer.metrics.values()`, or "
      "`prometheus_client.REGISTRY.register(producer.metrics)`.", client),
 )
 

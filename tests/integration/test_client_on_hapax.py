@@ -294,7 +294,13 @@ class TestMultiWriter:
                 crash = asyncio.ensure_future(asyncio.to_thread(target.crash_coordinator))
                 await transactions.commit(token, winners)
                 await crash
-        assert len(await on.read(topic)) == 32
+        # What is decided is shown once its markers are stored, which the coordinator's successor may still be at.
+        async with asyncio.timeout(60):
+            found = await on.read(topic)
+            while len(found) < 32:
+                await asyncio.sleep(0.1)
+                found = await on.read(topic)
+        assert len(found) == 32
 
     async def test_a_writer_neither_commits_nor_aborts(self, on: Cluster) -> None:  # noqa: F811
         async with MultiWriter(on.settings, unique("mw")) as transactions:

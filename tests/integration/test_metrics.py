@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 
 from hapax.cli.local.cluster import LocalCluster
-from hapax.client import Producer
+from hapax.client import Consumer, Producer
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.errors import HapaxError
 from integration.scraping import scraped, total
@@ -80,3 +81,28 @@ def test_every_service_tells_what_it_did_in_names_that_the_page_has(cluster_fact
     name = next(name for name in told if name.startswith("controller"))
     wait_until(lambda: total(scraped(cluster, name), "hapax_controller_failover_seconds_count") >= 1, "failover", 60)
     assert total(scraped(cluster, name), "hapax_controller_failovers_total") >= 1
+
+
+async def test_a_consumer_counts_what_it_reads(cluster: LocalCluster) -> None:
+    topic = f"read-{uuid.uuid4().hex[:8]}"
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": topic, "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed", "enable.auto.commit": "false"}
+    async with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        await admin.create_topics([NewTopic(topic, 2)])
+    async with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        for number in range(50):
+            await producer.send(topic, b"v" * 100, partition=number % 2)
+        await producer.flush()
+    async with Consumer(settings) as consumer:
+        consumer.assign(await consumer.partitions(topic))
+        read = len(await consumer.poll(10_000, max_records=5))
+        behind = consumer.metrics.values()
+        assert 0 < behind["hapax_client_records_lag_max"] <= 25 and behind["hapax_client_records_read_total"] == read
+        while read < 50:
+            read += len(await consumer.poll(10_000))
+        await consumer.commit()
+        told = consumer.metrics.values()
+    assert (told["hapax_client_records_read_total"], told["hapax_client_records_lag_max"]) == (50, 0)
+    assert told["hapax_client_fetched_bytes_total"] > 5_000
+    assert told['hapax_client_offset_commits_total{outcome="done"}'] == 1
+    assert told["hapax_client_fetch_seconds_count"] >= 1

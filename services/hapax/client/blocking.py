@@ -190,6 +190,11 @@ class Consumer(_Closing):
     def close(self) -> None:
         _background.run(self._inner.close())
 
+    @property
+    def metrics(self) -> Metrics:
+        """As `hapax.client.Consumer.metrics`."""
+        return self._inner.metrics
+
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         _background.call(self._inner.assign, list(partitions))
 

@@ -16,12 +16,14 @@ from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState
 from hapax.client.fetcher import Fetcher
 from hapax.client.groups import check_group, commit_once
+from hapax.client.metrics import LAG_MAX, ConsumerCounts
 from hapax.client.offsets import EARLIEST, LATEST, list_offsets
 from hapax.client.records import Record
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
+from hapax.runtime.metrics import Metrics
 
 log = logging.getLogger("hapax.client")
 
@@ -39,7 +41,10 @@ class Consumer(Connected):
         self._group: str | None = options["group.id"]
         if options["enable.auto.commit"] and "enable.auto.commit" in options.given and self._group is None:
             raise SettingsError("enable.auto.commit=true needs a group.id")
-        self._fetcher = Fetcher(self._cluster, self._reset)
+        self._metrics = Metrics()
+        self._counts = ConsumerCounts(self._metrics)
+        self._fetcher = Fetcher(self._cluster, self._reset, self._counts)
+        self._metrics.observe(LAG_MAX, self._fetcher.lag)
         self._auto: asyncio.Task[None] | None = None
 
     async def _after_start(self) -> None:
@@ -56,6 +61,12 @@ class Consumer(Connected):
             except HapaxError as error:
                 log.warning("positions were not committed at close: %s", error)
         await self._fetcher.close()
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this consumer counts, see docs/metrics.md: `metrics.values()` is a dict of numbers by name, and
+        `prometheus_client.REGISTRY.register(consumer.metrics)` shows them to a scraper."""
+        return self._metrics
 
     # --- what is read -----------------------------------------------------------------------------------------
 
@@ -228,8 +239,13 @@ class Consumer(Connected):
         if offsets:
             assert self._group is not None
             group = self._group
-            await self._cluster.within(
-                self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
+            try:
+                await self._cluster.within(
+                    self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
+            except HapaxError:
+                self._counts.commits.labels("failed").value += 1
+                raise
+            self._counts.commits.labels("done").value += 1
 
     def _check_group(self, code: int, what: str) -> None:
         assert self._group is not None

@@ -16,13 +16,14 @@ from typing import Any
 
 from hapax.client.cluster import Backoff, Cluster
 from hapax.client.errors import FatalError, HapaxError, from_code, is_retriable
+from hapax.client.metrics import ConsumerCounts
 from hapax.client.records import Record
 from hapax.codec.batch import crc_matches, iterate_batches
 from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch
 from hapax.core.batch import LOG_APPEND_TIME, BatchHeader
 from hapax.core.control import Marker
-from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.errors import ErrorCode, Refusal, error_name
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
@@ -94,6 +95,8 @@ class Reading:
     paused: bool = False
     out_of_range: bool = False
     """The position is not in the log (any more): the next one comes from auto.offset.reset."""
+    end: int = -1
+    """What readers see ends here, as the last answer said; -1: none has."""
     turn: int = 0
     """Counts seeks: an answer that was asked for before one is thrown away."""
 
@@ -117,12 +120,14 @@ class Reading:
 
 class Fetcher:
     def __init__(
-        self, cluster: Cluster, reset: Callable[[list[TopicPartition], bool], Awaitable[dict[TopicPartition, int]]]
+        self, cluster: Cluster, reset: Callable[[list[TopicPartition], bool], Awaitable[dict[TopicPartition, int]]],
+        counts: ConsumerCounts,
     ) -> None:
         """`reset`: finds where partitions without a position begin; True: by auto.offset.reset alone."""
         self._cluster = cluster
         self._options = cluster.options
         self._reset = reset
+        self._counts = counts
         self._committed = cluster.options["isolation.level"] == "read_committed"
         self._readings: dict[TopicPartition, Reading] = {}
         self._fetches: dict[int, asyncio.Task[None]] = {}
@@ -159,6 +164,11 @@ class Fetcher:
     def position(self, partition: TopicPartition) -> int | None:
         return self._reading(partition).position
 
+    def lag(self) -> int:
+        """Offsets up to the end, as it last was, of the partition that has most of them before it."""
+        return max((r.end - r.position for r in self._readings.values() if r.position is not None and r.end >= 0),
+                   default=0)
+
     def positions(self) -> dict[TopicPartition, int]:
         return {p: r.position for p, r in self._readings.items() if r.position is not None}
 
@@ -186,6 +196,7 @@ class Fetcher:
             taken = self._take_waiting(limit)
             self._fetch_ahead()
             if taken:
+                self._counts.read.value += len(taken)
                 return taken
             if self._failures:
                 raise self._failures.pop(next(iter(self._failures)))
@@ -324,8 +335,11 @@ class Fetcher:
             peer = await self._cluster.peer(node_id, "fetch")
             message, version, names = self._request(peer, partitions, self._patience(node_id, partitions))
             wait = self._options["fetch.max.wait.ms"] + self._options["request.timeout.ms"]
+            asked = self._counts.stopwatch()
             response = await peer.call(message, version=version, timeout_ms=wait)
+            self._counts.fetch_seconds.observe(self._counts.stopwatch() - asked)
         except PeerError:
+            self._counts.lost.value += 1
             self._cluster.refresh_soon()
             for partition in partitions:
                 self._later(partition)
@@ -347,7 +361,9 @@ class Fetcher:
                     continue
                 if answer.error_code:
                     self._answer_failed(partition, answer.error_code)
-                elif answer.records:
+                    continue
+                current.end = answer.last_stable_offset if self._committed else answer.high_watermark
+                if answer.records:
                     self._keep(current, answer)
                     self._backoff = Backoff(self._cluster.options, self._cluster.ports)
 
@@ -397,6 +413,7 @@ class Fetcher:
 
     def _keep(self, reading: Reading, answer: Any) -> None:
         data = bytes(answer.records)
+        self._counts.bytes.value += len(data)
         following = reading.next_fetch
         for _, header in iterate_batches(data):
             following = header.next_offset
@@ -408,6 +425,7 @@ class Fetcher:
         reading.next_fetch = following
 
     def _answer_failed(self, partition: TopicPartition, code: int) -> None:
+        self._counts.refused.labels(error_name(code)).value += 1
         reading = self._readings.get(partition)
         if reading is None:
             return

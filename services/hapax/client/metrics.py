@@ -1,4 +1,4 @@
-"""What a producer counts; the names are those of Kafka's producer where it has them."""
+"""What a producer and a consumer count; beside it the name of what Kafka's clients have."""
 
 from __future__ import annotations
 
@@ -29,6 +29,27 @@ BUFFERED_BYTES: Final = gauge(
     "hapax_client_buffered_bytes", "Bytes of records that wait for their acknowledgement.", unit="bytes",
     kafka="producer-metrics buffer-total-bytes")
 
+RECORDS_READ: Final = counter(
+    "hapax_client_records_read_total", "Records that `poll` returned.",
+    kafka="consumer-fetch-manager-metrics records-consumed-rate")
+FETCHED_BYTES: Final = counter(
+    "hapax_client_fetched_bytes_total", "Bytes of batches that came, of aborted transactions too.", unit="bytes",
+    kafka="consumer-fetch-manager-metrics bytes-consumed-rate")
+FETCH_SECONDS: Final = histogram(
+    "hapax_client_fetch_seconds", "From a fetch to its answer; waiting for data included (`fetch.max.wait.ms`).",
+    kafka="consumer-fetch-manager-metrics fetch-latency-avg")
+FETCH_ERRORS: Final = counter(
+    "hapax_client_fetch_errors_total", "Partitions that were refused in answers to a fetch, by their code.", ["code"])
+FETCHES_LOST: Final = counter(
+    "hapax_client_fetches_lost_total", "Fetches whose answer never came: no connection, or it ended.")
+LAG_MAX: Final = gauge(
+    "hapax_client_records_lag_max",
+    "Offsets between the position and the end that readers see, of the assigned partition with the most.",
+    kafka="consumer-fetch-manager-metrics records-lag-max")
+COMMITS: Final = counter(
+    "hapax_client_offset_commits_total", "Commits of positions, by how they ended.", ["outcome"],
+    kafka="consumer-coordinator-metrics commit-rate")
+
 
 class ProducerCounts:
     """Made with each producer."""
@@ -43,3 +64,16 @@ class ProducerCounts:
         self.lost = metrics.counter(BATCHES_LOST)
         self.ended = metrics.counters(TRANSACTIONS)
         self.end_seconds = metrics.histograms(END_SECONDS)
+
+
+class ConsumerCounts:
+    """Made with each consumer."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.stopwatch = metrics.stopwatch
+        self.read = metrics.counter(RECORDS_READ)
+        self.bytes = metrics.counter(FETCHED_BYTES)
+        self.fetch_seconds = metrics.histogram(FETCH_SECONDS)
+        self.refused = metrics.counters(FETCH_ERRORS)
+        self.lost = metrics.counter(FETCHES_LOST)
+        self.commits = metrics.counters(COMMITS)
