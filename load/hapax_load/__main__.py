@@ -229,7 +229,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     slopes = watch.slopes() if watch is not None else {}
     if not all(verdict.kept for verdict in verdicts.values()):
         raise RuntimeError(f"a topic of the load is empty: see {out / 'locust.log'}")
-    steady = all(value <= steadiness.MOST_PER_10_MIN for figures in slopes.values() for value in figures.values())
+    steady = steadiness.steady(slopes)
     title = f"{arguments.shape} load, {arguments.users} users, {len(kills)} kills"
     (out / "report.html").write_text(
         page(title, verdicts, courses, kills, seconds, slopes, steadiness.MOST_PER_10_MIN), encoding="utf-8")
@@ -237,11 +237,11 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         "slopes": slopes, "records": outcomes(ledger.facts()), "title": title, "began": began, "seconds": seconds}
     (out / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     show(console, verdicts, title)
-    if arguments.shape == "soak" and not (slopes and steady):
+    if arguments.shape == "soak" and not steady:
         console.print("[red]not steady[/]" if slopes else "[red]too short to tell whether it is steady[/]")
     console.print(f"report: {out / 'report.html'}")
     clean = all(verdict.clean for verdict in verdicts.values())
-    return clean and (arguments.shape != "soak" or (bool(slopes) and steady))
+    return clean and (arguments.shape != "soak" or steady)
 
 
 def show(console: Console, verdicts: dict[str, Verdict], title: str) -> None:

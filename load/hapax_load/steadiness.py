@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,3 +81,9 @@ def slopes(watched: Watched, warm_up_s: float = WARM_UP_S, least_s: float = LEAS
         "handles": slope([(each.second, each.handles) for each in counted]),
         "tasks": slope([(each.second, each.tasks) for each in counted if each.tasks is not None]),
     }
+
+
+def steady(judged: Mapping[str, Mapping[str, float]]) -> bool:
+    """Of all processes that lived long enough to be judged (process -> figure -> share in ten minutes); False where
+    none did: nothing is known then."""
+    return bool(judged) and all(value <= MOST_PER_10_MIN for figures in judged.values() for value in figures.values())

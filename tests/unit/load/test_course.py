@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hapax_load.shapes import SHAPES, users_at
-from hapax_load.steadiness import Sample, Watched, slope, slopes
+from hapax_load.steadiness import Sample, Watched, slope, slopes, steady
 from hapax_load.topics import number_of, value_of
 
 
@@ -44,6 +44,26 @@ def test_the_beginning_of_a_life_does_not_count_and_a_short_one_is_not_judged() 
     assert judged["handles"] == 0
     assert judged["tasks"] > 0.2
     assert slopes(life(800, grown=0)) is None
+
+
+@pytest.mark.parametrize("figure", ["resident", "handles", "tasks"])
+def test_a_leak_of_any_kind_is_found(figure: str) -> None:
+    """Of 2 % in ten minutes, under noise; half a percent is none."""
+    def lived(leak: float) -> Watched:
+        samples = []
+        for second in range(0, 1800, 5):
+            level = {"resident": 60e6, "handles": 4e4, "tasks": 4e4}
+            level[figure] *= 1 + leak * second / 600 + 0.002 * (second % 15 - 5) / 5
+            samples.append(Sample(second, *(round(level[each]) for each in ("resident", "handles", "tasks"))))
+        return Watched("broker-0", 1, 0.0, samples)
+
+    def judged(*lives: Watched) -> bool:
+        found = {str(number): slopes(life) for number, life in enumerate(lives)}
+        return steady({name: each for name, each in found.items() if each is not None})
+
+    assert judged(lived(0), lived(0.005))
+    assert not judged(lived(0), lived(0.02))
+    assert not judged(), "nobody lived long enough: nothing is known"
 
 
 def test_a_record_bears_its_number() -> None:
