@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import pyarrow as pa
 import uvloop
 
 from hapax.client import (
@@ -22,16 +24,22 @@ from hapax.client import (
     Joined,
     MultiWriter,
     Producer,
-    Record,
     RetriableError,
     TopicPartition,
     Winner,
     Writer,
     blocking,
 )
+from hapax.client.admin import TopicInfo
+from hapax.client.fetcher import Chunk
+from hapax.client.raw_fetch import RawFetch
+from hapax.client.settings import SETTINGS
 from hapax.core.errors import ErrorCode
-from hapax_spark.arrow import OutputRow
-from hapax_spark.options import OptionError, Options
+from hapax_spark.arrow import OutputColumns
+from hapax_spark.decoding import batches_to_arrow
+from hapax_spark.errors import CheckpointError, lost
+from hapax_spark.options import Options
+from hapax_spark.sending import RowSender
 
 log = logging.getLogger("hapax.spark")
 
@@ -70,6 +78,15 @@ class Token:
         return CommitToken(self.scope, self.value, records, allow_other_count, self.allow_unknown_history)
 
 
+_FETCH_BYTES = "2097152"
+"""A task reads one partition: larger answers than a consumer of many asks for."""
+_PAUSE_S = 0.2
+"""Between two questions for what ought to be there soon."""
+_NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+_STEPS_TO_A_REQUEST = 3
+"""Of the loop, from the beginning of a fetch to its bytes in the connection, where that is open."""
+
+
 class TransactionLostError(RuntimeError):
     """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
 
@@ -91,6 +108,8 @@ class Cluster:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.settings = {"bootstrap.servers": options.bootstrap_servers, **options.client}
+        # A client that is told another's settings refuses them; Spark's options are for all of them.
+        self._admin_settings = {k: v for k, v in self.settings.items() if k in SETTINGS and "a" in SETTINGS[k].users}
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._open: list[Any] = []
         self._consumer: Consumer | None = None
@@ -128,7 +147,7 @@ class Cluster:
         if self._cluster_id is None:
 
             async def ask() -> str:
-                async with Admin(self.settings) as admin:
+                async with Admin(self._admin_settings) as admin:
                     return (await admin.describe_cluster()).cluster_id
 
             self._cluster_id = self.run(ask())
@@ -138,25 +157,20 @@ class Cluster:
         if self._consumer is None:
 
             async def make() -> Consumer:
-                settings = {"isolation.level": "read_committed", "auto.offset.reset": "none", **self.settings}
-                return Consumer({**settings, "enable.auto.commit": "false"})
+                ours = {"isolation.level": "read_committed", "max.partition.fetch.bytes": _FETCH_BYTES}
+                return Consumer({**ours, **self.settings, "enable.auto.commit": "false"})
 
             self._consumer = self.start(self.run(make()))
         return self._consumer
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """Partition numbers of each topic. Raises OptionError for a topic that does not exist."""
-        names = list(topics)
+    def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Those of these topics that exist."""
+        return self.run(self._topics(names))
 
-        async def ask() -> dict[str, list[int]]:
-            async with Admin(self.settings) as admin:
-                found = {topic.name: topic for topic in await admin.list_topics()}
-            missing = [name for name in names if name not in found]
-            if missing:
-                raise OptionError(f"topic {missing[0]!r} does not exist; create it, or mend the option 'subscribe'")
-            return {name: sorted(p.partition for p in found[name].partitions) for name in names}
-
-        return self.run(ask())
+    async def _topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        wanted = set(names)
+        async with Admin(self._admin_settings) as admin:
+            return {topic.name: topic for topic in await admin.list_topics() if topic.name in wanted}
 
     def earliest(self, partitions: Sequence[Where]) -> dict[Where, int]:
         return self._offsets(self._reader().beginning_offsets(_named(partitions)))
@@ -164,6 +178,19 @@ class Cluster:
     def latest(self, partitions: Sequence[Where]) -> dict[Where, int]:
         """The last stable offsets: below them every transaction is decided."""
         return self._offsets(self._reader().end_offsets(_named(partitions)))
+
+    def latest_from(self, least: Mapping[Where, int]) -> dict[Where, int]:
+        """The last stable offsets as soon as they are so large, or what they are when default.api.timeout.ms is over:
+        a new leader may not know at once how far its log is committed."""
+        deadline = time.monotonic() + self._patience_s()
+        while True:
+            latest = self.latest(list(least))
+            if all(latest[where] >= offset for where, offset in least.items()) or time.monotonic() > deadline:
+                return latest
+            self.run(asyncio.sleep(_PAUSE_S))
+
+    def _patience_s(self) -> float:
+        return int(self.settings.get("default.api.timeout.ms", 60_000)) / 1000
 
     def offsets_for_time(self, partitions: Sequence[Where], timestamp_ms: int) -> dict[Where, int]:
         """The first record at or after a time; the end where there is none."""
@@ -178,48 +205,94 @@ class Cluster:
     def _offsets(self, asking: Coroutine[Any, Any, dict[TopicPartition, int]]) -> dict[Where, int]:
         return {(p.topic, int(p.partition)): offset for p, offset in self.run(asking).items()}
 
-    def committed_records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
-        """Committed records with start <= offset < end, in order; `end` is at most the last stable offset."""
-        if start >= end:
-            return
-        consumer = self._reader()
-        where = TopicPartition(topic, partition)  # type: ignore[arg-type]
+    def committed_rows(
+        self, topic: str, partition: int, topic_id: str, start: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Committed records with start <= offset < end, in order; `end` is at most the last stable offset. The next
+        answer is on its way while one is decoded. Raises DataLossError, HapaxError."""
+        consumer, fail = self._reader(), self.options.fail_on_data_loss
+        name = f"{topic}-{partition}"
+        position = start
+        coming = self._fetch(consumer, topic, partition, topic_id, position) if start < end else None
+        quiet_since = time.monotonic()
+        try:
+            while coming is not None:
+                try:
+                    answer = self.run(_outcome(coming))
+                except HapaxError as error:
+                    if error.code in _NO_SUCH_TOPIC:
+                        lost(f"Topic {topic!r} was deleted while offsets {position} to {end - 1} of partition "
+                             f"{partition} were to be read", "Use a new checkpointLocation", fail)  # fmt: skip
+                        return
+                    if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                        raise
+                    first = min(max(self.earliest([(topic, partition)])[topic, partition], position), end)
+                    lost(f"Records {position} to {first - 1} of {name} were deleted while the query read them",
+                         "Let the topic keep its records longer (retention.ms, retention.bytes)", fail)  # fmt: skip
+                    position = first
+                    coming = self._fetch(consumer, topic, partition, topic_id, position) if position < end else None
+                    continue
+                batches = list(Chunk(answer.data, answer.aborted, check_crcs=True).batches())
+                if not batches:  # a new leader does not know yet how far its log is committed
+                    if time.monotonic() > quiet_since + self._patience_s():
+                        lost(f"{name} ends at offset {position}, but the query reads up to {end}: records are not in "
+                             "the log any more (was a broker's older copy put back?)",
+                             "Use a new checkpointLocation with startingOffsets", fail)  # fmt: skip
+                        return
+                    self.run(asyncio.sleep(_PAUSE_S))
+                else:
+                    quiet_since = time.monotonic()
+                    position = batches[-1][0].next_offset
+                coming = self._fetch(consumer, topic, partition, topic_id, position) if position < end else None
+                visible = [(header, at) for header, at, seen in batches if seen and header.last_offset >= start]
+                if visible:
+                    yield batches_to_arrow(
+                        answer.data, visible, topic, partition, start, end, self.options.include_headers
+                    )
+        finally:
+            if coming is not None:
+                coming.cancel()
 
-        async def begin() -> None:
-            consumer.assign([where])
-            consumer.seek(where, start)
+    def _fetch(
+        self, consumer: Consumer, topic: str, partition: int, topic_id: str, position: int
+    ) -> asyncio.Task[RawFetch]:
+        return self._begin(consumer.fetch((topic, partition), position, topic_id=topic_id))
 
-        async def read() -> tuple[list[Record], int]:
-            records = await consumer.poll(timeout_ms=500, max_records=20_000)
-            return records, await consumer.position(where)
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that goes on whenever the loop runs; its first request has left when this returns."""
 
-        self.run(begin())
-        while True:
-            records, position = self.run(read())
-            if records and records[-1].offset >= end:
-                yield from (record for record in records if record.offset < end)
-                return
-            yield from records
-            # The range may end in control batches or aborted records: no record tells, the position does.
-            if position >= end:
-                return
+        async def begin() -> asyncio.Task[T]:
+            task = asyncio.ensure_future(work)
+            for _ in range(_STEPS_TO_A_REQUEST):
+                await asyncio.sleep(0)
+            return task
+
+        return self.run(begin())
 
     # --- writing ---
 
-    def send_plainly(self, rows: Iterator[OutputRow]) -> int:
+    def send_plainly(self, rows: Iterator[pa.RecordBatch], columns: OutputColumns) -> int:
         """At least once: an idempotent producer without a transaction. Returns the number of records."""
 
         async def make() -> Producer:
             return Producer({"enable.idempotence": "true", **self.settings})
 
         producer = self.start(self.run(make()))
-        records = self.run(_send_all(producer, rows))
+        sender = RowSender(producer, columns, self.options, self.exists)
+        records = 0
+        for batch in rows:
+            self.run(sender.send(batch))
+            records += batch.num_rows
         self.run(producer.flush())
         return records
 
-    def join(self, token: Token, member_key: str) -> Attempt:
+    async def exists(self, topic: str) -> bool:
+        """A producer that is asked would create it."""
+        return topic in await self._topics([topic])
+
+    def join(self, token: Token, member_key: str, columns: OutputColumns) -> Attempt:
         """A place for one task attempt in the transaction of the token."""
-        return Attempt(self, token, member_key)
+        return Attempt(self, token, member_key, columns)
 
     def commit(self, token: Token, winners: Sequence[Winner], records: int, serial: int) -> Committed:
         """One decision for the whole batch; idempotent. Raises TransactionLostError."""
@@ -227,9 +300,20 @@ class Cluster:
         try:
             return self.run(self._decide(token, lambda t: t.commit(named, winners, serial=serial)))
         except HapaxError as error:
-            if error.code in _LOST:
-                raise TransactionLostError(token, self.options.transaction_timeout_ms, str(error)) from error
-            raise
+            raise self.named(token, error) from error
+
+    def named(self, token: Token, error: HapaxError) -> Exception:
+        """What an error of a transaction means for the batch of the token."""
+        if error.code in _LOST:
+            return TransactionLostError(token, self.options.transaction_timeout_ms, str(error))
+        if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return CheckpointError(
+                f"Spark is at batch {token.value}, but the cluster {self.cluster_id!r} knows no commit of the scope "
+                f"{token.scope!r}: the checkpoint was written against another cluster, or so long ago that the cluster "
+                "forgot. Use the cluster that it belongs to, or a new checkpointLocation; allowUnknownHistory=true goes"
+                " on where you know that every batch before was committed"
+            )
+        return error
 
     def abort(self, token: Token, serial: int) -> None:
         self.run(self._decide(token, lambda t: t.abort(token.commit_token(), serial=serial)))
@@ -246,22 +330,23 @@ class Attempt:
     time-out before that: the transaction may belong to other tasks, which have long ended.
     """
 
-    def __init__(self, cluster: Cluster, token: Token, member_key: str) -> None:
-        self._cluster, self._token, self._member_key = cluster, token, member_key
+    def __init__(self, cluster: Cluster, token: Token, member_key: str, columns: OutputColumns) -> None:
+        self._cluster, self._token, self._member_key, self._columns = cluster, token, member_key, columns
         self._timeout_ms = cluster.options.transaction_timeout_ms
         self._transactions: MultiWriter | None = None
         self._joined: Joined | None = None
         self._writer: Writer | None = None
+        self._sender: RowSender | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._keep_open, name="hapax-renewal", daemon=True).start()
 
-    def write(self, rows: Iterator[OutputRow]) -> None:
+    def write(self, rows: pa.RecordBatch) -> None:
         """Sends rows; does nothing where the token was committed before. Raises TransactionLostError."""
         with self._losses_named():
             if self._joined is None:
                 self._join()
-            if self._writer is not None:
-                self._cluster.run(_send_all(self._writer, rows))
+            if self._sender is not None:
+                self._cluster.run(self._sender.send(rows))
 
     def _join(self) -> None:
         async def make() -> MultiWriter:
@@ -276,6 +361,9 @@ class Attempt:
                 return transactions.writer(joined)
 
             self._writer = self._cluster.start(self._cluster.run(make_writer()))
+            self._sender = RowSender(
+                self._writer, self._columns, self._cluster.options, self._cluster.exists
+            )
 
     @property
     def serial(self) -> int:
@@ -303,9 +391,7 @@ class Attempt:
         try:
             yield
         except HapaxError as error:
-            if error.code in _LOST:
-                raise TransactionLostError(self._token, self._timeout_ms, str(error)) from error
-            raise
+            raise self._cluster.named(self._token, error) from error
 
     def _keep_open(self) -> None:
         """Pushes the deadline out while the task works, however long it computes between two rows. A thread with
@@ -329,19 +415,8 @@ class Attempt:
                 return
 
 
-async def _send_all(producer: Producer, rows: Iterator[OutputRow]) -> int:
-    records = 0
-    for row in rows:
-        await producer.send(
-            row.topic,
-            row.value,
-            row.key,
-            partition=row.partition,
-            timestamp_ms=row.timestamp,
-            headers=row.headers,
-        )
-        records += 1
-    return records
+async def _outcome(task: asyncio.Task[T]) -> T:
+    return await task
 
 
 def _named(partitions: Iterable[Where]) -> list[TopicPartition]:

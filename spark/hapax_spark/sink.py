@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from hapax.client import Winner
-from hapax_spark.arrow import OutputColumns, arrow_to_rows, output_columns
+from hapax_spark.arrow import OutputColumns, output_columns
 from hapax_spark.cluster import Cluster, Token, TransactionLostError
 from hapax_spark.options import Options
 
@@ -44,14 +44,13 @@ def write_attempt(
     """One task attempt: join, write, report. A token that was committed before is only counted."""
     with Cluster(options) as cluster:
         if options.delivery == "at-least-once":
-            everything = (row for batch in rows for row in arrow_to_rows(batch, columns, options.topic))
-            return AttemptMessage(token, cluster.send_plainly(everything))
-        attempt = cluster.join(token, member_key=uuid.uuid4().hex)
+            return AttemptMessage(token, cluster.send_plainly(rows, columns))
+        attempt = cluster.join(token, uuid.uuid4().hex, columns)
         records = 0
         try:
             for batch in rows:
                 if batch.num_rows:
-                    attempt.write(arrow_to_rows(batch, columns, options.topic))
+                    attempt.write(batch)
                 records += batch.num_rows
             winner = attempt.finish()
             return AttemptMessage(token, records, attempt.serial, winner)

@@ -124,7 +124,7 @@ def test_at_least_once_is_what_it_says(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"subscribe": "no-such-topic"}, "topic 'no-such-topic' does not exist"),
+        ({"subscribe": "no-such-topic"}, "Topic 'no-such-topic' does not exist. Create it"),
         ({"startingOffset": "earliest"}, "unknown option 'startingoffset'"),
     ],
 )
@@ -140,10 +140,10 @@ def test_errors_say_what_to_do(
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ("offset as value", r"column 'value' is bigint; cast it to binary or string"),
-        ("key", r"the DataFrame has no column 'value'"),
-        ("value, offset", r"column 'offset' cannot be written"),
-        ("value, 'x' as partition", r"column 'partition' is string; cast it to"),
+        ("offset as value", r"Column 'value' is bigint. Cast it to binary or string"),
+        ("key", r"The DataFrame has no column 'value'"),
+        ("value, offset", r"The sink has no column 'offset'"),
+        ("value, 'x' as partition", r"Column 'partition' is string. Cast it to"),
     ],
 )
 def test_schema_errors_come_before_anything_is_written(

@@ -17,16 +17,18 @@ RECORD_OVERHEAD = 70
 class OpenBatch:
     """A batch being filled; once closed, the content of a `Batch` of the producer machine."""
 
-    __slots__ = ("builder", "bytes", "created_ms", "data", "deliveries", "full", "timestamps")
+    __slots__ = ("builder", "bytes", "created_ms", "data", "deliveries", "full", "records", "timestamps")
 
     def __init__(self, builder: RecordBatchBuilder, created_ms: int) -> None:
         self.builder = builder
         self.created_ms = created_ms
+        self.records = 0
         self.bytes = 0
         """Before compression; what it takes of buffer.memory."""
         self.full = False
         self.data = bytearray()
         self.deliveries: list[asyncio.Future[DeliveryReport]] = []
+        """One for each record; none for a batch that was handed over whole."""
         self.timestamps: list[int] = []
 
     def close(self) -> None:
@@ -87,12 +89,20 @@ class Accumulator:
             builder = RecordBatchBuilder(compression=self._compression, limit=self._batch_size)
             batch = self.open[partition] = OpenBatch(builder, now_ms)
             builder.append(timestamp_ms, key, value, headers)
+        batch.records += 1
         batch.deliveries.append(delivery)
         batch.timestamps.append(timestamp_ms)
         batch.bytes += size
         batch.full = batch.bytes >= self._batch_size
         self._free -= size
         return pushed_out
+
+    def whole(self, data: bytearray, records: int, now_ms: int) -> OpenBatch:
+        """A batch that was built elsewhere, closed."""
+        batch = OpenBatch(RecordBatchBuilder(), now_ms)
+        batch.data, batch.records, batch.bytes = data, records, len(data)
+        self._free -= batch.bytes
+        return batch
 
     def close(self, partition: TopicPartition) -> OpenBatch:
         batch = self.open.pop(partition)

@@ -18,6 +18,7 @@ from hapax.client.fetcher import Fetcher
 from hapax.client.groups import check_group, commit_once
 from hapax.client.metrics import LAG_MAX, ConsumerCounts
 from hapax.client.offsets import EARLIEST, LATEST, list_offsets
+from hapax.client.raw_fetch import RawFetch, fetch_raw
 from hapax.client.records import Record
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
@@ -115,6 +116,19 @@ class Consumer(Connected):
         while True:
             for record in await self.poll():
                 yield record
+
+    async def fetch(
+        self, partition: TopicPartition | tuple[str, int], offset: int, *, topic_id: str = ""
+    ) -> RawFetch:
+        """Whole record batches from `offset` on, as the leader sends them: at most max.partition.fetch.bytes (the
+        first batch always), none at the end. Positions are not touched. For readers that decode by themselves.
+        `topic_id`: as in `Admin.list_topics`; a topic that was made anew under the name is not read.
+        Raises HapaxError, with code OFFSET_OUT_OF_RANGE where the log begins later or ends before."""
+        self._check_usable()
+        return await fetch_raw(
+            self._cluster, _partition(partition), offset, timeout_ms=self._timeout,
+            committed=self._options["isolation.level"] == "read_committed",
+            max_bytes=self._options["max.partition.fetch.bytes"], topic_id=topic_id)
 
     # --- offsets ----------------------------------------------------------------------------------------------
 

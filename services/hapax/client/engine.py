@@ -243,6 +243,13 @@ class Engine:
         self._dispatch_soon(self.accumulator.open[partition])
         return delivery
 
+    def append_batch(self, partition: TopicPartition, data: bytearray, records: int) -> None:
+        """Adds a batch that was built elsewhere, behind what waits for its partition."""
+        if partition in self.accumulator.open:
+            self._enqueue(partition, self.accumulator.close(partition))
+        self._enqueue(partition, self.accumulator.whole(data, records, self.cluster.now()))
+        self.pump()
+
     def close_all(self) -> None:
         """Every open batch is to be sent now."""
         for partition in list(self.accumulator.open):
@@ -256,7 +263,7 @@ class Engine:
     def settle(self, content: OpenBatch, error: HapaxError) -> None:
         """Fails all records of a batch."""
         self.accumulator.free(content.bytes)
-        self.counts.errors.value += len(content.deliveries)
+        self.counts.errors.value += content.records
         if self.failure is None:
             self.failure = error
         for delivery in content.deliveries:
@@ -317,7 +324,7 @@ class Engine:
         if topic is not None:
             self.sticky.batch_closed(partition.topic, partition.partition, topic.available())
         deadline = Millis(content.created_ms + self._delivery_ms)
-        batch = Batch(partition, len(content.deliveries), deadline, content)
+        batch = Batch(partition, content.records, deadline, content)
         try:
             self.machine.enqueue(batch)
         except IllegalTransition as error:

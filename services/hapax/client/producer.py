@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hapax.client.accumulator import RECORD_OVERHEAD
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import Cluster, Topic
 from hapax.client.coordination import ConsumerGroup, Offsets
 from hapax.client.engine import Committed, Engine
 from hapax.client.environment import ClientPorts, RealPorts
@@ -167,16 +167,14 @@ class Producer:
         """
         known = self._cluster.topics.get(topic)
         if known is None:
-            known = await self._cluster.topic(topic, self._options["max.block.ms"])
+            known = await self._topic(topic)
         if partition is None:
             if key is None:
                 partition = self._engine.sticky.partition(topic, known.available())
             else:
                 partition = partition_of(key, len(known.partitions))
         elif partition not in known.partitions:
-            await self._cluster.refreshed(self._options["request.timeout.ms"])
-            if partition not in self._cluster.topics.get(topic, known).partitions:
-                raise FatalError(f"topic {topic!r} has no partition {partition}")
+            await self._check_partition(topic, partition)
         size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         for name, content in headers:
             size += 10 + len(name) + len(content or b"")
@@ -185,11 +183,7 @@ class Producer:
                 f"a record of {size} bytes is larger than max.request.size={self._options['max.request.size']}",
                 code=ErrorCode.MESSAGE_TOO_LARGE,
             )
-        if not self._engine.accumulator.has_room(size):
-            await self._room(size)
-        self._check_usable()
-        if self._id is not None and self._machine.state is not State.IN_TRANSACTION:
-            raise self._engine.error()
+        await self._admitted(size)
         if timestamp_ms is None:
             timestamp_ms = self._ports.clock.now_ms()
         where = TopicPartition(topic, PartitionIndex(partition))
@@ -200,6 +194,27 @@ class Producer:
     ) -> DeliveryReport:
         """`send`, and waits for the delivery. Arguments as for `send`."""
         return await (await self.send(topic, value, key, **how))
+
+    async def send_batch(self, topic: str, partition: int, batch: bytearray, records: int) -> None:
+        """Hands over a whole record batch (`hapax.codec.batch.assemble_batch`; who wrote it is filled in). Waits as
+        `send` does; how it ended, `flush` or `commit` tell. For writers that have many records at once."""
+        if partition not in (self._cluster.topics.get(topic) or await self._topic(topic)).partitions:
+            await self._check_partition(topic, partition)
+        if len(batch) > self._options["max.request.size"]:
+            raise FatalError(
+                f"a batch of {len(batch)} bytes is larger than max.request.size={self._options['max.request.size']}",
+                code=ErrorCode.MESSAGE_TOO_LARGE,
+            )
+        await self._admitted(len(batch))
+        self._engine.append_batch(TopicPartition(topic, PartitionIndex(partition)), batch, records)
+
+    async def partitions_of(self, topic: str) -> int:
+        """How many a topic has. Raises HapaxError."""
+        return len((self._cluster.topics.get(topic) or await self._topic(topic)).partitions)
+
+    def available_partitions(self, topic: str) -> list[int]:
+        """Those that have a leader, of a topic that was used before."""
+        return self._cluster.topics[topic].available()
 
     async def flush(self) -> None:
         """Sends everything now and waits for it. Raises the first failure since the last flush."""
@@ -308,6 +323,23 @@ class Producer:
         if waiting.done():
             return waiting.result()
         raise RetriableError(f"{what}: no outcome within max.block.ms={timeout}", code=ErrorCode.REQUEST_TIMED_OUT)
+
+    async def _topic(self, topic: str) -> Topic:
+        return await self._cluster.topic(topic, self._options["max.block.ms"])
+
+    async def _check_partition(self, topic: str, partition: int) -> None:
+        await self._cluster.refreshed(self._options["request.timeout.ms"])
+        known = self._cluster.topics.get(topic)
+        if known is None or partition not in known.partitions:
+            raise FatalError(f"topic {topic!r} has no partition {partition}")
+
+    async def _admitted(self, size: int) -> None:
+        """There is room for so much, and it may be sent."""
+        if not self._engine.accumulator.has_room(size):
+            await self._room(size)
+        self._check_usable()
+        if self._id is not None and self._machine.state is not State.IN_TRANSACTION:
+            raise self._engine.error()
 
     async def _room(self, size: int) -> None:
         self._engine.close_all()

@@ -26,11 +26,16 @@ class RawFetch(NamedTuple):
 
 
 async def fetch_raw(
-    cluster: Cluster, partition: TopicPartition, offset: int, *, committed: bool, max_bytes: int, timeout_ms: int
+    cluster: Cluster, partition: TopicPartition, offset: int, *, committed: bool, max_bytes: int, timeout_ms: int,
+    topic_id: str = "",
 ) -> RawFetch:
-    """What lies from `offset` on; empty at the end of the log. Raises HapaxError."""
+    """What lies from `offset` on; empty at the end of the log. `topic_id`: where only that topic will do, not another
+    of its name (code UNKNOWN_TOPIC_ID). Raises HapaxError."""
     name = f"{partition.topic}-{partition.partition}"
-    topic_id = (await cluster.topic(partition.topic, timeout_ms)).topic_id
+    found = (await cluster.topic(partition.topic, timeout_ms)).topic_id
+    if topic_id and str(found) != topic_id:
+        raise FatalError(
+            f"topic {partition.topic!r} has the id {found}, not {topic_id}", code=ErrorCode.UNKNOWN_TOPIC_ID)
 
     async def attempt() -> RawFetch:
         leader = cluster.leader(partition)
@@ -47,14 +52,14 @@ async def fetch_raw(
             isolation_level=int(committed),
             session_id=0,
             session_epoch=-1,
-            topics=[Message.FetchTopic(topic=partition.topic, topic_id=topic_id, partitions=[
+            topics=[Message.FetchTopic(topic=partition.topic, topic_id=found, partitions=[
                 Message.FetchTopic.FetchPartition(
                     partition=partition.partition, current_leader_epoch=leader.epoch, fetch_offset=offset,
                     last_fetched_epoch=-1, log_start_offset=-1, partition_max_bytes=max_bytes)])],
             forgotten_topics_data=[],
             rack_id="",
         )
-        version = peer.capabilities.pick(Message, at_most=_NAMES if topic_id.int == 0 else None, at_least=4)
+        version = peer.capabilities.pick(Message, at_most=_NAMES if found.int == 0 else None, at_least=4)
         response = await peer.call(message, version=version, timeout_ms=cluster.options["request.timeout.ms"])
         answer: Any = response.responses[0].partitions[0] if response.responses else None
         code = response.error_code or (0 if answer is None else answer.error_code)

@@ -1,0 +1,194 @@
+"""Rows of Spark -> records of the log, a column at a time: no Python object is made for a row.
+
+The numbers in front of and between keys and values are computed for all rows at once; Arrow joins them with the keys
+and values, and the bytes that it has then are a batch's records. The format: `hapax_spark.decoding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Numbers = npt.NDArray[np.int64]
+
+_OVERHEAD: Final = 30
+"""Bytes that a record takes besides key, value and headers, at most."""
+_NO_HEADERS: Final = pa.scalar(b"\0", pa.binary())
+
+
+class Rows(NamedTuple):
+    """Columns of rows to write, all of the same length."""
+
+    keys: pa.Array
+    """Binary, as all that follow with bytes; null where there is no key."""
+    values: pa.Array
+    timestamps: Numbers
+    """ms since 1970."""
+    headers: pa.Array | None = None
+    """Each row's as the bytes that end its record."""
+
+    def take(self, places: Numbers) -> Rows:
+        indices = pa.array(places)
+        headers = None if self.headers is None else self.headers.take(indices)
+        return Rows(self.keys.take(indices), self.values.take(indices), self.timestamps[places], headers)
+
+    def part(self, start: int, stop: int) -> Rows:
+        headers = None if self.headers is None else self.headers[start:stop]
+        return Rows(self.keys[start:stop], self.values[start:stop], self.timestamps[start:stop], headers)
+
+
+class Encoded(NamedTuple):
+    """What `hapax.codec.batch.assemble_batch` takes, before compression."""
+
+    data: bytes
+    records: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+def batches(rows: Rows, limit: int) -> Iterator[Encoded]:
+    """The rows in order, in batches of at most `limit` bytes, a row that is larger in one of its own."""
+    sizes = _OVERHEAD + np.maximum(lengths(rows.keys), 0) + np.maximum(lengths(rows.values), 0)
+    if rows.headers is not None:
+        sizes += lengths(rows.headers)
+    upto = np.cumsum(sizes)
+    start, before = 0, 0
+    while start < len(upto):
+        stop = max(int(np.searchsorted(upto, before + limit, "right")), start + 1)
+        yield _records(rows.part(start, stop))
+        start, before = stop, int(upto[stop - 1])
+
+
+def _records(rows: Rows) -> Encoded:
+    count = len(rows.timestamps)
+    base = int(rows.timestamps[0])
+    numbers = [_zigzag(rows.timestamps - base), _zigzag(np.arange(count)), _zigzag(lengths(rows.keys))]
+    between = _zigzag(lengths(rows.values))
+    size = np.ones(count, np.int64)  # the attributes
+    for column in (*numbers, between):
+        size += _widths(column)
+    size += np.maximum(lengths(rows.keys), 0) + np.maximum(lengths(rows.values), 0)
+    size += 1 if rows.headers is None else lengths(rows.headers)
+    in_front = _octets([_zigzag(size), np.zeros(count, np.uint64), *numbers])
+    behind = _NO_HEADERS if rows.headers is None else rows.headers
+    joined = pc.binary_join_element_wise(
+        in_front, rows.keys, _octets([between]), rows.values, behind, pa.scalar(b"", pa.binary()),
+        null_handling="replace", null_replacement=b"",
+    )  # fmt: skip
+    _, ends, data = joined.buffers()
+    borders = np.frombuffer(ends, np.int32)[joined.offset : joined.offset + count + 1]
+    octets = memoryview(data)[int(borders[0]) : int(borders[-1])]
+    return Encoded(bytes(octets), count, base, int(rows.timestamps.max()))
+
+
+def lengths(array: pa.Array) -> Numbers:
+    """Bytes of each element of a binary array, -1 for null."""
+    borders = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
+    found = np.diff(borders).astype(np.int64)
+    if array.null_count:
+        found[np.asarray(array.is_null())] = -1
+    return found
+
+
+def _zigzag(numbers: Numbers) -> npt.NDArray[np.uint64]:
+    return ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+
+
+def _widths(numbers: npt.NDArray[np.uint64]) -> Numbers:
+    """Bytes that each number takes."""
+    found = np.ones(len(numbers), np.int64)
+    largest = int(numbers.max())
+    for shift in range(7, largest.bit_length(), 7):
+        found += numbers >= np.uint64(1 << shift)
+    return found
+
+
+def _octets(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
+    """Numbers of each row one behind the other, seven bits to a byte: a binary array."""
+    cells: list[npt.NDArray[np.uint8]] = []
+    used: list[npt.NDArray[np.bool_]] = []
+    for numbers in columns:
+        left = numbers
+        filled = np.ones(len(numbers), np.bool_)
+        while True:
+            following = left >> np.uint64(7)
+            more = following != 0
+            cells.append((left & np.uint64(127)).astype(np.uint8) | (more.view(np.uint8) << 7))
+            used.append(filled)
+            if not more.any():
+                break
+            left, filled = following, more
+    count = len(columns[0])
+    table, present = np.stack(cells, axis=1), np.stack(used, axis=1)
+    borders = np.zeros(count + 1, np.int32)
+    np.cumsum(present.sum(axis=1), out=borders[1:])
+    octets = table[present]
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(borders), pa.py_buffer(octets)])
+
+
+def encode_headers(headers: pa.Array) -> pa.Array | None:
+    """A column of headers as the bytes that end each record; None where no row has any. Headers are rare: row by
+    row."""
+    if headers.null_count == len(headers) or len(headers.flatten()) == 0:
+        return None
+    return pa.array([_of_a_record(row or ()) for row in headers.to_pylist()], pa.binary())
+
+
+def _of_a_record(headers: Sequence[dict[str, Any]]) -> bytes:
+    parts = [_varint(len(headers))]
+    for header in headers:
+        name, value = header["key"].encode(), header["value"]
+        parts += [_varint(len(name)), name, _varint(-1 if value is None else len(value)), value or b""]
+    return b"".join(parts)
+
+
+def _varint(number: int) -> bytes:
+    left = (number << 1) ^ (number >> 63)
+    octets = bytearray()
+    while left > 127:
+        octets.append(left & 127 | 128)
+        left >>= 7
+    octets.append(left)
+    return bytes(octets)
+
+
+# --- which partition a key goes to -----------------------------------------------------------------------------------
+
+_M: Final = np.uint32(0x5BD1E995)
+_SEED: Final = 0x9747B28C
+
+
+def partitions_of(keys: pa.Array, partitions: int) -> Numbers:
+    """`hapax.client.partitioner.partition_of` of every key of a binary array without nulls."""
+    octets = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
+    borders = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
+    sizes = np.diff(borders)
+    hashes = np.empty(len(keys), np.uint32)
+    for size in np.unique(sizes):
+        rows = np.flatnonzero(sizes == size)
+        table = octets[borders[rows][:, None] + np.arange(size)]
+        hashes[rows] = _murmur2(table)
+    return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+
+
+def _murmur2(table: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    """Of keys of one length, a row each. Source: org.apache.kafka.common.utils.Utils."""
+    count, size = table.shape
+    whole = size & ~3
+    h = np.full(count, _SEED ^ size, np.uint32)
+    words = np.ascontiguousarray(table[:, :whole]).view("<u4")
+    for place in range(whole // 4):
+        k = words[:, place] * _M
+        k = (k ^ k >> np.uint32(24)) * _M
+        h = h * _M ^ k
+    if size & 3:
+        for place in range(size - 1, whole - 1, -1):
+            h ^= table[:, place].astype(np.uint32) << np.uint32(8 * (place - whole))
+        h = h * _M
+    h = (h ^ h >> np.uint32(13)) * _M
+    return h ^ h >> np.uint32(15)

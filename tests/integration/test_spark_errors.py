@@ -1,0 +1,181 @@
+"""What the data source says when something is wrong: each time what, and what to do. A real Spark, real clusters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from conftest import end_cluster, start_cluster
+from hapax.cli.local.cluster import LocalCluster
+from hapax.client import NewTopic
+from hapax.client.blocking import Admin, Consumer, Producer
+from hapax_spark.errors import DataLossError
+from hapax_spark.options import parse
+from hapax_spark.source import HapaxStreamReader, OffsetRange
+from integration.spark_world import reading, stream, values, write
+from integration.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Another cluster, which applies retention all the time."""
+    cluster = start_cluster(tmp_path_factory.mktemp("forgetful"), settings=["log.retention.check.interval.ms=100"])
+    yield cluster
+    end_cluster(cluster)
+
+
+def rows_read(spark: SparkSession, cluster: LocalCluster, topic: str, checkpoint: Path, **options: str) -> int:
+    """Rows that a query with this checkpoint finds until it has read everything. Raises what the query raises."""
+    source = spark.readStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
+    source = source.options(**{"subscribe": topic, "startingOffsets": "earliest", **options})
+    sink = source.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = sink.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def reader(cluster: LocalCluster, topic: str, **options: str) -> HapaxStreamReader:
+    return HapaxStreamReader(parse({"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic, **options}))
+
+
+def says(*sentences: str) -> Any:
+    return pytest.raises(Exception, match="(?s)" + ".*".join(re.escape(sentence) for sentence in sentences))
+
+
+def produce(cluster: LocalCluster, topic: str, count: int, partition: int = 0, size: int = 10) -> None:
+    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        for _ in range(count):
+            producer.send(topic, b"x" * size, partition=partition)
+        producer.flush()
+
+
+def test_offsets_and_partitions_that_are_not_there(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    source = topics[0]
+    with says(f"name offset 9999 of {source}-0, which ends at 150.", "Name a smaller one"):
+        reading(spark, cluster, source, startingOffsets=f'{{"{source}": {{"0": 9999, "1": 0}}}}').collect()
+    with says(f"name no offset for {source}-1, which is read.", "Name each partition"):
+        reading(spark, cluster, source, endingOffsets=f'{{"{source}": {{"0": 5}}}}').collect()
+    assigned = spark.read.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
+    with says(f"Topic '{source}' has no partition 7, only 0 to 1.", "Mend the option 'assign'"):
+        assigned.option("assign", f'{{"{source}": [7]}}').load().collect()
+
+
+def test_a_topic_that_was_deleted_and_one_that_was_made_anew(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    source = topics[0]
+    assert rows_read(spark, cluster, source, tmp_path) == 300
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        admin.delete_topics([source])
+        wait_until(lambda: all(t.name != source for t in admin.list_topics()), "end of the topic")
+        with says(f"Topic '{source}' of the checkpoint was deleted", "Use a new checkpointLocation"):
+            rows_read(spark, cluster, source, tmp_path)
+        admin.create_topics([NewTopic(source, 2)])
+    produce(cluster, source, 7)
+    with says(f"Topic '{source}' was deleted and made anew since", "Use a new checkpointLocation"):
+        rows_read(spark, cluster, source, tmp_path)
+    assert rows_read(spark, cluster, source, tmp_path, failOnDataLoss="false") == 7, "the new one, from its beginning"
+
+
+def test_records_that_were_deleted_before_they_were_read(
+    spark: SparkSession, forgetful: LocalCluster, tmp_path: Path
+) -> None:
+    with Admin({"bootstrap.servers": forgetful.bootstrap}) as admin:
+        admin.create_topics([NewTopic("short", 1, config={"segment.bytes": "16384", "retention.bytes": "20000"})])
+    produce(forgetful, "short", 10)
+    assert rows_read(spark, forgetful, "short", tmp_path) == 10
+    produce(forgetful, "short", 200, size=1000)
+    with Consumer({"bootstrap.servers": forgetful.bootstrap}) as consumer:
+        wait_until(lambda: consumer.beginning_offsets([("short", 0)]).popitem()[1] > 10, "retention")
+        wait_until(lambda: consumer.beginning_offsets([("short", 0)]).popitem()[1] > 180, "the rest of it")
+        first = consumer.beginning_offsets([("short", 0)]).popitem()[1]
+    with says(f"Records 10 to {first - 1} of short-0 were deleted before they were read.", "Let the topic keep"):
+        rows_read(spark, forgetful, "short", tmp_path)
+    assert rows_read(spark, forgetful, "short", tmp_path, failOnDataLoss="false") == 210 - first
+    # The same between the plan of a batch and its task.
+    planned = OffsetRange("short", 0, 10, 210)
+    with pytest.raises(DataLossError, match=f"Records 10 to {first - 1} of short-0 were deleted while the query"):
+        list(reader(forgetful, "short").read(planned))
+    found = list(reader(forgetful, "short", failOnDataLoss="false").read(planned))
+    assert sum(rows.num_rows for rows in found) == 210 - first
+
+
+def test_what_is_beyond_the_end(cluster: LocalCluster, topics: tuple[str, str]) -> None:
+    """A checkpoint ahead of its log, as after a broker's older copy was put back."""
+    source = topics[0]
+    patience = {"kafka.default.api.timeout.ms": "1000"}
+    strict, lenient = reader(cluster, source, **patience), reader(cluster, source, failOnDataLoss="false", **patience)
+    ahead = strict.initialOffset()
+    ahead["topics"][source]["0"] = 9999
+    with pytest.raises(DataLossError, match=r"ends at offset 150, but the checkpoint is at 9999.*Use a new checkpoint"):
+        strict.latestOffset(ahead, ReadAllAvailable())
+    assert lenient.latestOffset(ahead, ReadAllAvailable())["topics"][source] == {"0": 150, "1": 150}
+    with pytest.raises(DataLossError, match=r"ends at offset 150, but the query reads up to 160"):
+        list(strict.read(OffsetRange(source, 0, 140, 160)))
+    assert sum(rows.num_rows for rows in lenient.read(OffsetRange(source, 0, 140, 160))) == 10
+    with pytest.raises(DataLossError, match=f"Topic '{source}' was deleted while offsets 0 to 9 of partition 0"):
+        list(strict.read(OffsetRange(source, 0, 0, 10, topic_id="of-another-topic")))
+    strict.stop()
+    lenient.stop()
+
+
+def test_added_partitions_are_read_from_their_beginning(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    source = topics[0]
+    assert rows_read(spark, cluster, source, tmp_path) == 300
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        admin.create_partitions({source: 3})
+    produce(cluster, source, 5, partition=2)
+    assert rows_read(spark, cluster, source, tmp_path) == 5
+
+
+def test_the_checkpoint_of_another_cluster(
+    spark: SparkSession, cluster: LocalCluster, forgetful: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    source, target = topics
+    stream(spark, cluster, topics, tmp_path).awaitTermination()
+    with Admin({"bootstrap.servers": forgetful.bootstrap}) as admin:
+        admin.create_topics([NewTopic(source, 2), NewTopic(target, 2)])
+    with says("The checkpoint was written against cluster", "or a new checkpointLocation"):
+        stream(spark, forgetful, topics, tmp_path).awaitTermination()
+    # The source is the checkpoint's, the sink is not.
+    produce(cluster, source, 1)
+    rows = spark.readStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
+    rows = rows.option("subscribe", source).load().select("value")
+    sink = rows.writeStream.format("hapax").option("kafka.bootstrap.servers", forgetful.bootstrap)
+    sink = sink.option("topic", target).option("checkpointLocation", str(tmp_path / "passthrough"))
+    with says("knows no commit of the scope", "Use the cluster that it belongs to, or a new checkpointLocation"):
+        sink.trigger(availableNow=True).start().awaitTermination()
+    assert values(forgetful, target) == []
+    sink.option("allowUnknownHistory", "true").trigger(availableNow=True).start().awaitTermination()
+    assert values(forgetful, target) == [b"x" * 10]
+
+
+def test_the_sink_makes_no_topic_and_says_which_row_has_nowhere_to_go(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    target = topics[1]
+    row = spark.range(1)
+    with says("Topic 'misspelt' does not exist.", "Create it, or mend the option or column 'topic'"):
+        write(row.selectExpr("'v' as value"), cluster, "misspelt")
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        assert all(topic.name != "misspelt" for topic in admin.list_topics())
+    with says(f"A row names partition 7 of topic '{target}', which has 0 to 1.", "Mend the column"):
+        write(row.selectExpr("'v' as value", "7 as partition"), cluster, target)
+    without = row.selectExpr("'v' as value", "cast(null as string) as topic").write.format("hapax")
+    with says("A row has a null topic.", "Filter such rows, or set the option 'topic'"):
+        without.option("kafka.bootstrap.servers", cluster.bootstrap).mode("append").save()
+    assert values(cluster, target) == []
+    write(row.selectExpr("'v' as value", "cast(null as string) as topic"), cluster, target)
+    assert values(cluster, target) == [b"v"], "the option 'topic' goes before the column"
