@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 LATEST = -1
 EARLIEST = -2
@@ -24,14 +24,59 @@ class OptionError(ValueError):
     """An option is unknown or has a bad value; the sentence says what to write instead."""
 
 
-_SOURCE_OPTIONS = {
-    "subscribe", "assign", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
-    "maxoffsetspertrigger", "minpartitions", "failondataloss", "includeheaders",
-}  # fmt: skip
-_SINK_OPTIONS = {
-    "topic", "delivery", "transactional.id", "transaction.timeout.ms", "scope", "allowotherrecordcount",
-    "allowunknownhistory", "compression.type", "batch.size",
-}  # fmt: skip
+class Option(NamedTuple):
+    """One line of the table of docs/spark.md."""
+
+    name: str
+    used: str
+    default: str
+    meaning: str
+
+
+OPTIONS: Final = (
+    Option("kafka.bootstrap.servers", "both", "–", "`host:port` of one or more nodes"),
+    Option("subscribe", "reading", "–", "topics, comma-separated"),
+    Option("assign", "reading", "–", '`{"topic": [0, 1]}` instead of `subscribe`'),
+    Option(
+        "startingOffsets", "reading", "`latest`, batch: `earliest`",
+        '`earliest`, `latest`, or `{"topic": {"0": 23, "1": -2}}` for every partition (-2 earliest, -1 latest)',
+    ),
+    Option("endingOffsets", "reading, batch", "`latest`", "as above, without `earliest`"),
+    Option("startingTimestamp", "reading", "–", "ms since 1970; the first record at or after it, instead of offsets"),
+    Option("endingTimestamp", "reading, batch", "–", "the same for the end, which is not read any more"),
+    Option(
+        "maxOffsetsPerTrigger", "reading, streaming", "–",
+        "records in a micro-batch at most, shared out over partitions by what waits",
+    ),
+    Option("minPartitions", "reading", "–", "splits long ranges into at least so many tasks"),
+    Option(
+        "failOnDataLoss", "reading", "`true`",
+        "`false`: go on, with a warning, where records or topics were deleted before they were read",
+    ),
+    Option("includeHeaders", "reading", "`false`", "the column `headers`"),
+    Option("topic", "writing", "–", "where to write; else the column `topic`"),
+    Option("delivery", "writing", "`exactly-once`", "or `at-least-once`: no transaction"),
+    Option("transactional.id", "writing", "`spark-<scope>`", "name of the transactions"),
+    Option("transaction.timeout.ms", "writing", "`60000`", "of a micro-batch's transaction"),
+    Option("scope", "writing", "query id", "names the sequence of commits; set it to go on with a new checkpoint"),
+    Option("allowOtherRecordCount", "writing", "`false`", "accept a replay with another number of records"),
+    Option(
+        "allowUnknownHistory", "writing", "`false`",
+        "accept a batch id above 0 where no commit of the scope is known",
+    ),
+    Option("compression.type", "writing", "`none`", "or `gzip`, `snappy`, `lz4`, `zstd`"),
+    Option("batch.size", "writing", "`131072`", "bytes at which a batch of records is full; below the topic's limit"),
+)  # fmt: skip
+
+_KNOWN = {option.name.lower() for option in OPTIONS}
+
+
+def options_table() -> str:
+    """The table of docs/spark.md."""
+    lines = ["| option | used for | default | meaning |", "|---|---|---|---|"]
+    return "\n".join(lines + [f"| `{o.name}` | {o.used} | {o.default} | {o.meaning} |" for o in OPTIONS]) + "\n"
+
+
 _IGNORED = {"path", "checkpointlocation", "queryname", "includeexistingfiles", "outputmode"}
 """What Spark itself puts among the options."""
 
@@ -89,10 +134,10 @@ def parse(options: Mapping[str, str]) -> Options:
     for key in ("transactional.id", "transaction.timeout.ms"):
         if key in client:
             given.setdefault(key, client.pop(key))
-    unknown = sorted(set(given) - _SOURCE_OPTIONS - _SINK_OPTIONS - _IGNORED)
+    unknown = sorted(set(given) - _KNOWN - _IGNORED)
     if unknown:
-        known = ", ".join(sorted(_SOURCE_OPTIONS | _SINK_OPTIONS))
-        raise OptionError(f"unknown option {unknown[0]!r}; known are {known}, and client settings as 'kafka.<name>'")
+        known = ", ".join(option.name for option in OPTIONS)
+        raise OptionError(f"Unknown option {unknown[0]!r}. Use one of {known}, or a client setting as 'kafka.<name>'")
     if "subscribe" in given and "assign" in given:
         raise OptionError("give 'subscribe' or 'assign', not both")
     delivery = given.get("delivery", "exactly-once")

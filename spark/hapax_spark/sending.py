@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hapax.client import Producer
-from hapax.client.settings import COMPRESSION
-from hapax.codec.batch import assemble_batch
+from hapax.client.settings import COMPRESSION, SETTINGS
+from hapax.codec.batch import HEADER_SIZE, assemble_batch
 from hapax.codec.records import compress
 from hapax_spark.arrow import OutputColumns, SchemaError
 from hapax_spark.encoding import Numbers, Rows, batches, encode_headers, partitions_of
@@ -35,7 +35,8 @@ class RowSender:
         self._exists = exists
         self._columns = columns
         self._topic = options.topic
-        self._limit = int(options.client.get("batch.size", BATCH_SIZE))
+        largest = int(options.client.get("max.request.size", str(SETTINGS["max.request.size"].default)))
+        self._limit = min(int(options.client.get("batch.size", BATCH_SIZE)), largest - HEADER_SIZE)
         self._compression = COMPRESSION[options.client.get("compression.type", "none").lower()]
         self._partitions: dict[str, int] = {}
         """Topics written to, and how many partitions each has."""

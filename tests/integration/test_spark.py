@@ -125,7 +125,7 @@ def test_at_least_once_is_what_it_says(
     ("options", "sentence"),
     [
         ({"subscribe": "no-such-topic"}, "Topic 'no-such-topic' does not exist. Create it"),
-        ({"startingOffset": "earliest"}, "unknown option 'startingoffset'"),
+        ({"startingOffset": "earliest"}, "Unknown option 'startingoffset'"),
     ],
 )
 def test_errors_say_what_to_do(

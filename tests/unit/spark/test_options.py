@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hapax_spark.cluster import Token
-from hapax_spark.options import OptionError, parse
+from hapax_spark.options import OPTIONS, OptionError, options_table, parse
+
+_PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 
 BASE = {"kafka.bootstrap.servers": "h:1"}
 
@@ -28,7 +32,7 @@ def test_client_settings_pass_through() -> None:
     ("given", "sentence"),
     [
         ({}, "kafka.bootstrap.servers"),
-        ({**BASE, "startingOffset": "earliest"}, "unknown option 'startingoffset'"),
+        ({**BASE, "startingOffset": "earliest"}, "Unknown option 'startingoffset'"),
         ({**BASE, "subscribe": "a", "assign": "{}"}, "not both"),
         ({**BASE, "startingOffsets": "oldest"}, "startingOffsets='oldest'"),
         ({**BASE, "endingOffsets": "earliest"}, "endingOffsets='earliest'"),
@@ -52,3 +56,19 @@ def test_a_driver_of_a_transactional_producer_writes_under_its_ids(monkeypatch: 
     monkeypatch.setenv("HAPAX_SPARK_TRANSACTIONAL_ID", "flights")
     assert Token.for_query(parse(given), "query", 3).transactional_id == "flights"
     assert Token.for_query(parse({**given, "transactional.id": "mine"}), "query", 3).transactional_id == "mine"
+
+
+def test_the_page_shows_every_option() -> None:
+    """Write it anew with `python -c "from hapax_spark.options import options_table; print(options_table())"`."""
+    assert options_table() in _PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS])
+def test_every_option_of_the_table_is_taken(name: str) -> None:
+    """Each with a value that differs from its default changes what a query is told to do."""
+    value = {
+        "assign": '{"a": [0]}', "startingOffsets": "earliest", "endingOffsets": '{"a": {"0": 5}}',
+        "delivery": "at-least-once", "failOnDataLoss": "false", "includeHeaders": "true",
+        "allowOtherRecordCount": "true", "allowUnknownHistory": "true", "compression.type": "lz4",
+    }.get(name, "7000")  # fmt: skip
+    assert parse({**BASE, name: value}) != parse(BASE)
