@@ -67,12 +67,12 @@ def batches(rows: Rows, limit: int) -> Iterator[Encoded]:
 def _records(rows: Rows) -> Encoded:
     count = len(rows.timestamps)
     base = int(rows.timestamps[0])
-    numbers = [_zigzag(rows.timestamps - base), _zigzag(np.arange(count)), _zigzag(lengths(rows.keys))]
-    between = _zigzag(lengths(rows.values))
-    size = np.ones(count, np.int64)  # the attributes
+    keys, values = lengths(rows.keys), lengths(rows.values)
+    numbers = [_zigzag(rows.timestamps - base), _zigzag(np.arange(count)), _zigzag(keys)]
+    between = _zigzag(values)
+    size = np.maximum(keys, 0) + np.maximum(values, 0) + 1  # the attributes
     for column in (*numbers, between):
         size += _widths(column)
-    size += np.maximum(lengths(rows.keys), 0) + np.maximum(lengths(rows.values), 0)
     size += 1 if rows.headers is None else lengths(rows.headers)
     in_front = _octets([_zigzag(size), np.zeros(count, np.uint64), *numbers])
     behind = _NO_HEADERS if rows.headers is None else rows.headers
@@ -110,24 +110,28 @@ def _widths(numbers: npt.NDArray[np.uint64]) -> Numbers:
 
 def _octets(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
     """Numbers of each row one behind the other, seven bits to a byte: a binary array."""
-    cells: list[npt.NDArray[np.uint8]] = []
-    used: list[npt.NDArray[np.bool_]] = []
-    for numbers in columns:
-        left = numbers
-        filled = np.ones(len(numbers), np.bool_)
-        while True:
-            following = left >> np.uint64(7)
-            more = following != 0
-            cells.append((left & np.uint64(127)).astype(np.uint8) | (more.view(np.uint8) << 7))
-            used.append(filled)
-            if not more.any():
-                break
-            left, filled = following, more
     count = len(columns[0])
-    table, present = np.stack(cells, axis=1), np.stack(used, axis=1)
+    widths = [max((int(numbers.max()).bit_length() + 6) // 7, 1) for numbers in columns]
+    table = np.empty((count, sum(widths)), np.uint8)
+    present = np.ones(table.shape, np.bool_)
+    place = 0
+    for numbers, width in zip(columns, widths, strict=True):
+        left = numbers
+        for behind in range(width):
+            table[:, place] = left & np.uint64(127)
+            if behind:
+                more = left != 0
+                present[:, place] = more
+                table[more, place - 1] |= 128
+            left = left >> np.uint64(7)
+            place += 1
     borders = np.zeros(count + 1, np.int32)
-    np.cumsum(present.sum(axis=1), out=borders[1:])
-    octets = table[present]
+    if present.all():
+        borders[1:] = np.arange(1, count + 1) * place
+        octets = table
+    else:
+        np.cumsum(present.sum(axis=1), out=borders[1:])
+        octets = table[present]
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(borders), pa.py_buffer(octets)])
 
 

@@ -56,7 +56,10 @@ OPTIONS: Final = (
     Option("includeHeaders", "reading", "`false`", "the column `headers`"),
     Option("topic", "writing", "–", "where to write; else the column `topic`"),
     Option("delivery", "writing", "`exactly-once`", "or `at-least-once`: no transaction"),
-    Option("transactional.id", "writing", "`spark-<scope>`", "name of the transactions"),
+    Option(
+        "transactional.id", "writing", "`spark-<scope>`",
+        "name of the transactions; under a TransactionalProducer its id, or its prefix and the scope",
+    ),
     Option("transaction.timeout.ms", "writing", "`60000`", "of a micro-batch's transaction"),
     Option("scope", "writing", "query id", "names the sequence of commits; set it to go on with a new checkpoint"),
     Option("allowOtherRecordCount", "writing", "`false`", "accept a replay with another number of records"),
@@ -65,7 +68,7 @@ OPTIONS: Final = (
         "accept a batch id above 0 where no commit of the scope is known",
     ),
     Option("compression.type", "writing", "`none`", "or `gzip`, `snappy`, `lz4`, `zstd`"),
-    Option("batch.size", "writing", "`131072`", "bytes at which a batch of records is full; below the topic's limit"),
+    Option("batch.size", "writing", "`262144`", "bytes at which a batch of records is full; below the topic's limit"),
 )  # fmt: skip
 
 _KNOWN = {option.name.lower() for option in OPTIONS}

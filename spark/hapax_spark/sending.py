@@ -20,7 +20,7 @@ from hapax_spark.arrow import OutputColumns, SchemaError
 from hapax_spark.encoding import Numbers, Rows, batches, encode_headers, partitions_of
 from hapax_spark.options import OptionError, Options
 
-BATCH_SIZE: Final = 131_072
+BATCH_SIZE: Final = 262_144
 """Bytes at which a batch is full, where the option `batch.size` says nothing else: a task has many rows at once."""
 
 
