@@ -244,7 +244,10 @@ class Cluster:
                     quiet_since = time.monotonic()
                     position = batches[-1][0].next_offset
                 coming = self._fetch(consumer, topic, partition, topic_id, position) if position < end else None
-                visible = [(header, at) for header, at, seen in batches if seen and header.last_offset >= start]
+                visible = [
+                    (header, at) for header, at, seen in batches
+                    if seen and header.last_offset >= start and header.base_offset < end
+                ]  # fmt: skip
                 if visible:
                     yield batches_to_arrow(
                         answer.data, visible, topic, partition, start, end, self.options.include_headers

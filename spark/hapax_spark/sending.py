@@ -46,6 +46,8 @@ class RowSender:
     async def send(self, batch: pa.RecordBatch) -> None:
         """Raises SchemaError for a row that has nowhere to go, HapaxError."""
         await asyncio.sleep(0)  # what came in since the last call
+        if not batch.num_rows:
+            return
         rows = _rows(batch, self._columns)
         given = None if self._columns.partition is None else batch.column(self._columns.partition)
         for topic, places in self._by_topic(batch):

@@ -221,9 +221,10 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = Cluster(self._options)
         return self._cluster
 
-    def _topics(self) -> dict[str, TopicInfo]:
-        """Those to read that exist."""
-        return self._connected().topics(self._options.source_topics())
+    def _topics(self, *offsets: Mapping[str, Any]) -> dict[str, TopicInfo]:
+        """Those to read that exist, and those that these offsets name: a topic may be subscribed to no longer."""
+        named = {topic for offset in offsets for topic in offset["topics"]}
+        return self._connected().topics({*self._options.source_topics(), *named})
 
     def initialOffset(self) -> dict[str, Any]:
         cluster = self._connected()
@@ -240,8 +241,9 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._connected().latest(to_read(there, self._options, known=self._options.source_topics()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        cluster, found = self._connected(), self._topics()
+        cluster = self._connected()
         begin = from_offset(start, cluster.cluster_id)
+        found = self._topics(start)
         partitions = to_read(found, self._options, known={topic for topic, _ in begin})
         begin = check_topics(self._options, begin, ids_of(start), found)
         latest = cluster.latest(partitions) if self._target is None else {
@@ -277,8 +279,9 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offset(self._connected().cluster_id, self._known_latest, {}) if self._known_latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[OffsetRange]:
-        cluster, found = self._connected(), self._topics()
+        cluster = self._connected()
         begin, until = from_offset(start, cluster.cluster_id), from_offset(end, cluster.cluster_id)
+        found = self._topics(end)
         before, after = ids_of(start), ids_of(end)
         until = check_topics(self._options, until, after, found)
         # What is not in the start, or is there as a topic of the same name that is no more, began in between.

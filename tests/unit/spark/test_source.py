@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapax.client.admin import TopicInfo, TopicPartitionInfo
 from hapax_spark.errors import DataLossError
-from hapax_spark.options import Options
-from hapax_spark.source import OffsetRange, check_loss, from_offset, limit_rows, split_ranges, to_offset
+from hapax_spark.options import OptionError, Options
+from hapax_spark.source import (
+    OffsetRange,
+    check_loss,
+    check_topics,
+    from_offset,
+    limit_rows,
+    split_ranges,
+    to_offset,
+    to_read,
+)
 
 A, B = ("a", 0), ("b", 1)
 
@@ -48,3 +58,25 @@ def test_deleted_records_fail_or_are_skipped_with_a_warning(caplog: pytest.LogCa
         check_loss(Options("h:1"), {A: 3}, {A: 10})
     assert check_loss(Options("h:1", fail_on_data_loss=False), {A: 3, B: 4}, {A: 10, B: 4}) == {A: 10, B: 4}
     assert "Going on without them" in caplog.text
+
+
+def test_topics_are_those_of_the_checkpoint_or_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    there = {"a": TopicInfo("a", "id-a", ())}
+    assert check_topics(Options("h:1"), {A: 3}, {"a": "id-a"}, there) == {A: 3}
+    assert check_topics(Options("h:1"), {A: 3}, {}, there) == {A: 3}, "a checkpoint from before ids were kept"
+    with pytest.raises(DataLossError, match="Topic 'a' was deleted and made anew"):
+        check_topics(Options("h:1"), {A: 3}, {"a": "another"}, there)
+    with pytest.raises(DataLossError, match="Topic 'b' of the checkpoint was deleted"):
+        check_topics(Options("h:1"), {A: 3, B: 4}, {}, there)
+    lenient = Options("h:1", fail_on_data_loss=False)
+    assert check_topics(lenient, {A: 3, B: 4}, {"a": "another"}, there) == {}
+    assert caplog.text.count("Going on without them") == 2
+
+
+def test_a_topic_to_read_must_exist_unless_it_once_did() -> None:
+    options = Options("h:1", topics=("a", "b"))
+    there = {"a": TopicInfo("a", "id-a", (TopicPartitionInfo(0, 0, 0), TopicPartitionInfo(1, 0, 0)))}
+    with pytest.raises(OptionError, match="Topic 'b' does not exist"):
+        to_read(there, options)
+    assert to_read(there, options, known=["b"]) == [("a", 0), ("a", 1)]
+    assert to_read(there, Options("h:1", assign={"a": (1,)})) == [("a", 1)]
