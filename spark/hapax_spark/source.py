@@ -63,17 +63,16 @@ def ids_of(offset: Mapping[str, Any]) -> dict[str, str]:
 
 
 def limit_rows(start: Positions, latest: Positions, rows: int) -> Positions:
-    """An end at most `rows` records after `start`, shared out in proportion to what each partition has waiting.
-
-    Rounded so that every waiting partition moves and none starves.
-    """
+    """An end at most `rows` records after `start`, or one for each partition that has any waiting, so that none
+    starves; the rest is shared out in proportion to what waits."""
     waiting = {tp: max(0, latest[tp] - start.get(tp, 0)) for tp in latest}
     total = sum(waiting.values())
     if total <= rows:
         return dict(latest)
+    moving = sum(count > 0 for count in waiting.values())
+    shared, rest = max(0, rows - moving), max(1, total - moving)
     return {
-        tp: start.get(tp, 0) + min(waiting[tp], max(1, waiting[tp] * rows // total)) if waiting[tp] else latest[tp]
-        for tp in latest
+        tp: start.get(tp, 0) + 1 + (waiting[tp] - 1) * shared // rest if waiting[tp] else latest[tp] for tp in latest
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hapax.client.admin import TopicInfo, TopicPartitionInfo
@@ -36,6 +36,7 @@ def test_the_checkpoint_of_another_cluster_is_refused() -> None:
 
 @given(st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 3)), st.integers(0, 1000), min_size=1),
        st.integers(1, 500))  # fmt: skip
+@example({("a", 0): 1, ("a", 1): 1, ("a", 2): 4}, 3)
 def test_a_limited_end_moves_every_waiting_partition_and_no_further_than_it_holds(
     waiting: dict[tuple[str, int], int], rows: int
 ) -> None:
