@@ -93,11 +93,12 @@ class Killer:
 
 
 class Watch:
-    """Samples every process of a local cluster."""
+    """Samples every process of a local cluster, and starts one that ended by itself again, as Kubernetes would."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: LocalCluster, began: float) -> None:
+        self._cluster, self._began = cluster, began
         self.lives: dict[int, steadiness.Watched] = {}
+        self.ended: list[Kill] = []
 
     def __call__(self) -> None:
         now = time.monotonic()
@@ -105,6 +106,10 @@ class Watch:
             if process.state == "running":
                 life = self.lives.setdefault(process.pid, steadiness.Watched(process.name, process.pid, now))
                 steadiness.sample(life, now, process.http_port)
+            elif process.state.startswith("exited"):
+                self.ended.append(Kill(time.time() - self._began, f"{process.name} (by itself)"))
+                with contextlib.suppress(LocalClusterError):  # it is started, and not ready yet
+                    self._cluster.start(process.name, timeout=120)
 
     def slopes(self) -> dict[str, dict[str, float]]:
         judged = {f"{life.name} ({life.pid})": steadiness.slopes(life) for life in self.lives.values()}
@@ -211,7 +216,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         killer, watch = None, None
         with contextlib.ExitStack() as beside:
             if cluster is not None:
-                watch = Watch(cluster)
+                watch = Watch(cluster, began)
                 beside.enter_context(Background(watch, _SAMPLE_S))
             if cluster is not None and arguments.kill_every > 0:
                 killer = Killer(cluster, began)
@@ -224,7 +229,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             copied_to_the_end(bootstrap)
         ledger = Ledger.read(out / "ledger.jsonl")
         verdicts = audit(bootstrap, ledger, copied=copies)
-    kills = killer.kills if killer is not None else []
+    kills = [*(killer.kills if killer is not None else []), *(watch.ended if watch is not None else [])]
     courses = read_history(out / "locust_stats_history.csv", began)
     slopes = watch.slopes() if watch is not None else {}
     if not all(verdict.kept for verdict in verdicts.values()):

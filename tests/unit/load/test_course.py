@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from hapax_load.__main__ import Watch
 from hapax_load.shapes import SHAPES, users_at
 from hapax_load.steadiness import Sample, Watched, slope, slopes, steady
 from hapax_load.topics import number_of, value_of
@@ -72,3 +77,16 @@ def test_a_record_bears_its_number() -> None:
     assert number_of(value_of("abc", 17, 0)) == ("abc", 17)
     with pytest.raises(ValueError):
         number_of(b"a stranger's")
+
+
+def test_a_process_that_ended_by_itself_is_started_again_and_one_that_was_killed_is_its_killer_s() -> None:
+    started: list[str] = []
+    states = {"broker-0": "exited 1", "broker-1": "killed SIGKILL", "pid-0": "stopped"}
+    cluster: Any = SimpleNamespace(
+        status=lambda: SimpleNamespace(processes=[
+            SimpleNamespace(name=name, state=state, pid=0, http_port=0) for name, state in states.items()]),
+        start=lambda name, timeout: started.append(name))
+    watch = Watch(cluster, time.time())
+    watch()
+    assert started == ["broker-0"] and [each.target for each in watch.ended] == ["broker-0 (by itself)"]
+    assert watch.slopes() == {}
