@@ -7,18 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from conftest import end_cluster, start_cluster
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
-from hapax_spark.errors import DataLossError
+from hapax_spark.arrow import output_columns
+from hapax_spark.cluster import Token
+from hapax_spark.errors import CheckpointError, DataLossError
 from hapax_spark.options import parse
+from hapax_spark.sink import AttemptMessage, write_attempt
 from hapax_spark.source import HapaxStreamReader, OffsetRange
-from integration.spark_world import reading, stream, values, write
+from integration.spark_world import reading, values, write
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -141,25 +146,27 @@ def test_added_partitions_are_read_from_their_beginning(
 
 
 def test_the_checkpoint_of_another_cluster(
-    spark: SparkSession, cluster: LocalCluster, forgetful: LocalCluster, topics: tuple[str, str], tmp_path: Path
+    cluster: LocalCluster, forgetful: LocalCluster, topics: tuple[str, str]
 ) -> None:
     source, target = topics
-    stream(spark, cluster, topics, tmp_path).awaitTermination()
     with Admin({"bootstrap.servers": forgetful.bootstrap}) as admin:
         admin.create_topics([NewTopic(source, 2), NewTopic(target, 2)])
-    with says("The checkpoint was written against cluster", "or a new checkpointLocation"):
-        stream(spark, forgetful, topics, tmp_path).awaitTermination()
-    # The source is the checkpoint's, the sink is not.
-    produce(cluster, source, 1)
-    rows = spark.readStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
-    rows = rows.option("subscribe", source).load().select("value")
-    sink = rows.writeStream.format("hapax").option("kafka.bootstrap.servers", forgetful.bootstrap)
-    sink = sink.option("topic", target).option("checkpointLocation", str(tmp_path / "passthrough"))
-    with says("knows no commit of the scope", "Use the cluster that it belongs to, or a new checkpointLocation"):
-        sink.trigger(availableNow=True).start().awaitTermination()
-    assert values(forgetful, target) == []
-    sink.option("allowUnknownHistory", "true").trigger(availableNow=True).start().awaitTermination()
-    assert values(forgetful, target) == [b"x" * 10]
+    here, there = reader(cluster, source), reader(forgetful, source)
+    with pytest.raises(DataLossError, match=r"written against cluster .*\. Use the cluster that it belongs to"):
+        there.latestOffset(here.initialOffset(), ReadAllAvailable())
+    here.stop()
+    there.stop()
+
+    def attempt(**options: str) -> AttemptMessage:
+        """What a task of the query's third batch does."""
+        parsed = parse({"kafka.bootstrap.servers": forgetful.bootstrap, "topic": target, **options})
+        columns = output_columns(StructType([StructField("value", BinaryType())]), target)
+        rows = iter([pa.record_batch({"value": pa.array([b"v"])})])
+        return write_attempt(parsed, columns, Token.for_query(parsed, f"query-of-{source}", 2), rows)
+
+    with pytest.raises(CheckpointError, match=r"knows no commit of the scope .*\. Use the cluster that it belongs to"):
+        attempt()
+    assert attempt(allowUnknownHistory="true").records == 1
 
 
 def test_the_sink_makes_no_topic_and_says_which_row_has_nowhere_to_go(
