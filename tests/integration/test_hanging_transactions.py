@@ -27,7 +27,8 @@ SETTINGS = [
     "transaction.max.timeout.ms=2000",
     "transaction.late.after.ms=500",
 ]
-HEALED_S = 30.0
+HEALED_S = 20.0
+"""Well before a coordinator that was not there would be asked again if it had left them alone."""
 COORDINATORS = ("coordinator-0", "coordinator-1")
 
 

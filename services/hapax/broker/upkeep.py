@@ -26,6 +26,9 @@ _EXPIRY_EVERY_S: Final = 10.0
 _COMPACTION_EVERY_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 5.0
 _ASK_AGAIN_MS: Final = 30_000
+_NOBODY_ANSWERED_MS: Final = 3_000
+"""A coordinator that leaves a transaction alone is asked again after the one. One that was not there is not waited for
+that long: another takes its shard over within seconds."""
 
 
 class Upkeep:
@@ -153,6 +156,9 @@ class HangingWatch:
             refusal = await self.ask_to_abort(replica, transaction)
             if refusal is not None:
                 log.info("the coordinator left it alone", partition=replica.name, reason=refusal)
+                if refusal.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                    key = (replica.id, transaction.producer_id, transaction.first_offset)
+                    seen[key] = now - self._late_after_ms + _NOBODY_ANSWERED_MS
 
     async def ask_to_abort(self, replica: Replica, transaction: OpenTransaction) -> Refusal | None:
         """None: its abort marker is stored. Else why not; a transaction that is alive is left alone."""

@@ -84,6 +84,27 @@ async def test_a_transaction_is_hanging_once_it_is_open_past_every_limit(harness
     assert len(network.asked) == 2
 
 
+async def test_a_coordinator_that_is_not_there_is_asked_again_soon(harness: Harness) -> None:
+    """Another takes over within seconds: what hangs need not hang for half a minute more."""
+    network = Network()
+    network.answer = coordinator_pb2.AbortHangingResponse(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    looking = watch(harness, network)
+    late = harness.settings.transaction_max_timeout_ms + harness.settings.transaction_late_after_ms
+    await begin_transaction(harness)
+    await looking.look()
+    harness.clock.now += late
+    await looking.look()
+    await looking.look()
+    assert len(network.asked) == 1
+    network.answer = coordinator_pb2.AbortHangingResponse()
+    harness.clock.now += 3_000
+    await looking.look()
+    assert len(network.asked) == 2 and len(looking.late) == 1
+    harness.clock.now += 3_000
+    await looking.look()
+    assert len(network.asked) == 2, "it has answered"
+
+
 async def test_the_next_transaction_of_a_producer_has_its_own_time(harness: Harness) -> None:
     network = Network()
     looking = watch(harness, network)
