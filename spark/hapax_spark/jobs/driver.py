@@ -32,6 +32,8 @@ from hapax_spark.jobs.session import spark_session
 TOLD_TO_END: Final = 128 + signal.SIGTERM
 _TERMINATION_LOG: Final = Path("/dev/termination-log")
 _MESSAGE_BYTES: Final = 2048
+_STOP_S: Final = 20.0
+"""Less than the 30 s that Kubernetes gives a pod to end."""
 
 
 class Stopper:
@@ -41,11 +43,17 @@ class Stopper:
         self.told = threading.Event()
         self._session: SparkSession | None = None
         signal.signal(signal.SIGTERM, self._tell)
-        threading.Thread(target=self._stop, name="stopper", daemon=True).start()
+        self._thread = threading.Thread(target=self._stop, name="stopper", daemon=True)
+        self._thread.start()
 
     def watch(self, session: SparkSession) -> None:
         """From now on there is something to stop first."""
         self._session = session
+
+    def done(self) -> None:
+        """Waits for the end of what SIGTERM has begun: the session must outlive that."""
+        if self.told.is_set():
+            self._thread.join(_STOP_S)
 
     def _tell(self, number: int, frame: FrameType | None) -> None:
         self.told.set()
@@ -84,6 +92,7 @@ def main(words: list[str]) -> int:
     stopper.watch(session)
     serve(session, port=int(os.environ.get("HAPAX_SPARK_PROGRESS_PORT", PORT)))
     code = _run(words, stopper)
+    stopper.done()
     with contextlib.suppress(Exception):  # a JVM that has gone took its executors along
         session.stop()
     return code
