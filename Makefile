@@ -87,7 +87,7 @@ monitoring-lint: setup ## the chart's alert rules by promtool, its dashboard by 
 	@scripts/monitoring/build.sh dashboard-linter >/dev/null
 	@$(BIN)/python -m pytest tests/tidy/test_monitoring.py
 
-kube-binaries: ## a Kubernetes and helm from their Go modules, once, into the user's cache (needs Go; six to ten minutes)
+kube-binaries: ## a Kubernetes and helm from their Go modules, once, into the user's cache (needs Go; six to eleven minutes)
 	@scripts/kubernetes/build.sh
 
 kube-images: setup ## the images of Hapax and etcd without Docker, into the user's cache; prints where they are (root)

@@ -46,6 +46,9 @@ _DOWN_S: Final = 3.0
 """A killed process is away for so long."""
 _SAMPLE_S: Final = 5.0
 _STOP_S: Final = 150
+_SLACK_S: Final = 300
+"""For locust's start, until its workers are there, and its end."""
+_END_S: Final = 10
 _COPY_LIMIT_S: Final = 600.0
 _IDLE_STEPS: Final = 2
 
@@ -161,18 +164,30 @@ def work_for(arguments: argparse.Namespace) -> None:
     os.execve(sys.executable, command, {**os.environ, "LOCUST_REST_TOKEN": arguments.rest_token})
 
 
-def drive(commands: Sequence[list[str]], token: str, out: Path) -> None:
-    """Runs them to the end of the first. Raises RuntimeError where that fails."""
+def drive(commands: Sequence[list[str]], token: str, out: Path, limit_s: float) -> None:
+    """Runs them to the end of the first. Raises RuntimeError where that fails, TimeoutError where it does not end."""
     environment = {**os.environ, "LOCUST_REST_TOKEN": token}
     with (out / "locust.log").open("ab") as log, contextlib.ExitStack() as stack:
         processes = []
         for command in commands:
             process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
+            stack.callback(_end, process)
             processes.append(process)
-        if (code := processes[0].wait()) != 0:
+        try:
+            code = processes[0].wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"locust did not end within {limit_s:.0f} s: see {out / 'locust.log'}") from None
+        if code != 0:
             raise RuntimeError(f"locust ended with {code}: see {out / 'locust.log'}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def copied_to_the_end(bootstrap: str) -> None:
@@ -221,7 +236,8 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             if cluster is not None and arguments.kill_every > 0:
                 killer = Killer(cluster, began)
                 beside.enter_context(Background(killer, arguments.kill_every))
-            drive(locust(arguments, bootstrap, out), arguments.rest_token, out)
+            limit_s = arguments.minutes * 60 + _STOP_S + _SLACK_S
+            drive(locust(arguments, bootstrap, out), arguments.rest_token, out, limit_s)
         seconds = time.time() - began
         print(pods.OVER, file=sys.stderr, flush=True)
         copies = "copy" in arguments.users_of.split(",")

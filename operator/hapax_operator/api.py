@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -101,22 +102,12 @@ class KubeApi:
     async def changes(self, collection: str, name: str = "") -> AsyncIterator[None]:
         """Yields when an object of the collection (or the one of this name) may have changed, first at once. Ends when
         the API server ends the watch. Raises KubeUnavailable, KubeRefused."""
-        assert self._session is not None
-        query = {"watch": "true", "timeoutSeconds": str(_WATCH_S), "allowWatchBookmarks": "false"}
+        query = {"allowWatchBookmarks": "false"}
         if name:
             query["fieldSelector"] = f"metadata.name={name}"
-        self.requests += 1
-        try:
-            async with self._session.get(
-                self._connection.server + collection, params=query, headers=self._authorization(),
-                timeout=aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S),
-            ) as response:
-                if response.status >= 400:
-                    raise KubeUnavailable(f"watching {collection} was answered {response.status}")
-                async for _ in response.content.iter_any():
-                    yield
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise KubeUnavailable(f"watching {collection} ended: {error!r}") from error
+        async with aclosing(self._watched(collection, query)) as pieces:
+            async for _ in pieces:
+                yield
 
     async def follow(self, collection: str, selector: str) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
         """All objects of the collection with these labels, first as they are ("LISTED", the list), then each as it
@@ -124,27 +115,35 @@ class KubeApi:
         KubeRefused."""
         found = await self.listed(collection, selector)
         yield "LISTED", found
+        query = {"labelSelector": selector, "resourceVersion": found["metadata"]["resourceVersion"]}
+        rest = b""
+        async with aclosing(self._watched(collection, query)) as pieces:
+            async for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    try:
+                        event = json.loads(line)
+                    except ValueError as error:
+                        raise KubeUnavailable(f"watching {collection} was answered {line[:100]!r}") from error
+                    if event["type"] == "ERROR":  # such as that the version is too old: begin anew
+                        return
+                    yield event["type"], event["object"]
+
+    async def _watched(self, collection: str, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        """The bytes of a watch as they come. Raises KubeUnavailable."""
         assert self._session is not None
-        query = {
-            "watch": "true", "timeoutSeconds": str(_WATCH_S), "labelSelector": selector,
-            "resourceVersion": found["metadata"]["resourceVersion"]}
         self.requests += 1
         try:
             async with self._session.get(
-                self._connection.server + collection, params=query, headers=self._authorization(),
+                self._connection.server + collection, headers=self._authorization(),
+                params={"watch": "true", "timeoutSeconds": str(_WATCH_S), **query},
                 timeout=aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S),
             ) as response:
                 if response.status >= 400:
                     raise KubeUnavailable(f"watching {collection} was answered {response.status}")
-                rest = b""
                 async for piece in response.content.iter_any():
-                    *lines, rest = (rest + piece).split(b"\n")
-                    for line in lines:
-                        event = json.loads(line)
-                        if event["type"] == "ERROR":  # such as that the version is too old: begin anew
-                            return
-                        yield event["type"], event["object"]
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                    yield piece
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeUnavailable(f"watching {collection} ended: {error!r}") from error
 
     async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:

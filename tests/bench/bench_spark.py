@@ -22,8 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.bench_transactions import local_cluster
 from bench.figures import record
-from bench.spark_connector import Unavailable, jars
+from bench.spark_connector import jars
 from hapax_spark import HapaxDataSource
+from maven import Unavailable
 
 PARTITIONS: Final = 4
 TURNS: Final = int(os.environ.get("HAPAX_BENCH_TURNS", "5"))

@@ -87,7 +87,7 @@ def local_cluster() -> Iterator[tuple[LocalCluster, dict[str, int]]]:
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         cluster = LocalCluster(folder)
         try:
-            state = cluster.up()
+            state = cluster.up(owned=True)
             yield cluster, {process.name: process.pid for process in state.processes} | {"client": os.getpid()}
         finally:
             cluster.down()

@@ -295,12 +295,7 @@ class TestMultiWriter:
                 await transactions.commit(token, winners)
                 await crash
         # What is decided is shown once its markers are stored, which the coordinator's successor may still be at.
-        async with asyncio.timeout(60):
-            found = await on.read(topic)
-            while len(found) < 32:
-                await asyncio.sleep(0.1)
-                found = await on.read(topic)
-        assert len(found) == 32
+        assert len(await on.read(topic, at_least=32)) == 32
 
     async def test_a_writer_neither_commits_nor_aborts(self, on: Cluster) -> None:  # noqa: F811
         async with MultiWriter(on.settings, unique("mw")) as transactions:

@@ -145,12 +145,32 @@ def test_added_partitions_are_read_from_their_beginning(
     assert rows_read(spark, cluster, source, tmp_path) == 5
 
 
+def test_a_topic_that_is_deleted_under_a_query_that_runs(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    source = topics[0]
+    loading = spark.readStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
+    rows = loading.option("subscribe", source).option("startingOffsets", "earliest").load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        wait_until(lambda: sum(each.numInputRows for each in query.recentProgress) == 300, "all rows")
+        with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+            admin.delete_topics([source])
+        with says(f"Topic '{source}' of the checkpoint was deleted", "Use a new checkpointLocation"):
+            query.awaitTermination(120)
+    finally:
+        query.stop()
+
+
 def test_the_checkpoint_of_another_cluster(
-    cluster: LocalCluster, forgetful: LocalCluster, topics: tuple[str, str]
+    spark: SparkSession, cluster: LocalCluster, forgetful: LocalCluster, topics: tuple[str, str], tmp_path: Path
 ) -> None:
     source, target = topics
     with Admin({"bootstrap.servers": forgetful.bootstrap}) as admin:
         admin.create_topics([NewTopic(source, 2), NewTopic(target, 2)])
+    assert rows_read(spark, cluster, source, tmp_path) == 300
+    with says("written against cluster", "Use the cluster that it belongs to, or a new checkpointLocation"):
+        rows_read(spark, forgetful, source, tmp_path)
     here, there = reader(cluster, source), reader(forgetful, source)
     with pytest.raises(DataLossError, match=r"written against cluster .*\. Use the cluster that it belongs to"):
         there.latestOffset(here.initialOffset(), ReadAllAvailable())

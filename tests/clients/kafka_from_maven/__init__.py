@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from hapax.cli.local.folder import free_port
+from maven import Unavailable, fetched
 
 _POM = Path(__file__).with_name("pom.xml")
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 _START_SECONDS = 60
-_FETCH_SECONDS = 300
 
 
 def jars() -> str:
@@ -32,19 +32,10 @@ def jars() -> str:
         pytest.skip("Apache Kafka needs java, which is not on the PATH")
     found = re.search(r"<kafka\.version>(.+?)<", _POM.read_text())
     assert found is not None
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hapax" / f"kafka-{found.group(1)}"
-    complete = cache / "complete"
-    if not complete.exists():
-        if shutil.which("mvn") is None:
-            pytest.skip("Apache Kafka is fetched by mvn, which is not on the PATH")
-        command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={cache}"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_FETCH_SECONDS)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"mvn could not fetch Apache Kafka: {error}")
-        complete.touch()
-    return str(cache / "*")
+    try:
+        return str(fetched(_POM, f"kafka-{found.group(1)}") / "*")
+    except Unavailable as error:
+        pytest.skip(str(error))
 
 
 class KafkaFromMaven:
