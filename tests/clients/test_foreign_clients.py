@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic
+from kafka.admin import ConfigResource as KafkaConfigResource
+from kafka.admin import ConfigResourceType as KafkaConfigResourceType
+from kafka.admin import KafkaAdminClient
 
 from clients.foreign import Abortable, Fatal, ForeignClient, TransactionalProducer
 from clients.foreign.aio import Aio
@@ -133,6 +136,28 @@ def test_records_numbered_like_aborted_ones_are_not_lost(cluster: LocalCluster) 
     broker = cluster.status().process("broker-0").pid
     committed = commit_after_a_purge(cluster.bootstrap, topic, broker)
     assert values(CLIENTS[0], cluster.bootstrap, topic, 0, committed=True) == [committed]
+
+
+def test_configurations_are_read_and_changed_by_kafka_s_tools(cluster: LocalCluster) -> None:
+    topic = new_topic(cluster.bootstrap, 1)
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": cluster.bootstrap})
+
+    def read(resource: ConfigResource) -> dict[str, tuple[str | None, str]]:
+        (found,) = admin.describe_configs([resource]).values()
+        return {
+            name: (entry.value, ConfigSource(entry.source).name) for name, entry in found.result(30).items()}
+
+    before = read(ConfigResource("topic", topic))
+    assert before["retention.ms"] == ("604800000", "DEFAULT_CONFIG")
+    change = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource("topic", topic, incremental_configs=[change])
+    for done in admin.incremental_alter_configs([changed]).values():
+        done.result(30)
+    assert read(ConfigResource("topic", topic)) == before | {"retention.ms": ("60000", "DYNAMIC_TOPIC_CONFIG")}
+    assert read(ConfigResource("broker", "0"))["node.id"] == ("0", "DEFAULT_CONFIG")
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as other:
+        told = other.describe_configs([KafkaConfigResource(KafkaConfigResourceType.TOPIC, topic)])
+    assert topic in str(told) and "60000" in str(told)
 
 
 TRANSACTIONS = 200

@@ -6,21 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from integration.etcd_process import EtcdProcess, dies_with_parent
+from integration.etcd_process import dies_with_parent
 
 
 class ServiceProcess:
     """`python -m hapax.<role>.main`; whether it serves shows in the metadata store."""
 
     def __init__(
-        self, role: str, node_id: int, cluster_id: str, etcd: EtcdProcess, folder: Path, lease_ms: int = 5000
+        self, role: str, node_id: int, cluster_id: str, etcd: str, folder: Path, lease_ms: int = 5000,
+        **more: object,
     ) -> None:
+        """`etcd`: its `host:port`. `more`: settings, with underscores for dots."""
         self.node_id = node_id
         self.log = folder / f"{role}-{node_id}.log"
         self._command = [sys.executable, "-m", f"hapax.{role}.main"]
         settings = {
-            "node.id": node_id, "cluster.id": cluster_id, "etcd.endpoints": etcd.endpoint,
+            "node.id": node_id, "cluster.id": cluster_id, "etcd.endpoints": etcd,
             "log.dir": folder / f"{role}-{node_id}", "broker.session.timeout.ms": lease_ms,
+            **{name.replace("_", "."): value for name, value in more.items()},
         }
         for name, value in settings.items():
             self._command += ["--set", f"{name}={value}"]

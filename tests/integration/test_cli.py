@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hapax.cli.consume import read
 from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.main import application
 from hapax.client.producer import Producer
+from integration.service_process import ServiceProcess
+from integration.waiting import wait_until
 
 Hapax = Callable[..., Result]
 
@@ -190,6 +193,13 @@ def test_what_lies_on_disk_is_dumped(hapax: Hapax, topic: str, cluster: LocalClu
 def test_a_topic_is_configured_and_looked_at(hapax: Hapax, topic: str) -> None:
     hapax("topic", "configure", topic, "--set", "segment.bytes=1048576", "--reset", "retention.ms")
     assert "INVALID_CONFIG" in hapax("topic", "configure", topic, "--set", "retention.msec=1", ok=False).stderr
+    config = {each["name"]: each for each in as_json(hapax("topic", "config", topic, "--json"))}
+    assert [config["segment.bytes"][key] for key in ("value", "source")] == ["1048576", "topic"]
+    assert config["retention.ms"]["source"] == "default" and "segment.bytes" in hapax("topic", "config", topic).stdout
+    assert hapax("topic", "config", "nowhere", ok=False).exit_code == 4
+    settings = {each["name"]: each for each in as_json(hapax("cluster", "config", "100", "--json"))}
+    assert (settings["node.id"]["value"], settings["node.id"]["source"]) == ("100", "node")
+    assert hapax("cluster", "config", "99", ok=False).exit_code == 4
     hapax("produce", topic, "--partition", "0", given="a\nb\n")
     assert [each["offset"] for each in as_json(hapax("topic", "offsets", topic, "--json"))] == [2, 0]
     earliest = as_json(hapax("topic", "offsets", topic, "--at", "earliest", "--json"))
@@ -222,3 +232,29 @@ def test_the_cluster_says_how_it_is(hapax: Hapax) -> None:
     assert len(as_json(hapax("cluster", "shards", "--json"))) == 100
     assert as_json(hapax("cluster", "version", "--json"))[0]["transaction_version"] == 2
     assert as_json(hapax("txn", "hanging", "--json")) == []
+
+
+def test_a_coordinator_asks_a_broker_for_its_settings(
+    cluster: LocalCluster, hapax: Hapax, topic: str, tmp_path: Path
+) -> None:
+    """Its own are other ones."""
+    state = cluster.status()
+    other = ServiceProcess(
+        "coordinator", 150, state.cluster_id, f"127.0.0.1:{state.process('etcd').port}", tmp_path,
+        log_segment_bytes=4096, listeners="127.0.0.1:0")
+
+    def address() -> list[str]:
+        found = as_json(hapax("cluster", "nodes", "--json"))
+        return [f"{each['host']}:{each['port']}" for each in found if each["node_id"] == 150]
+
+    def segment_bytes(*words: str) -> list[object]:
+        found = {each["name"]: each for each in as_json(invoke(*words, "--json", "--bootstrap", *address()))}
+        each = found.get("segment.bytes") or found["log.segment.bytes"]
+        return [each["value"], each["source"]]
+
+    with closing(other):
+        other.start()
+        wait_until(lambda: bool(address()), "coordinator 150")
+        assert segment_bytes("topic", "config", topic) == [str(1 << 30), "default"]
+        assert segment_bytes("cluster", "config", "150") == ["4096", "node"]
+        assert other.terminate() == 0

@@ -64,7 +64,7 @@ class Nodes:
 
 @pytest.fixture
 def controllers(etcd: EtcdProcess, tmp_path: Path) -> Iterator[list[ServiceProcess]]:
-    processes = [ServiceProcess("controller", 300 + i, CLUSTER, etcd, tmp_path) for i in range(2)]
+    processes = [ServiceProcess("controller", 300 + i, CLUSTER, etcd.endpoint, tmp_path) for i in range(2)]
     for process in processes:
         process.start()
     yield processes

@@ -29,7 +29,7 @@ def allocators(
 ) -> Iterator[list[ServiceProcess]]:
     """`request.param`: how many, and their leases' time to live in ms."""
     count, lease_ms = request.param
-    processes = [ServiceProcess("pid", 200 + i, CLUSTER, etcd, tmp_path, lease_ms) for i in range(count)]
+    processes = [ServiceProcess("pid", 200 + i, CLUSTER, etcd.endpoint, tmp_path, lease_ms) for i in range(count)]
     for process in processes:
         process.start()
     yield processes
@@ -138,9 +138,9 @@ async def test_a_node_id_in_use_and_a_foreign_folder_are_refused_with_one_line(
     allocators: list[ServiceProcess], etcd: EtcdProcess, view: ClusterView, tmp_path: Path
 ) -> None:
     await view.wait_for(lambda v: len(v.nodes("pid")) == len(allocators), 60)
-    taken = ServiceProcess("pid", 200, CLUSTER, etcd, tmp_path / "elsewhere")
+    taken = ServiceProcess("pid", 200, CLUSTER, etcd.endpoint, tmp_path / "elsewhere")
     taken.log.parent.mkdir()
-    foreign = ServiceProcess("pid", 201, "another", etcd, tmp_path)
+    foreign = ServiceProcess("pid", 201, "another", etcd.endpoint, tmp_path)
     allocators[1].kill()
     for process in (taken, foreign):
         process.start()

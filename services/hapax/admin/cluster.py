@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from hapax.admin.answers import LARGEST_INT32, answer
+from hapax.admin.configs import ConfigValues, config_values
 from hapax.admin.context import Context
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
@@ -104,7 +105,7 @@ def routes(context: Context) -> APIRouter:
     @router.get("/health", response_model=Health)
     async def health() -> Response:
         """Whether the cluster can do what it is for, check by check. `down`: somebody cannot read or write now."""
-        checks = health_checks(counts(view))
+        checks = health_checks(counts(view, context.settings.min_insync_replicas))
         return answer({"status": worst(checks), "checks": [each._asdict() for each in checks]})
 
     @router.get("/nodes", response_model=NodePage)
@@ -121,6 +122,14 @@ def routes(context: Context) -> APIRouter:
         if found is None:
             raise Problem(404, f"No node {node_id} is alive.")
         return answer(_node(view, found, _held(view)))
+
+    @router.get("/nodes/{node_id}/config", response_model=ConfigValues)
+    async def node_config(node_id: Annotated[int, Path(ge=0, le=LARGEST_INT32, examples=[0])]) -> Response:
+        """The settings of a broker or coordinator."""
+        found = view.node(NodeId(node_id))
+        if found is None or found.port == 0:
+            raise Problem(404, f"No broker or coordinator {node_id} is alive.")
+        return config_values(await clients.call(lambda admin: admin.node_config(node_id)))
 
     @router.get("/shards", response_model=ShardPage)
     async def shards(
@@ -152,11 +161,12 @@ def routes(context: Context) -> APIRouter:
     return router
 
 
-def counts(view: ClusterView) -> Counts:
+def counts(view: ClusterView, min_insync: int) -> Counts:
+    """`min_insync`: of topics for which none is set."""
     controller = view.controller
     leaderless = short = below = 0
     for topic in view.topics():
-        least = int(topic.config.get("min.insync.replicas", "1"))
+        least = int(topic.config.get("min.insync.replicas", min_insync))
         for index in range(topic.partitions):
             leaderless += view.leader_of(topic.topic_id, index) is None
             partition = view.partition(topic.topic_id, index)

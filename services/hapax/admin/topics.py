@@ -20,6 +20,7 @@ from hapax.admin.answers import (
     check_match,
     not_modified,
 )
+from hapax.admin.configs import ConfigValues, config_values
 from hapax.admin.context import Context
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import not_found
@@ -44,7 +45,7 @@ class TopicSummary(BaseModel):
     partitions: int
     replication_factor: int
     internal: bool
-    config: dict[str, str] = Field(description="What was set for this topic; the rest is the brokers' settings.")
+    config: dict[str, str] = Field(description="What was set for this topic. `/config/all` has the rest, too.")
     leaderless: int = Field(description="Partitions that nobody leads now.")
     under_replicated: int = Field(description="Partitions with a replica that is not in sync.")
     revision: int = Field(description="Of the topic's record: its ETag.")
@@ -218,6 +219,12 @@ def routes(context: Context) -> APIRouter:
         found = find(view, topic)
         return not_modified(if_none_match, found.mod_revision) or answer(
             {"config": dict(found.config), "revision": found.mod_revision}, revision=found.mod_revision)
+
+    @router.get("/{topic}/config/all", response_model=ConfigValues)
+    async def get_whole_config(topic: TopicName) -> Response:
+        """All that holds for a topic, and where it comes from. A broker answers."""
+        find(view, topic)
+        return config_values(await clients.call(lambda admin: admin.topic_config(topic)))
 
     @router.patch("/{topic}/config", response_model=TopicConfig)
     async def change_config(

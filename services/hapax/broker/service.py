@@ -130,10 +130,7 @@ class BrokerService:
 
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
         settings, partitions = self.settings, self.partitions
-        table = node_table(
-            self.node_id, self.view, self._ports.network, auto_create=settings.auto_create_topics_enable,
-            delete_enabled=settings.delete_topic_enable,
-        )
+        table = node_table(self.node_id, self.view, self._ports.network, settings, broker=True)
         producers = ProducerService(partitions, self.producer_ids, self.hanging.ask_to_abort)
         produce.register(table, ProduceService(partitions, metrics, self._refusals.older_connections))
         fetch.register(table, self.fetches)

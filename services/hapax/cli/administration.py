@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from hapax.cli import output
-from hapax.client import Admin, HapaxError, TopicInfo, TopicPartition
+from hapax.client import Admin, ConfigValue, HapaxError, TopicInfo, TopicPartition
 from hapax.client.errors import RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex
@@ -92,6 +92,11 @@ async def find_partitions(admin: Admin, topic: str, chosen: Sequence[int] | None
     if missing:
         raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{missing[0]}")
     return [TopicPartition(topic, PartitionIndex(index)) for index in chosen or known]
+
+
+def print_config(as_json: bool, found: Mapping[str, ConfigValue]) -> None:
+    shown = [{"name": name, **each._asdict()} for name, each in found.items()]
+    output.print_records(as_json, "", shown, ("name", "value", "source", "default"))
 
 
 def partition_name(partition: TopicPartition) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+from typing import Annotated
 
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer
-from hapax.client import Admin
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer, print_config
+from hapax.client import Admin, ConfigValue
 from hapax.client.health import count, health_checks, worst
 
 app = typer.Typer(help="Nodes, shards, health, versions.", no_args_is_help=True)
@@ -41,6 +42,22 @@ def shards(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) ->
     found = administer(bootstrap, lambda admin: admin.describe_shards())
     columns = ("kind", "shard", "owner", "epoch", "serving", "loaded_records", "entries")
     output.print_records(as_json, "", [each._asdict() for each in found], columns)
+
+
+@app.command()
+def config(
+    node: Annotated[int, typer.Argument(metavar="NODE", min=0)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings of a broker or coordinator."""
+
+    async def work(admin: Admin) -> dict[str, ConfigValue]:
+        if node not in {each.node_id for each in (await admin.describe_cluster()).nodes}:
+            output.fail(f"no broker or coordinator {node} is alive", output.NOT_FOUND)
+        return await admin.node_config(node)
+
+    print_config(as_json, administer(bootstrap, work))
 
 
 @app.command()

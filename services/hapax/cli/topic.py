@@ -15,8 +15,9 @@ from hapax.cli.administration import (
     assignments,
     find_partitions,
     find_topic,
+    print_config,
 )
-from hapax.client import Admin, NewTopic, TopicInfo
+from hapax.client import Admin, ConfigValue, NewTopic, TopicInfo
 from hapax.client.offsets import EARLIEST, LATEST
 from hapax.client.preview import Bounds, preview
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -123,6 +124,17 @@ def configure(
     """Set and reset some of a topic's configuration; the rest stays."""
     chosen = assignments(config)
     administer(bootstrap, lambda admin: admin.change_topic(name, set_configs=chosen, reset_configs=reset or ()))
+
+
+@app.command()
+def config(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Show all that holds for a topic, and where it comes from: the topic, its brokers' settings, or the default."""
+
+    async def work(admin: Admin) -> dict[str, ConfigValue]:
+        await find_topic(admin, name)
+        return await admin.topic_config(name)
+
+    print_config(as_json, administer(bootstrap, work))
 
 
 @app.command()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hapax.client.admin import (
         Admin,
         ClusterInfo,
+        ConfigValue,
         NewTopic,
         NodeInfo,
         ProducerInfo,
@@ -47,6 +48,7 @@ __all__ = [
     "ClusterInfo",
     "CommitToken",
     "Committed",
+    "ConfigValue",
     "Consumer",
     "ConsumerGroup",
     "DeliveryReport",
@@ -83,8 +85,8 @@ __all__ = [
 
 _MODULES = {
     "hapax.client.admin": (
-        "Admin", "ClusterInfo", "NewTopic", "NodeInfo", "ProducerInfo", "TopicInfo", "TopicPartitionInfo",
-        "TransactionInfo",
+        "Admin", "ClusterInfo", "ConfigValue", "NewTopic", "NodeInfo", "ProducerInfo", "TopicInfo",
+        "TopicPartitionInfo", "TransactionInfo",
     ),
     "hapax.client.consumer": ("Consumer",),
     "hapax.client.coordination": ("ConsumerGroup", "OffsetAndMetadata"),

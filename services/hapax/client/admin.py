@@ -19,7 +19,9 @@ from hapax.kafka import messages
 from hapax.kafka.peer import PeerError
 
 _TOPIC: Final = 2
-"""A kind of resource in calls about configuration."""
+_NODE: Final = 4
+"""Kinds of resources in calls about configuration."""
+_SOURCES: Final = {1: "topic", 2: "dynamic", 3: "dynamic", 4: "node", 5: "default"}
 _SET: Final = 0
 _RESET: Final = 1
 
@@ -31,6 +33,16 @@ class NewTopic(NamedTuple):
     partitions: int = -1
     replication_factor: int = -1
     config: Mapping[str, str] = {}
+
+
+class ConfigValue(NamedTuple):
+    value: str | None
+    source: str
+    """`topic`: set for the topic; `node`: the setting of its brokers, or of the node; `default`; `dynamic`: Kafka's
+    brokers have settings that change while they run; `unknown`."""
+    default: str | None
+    """What holds where nothing is set."""
+    meaning: str
 
 
 class TopicPartitionInfo(NamedTuple):
@@ -189,6 +201,34 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
                 raise from_code(answer.error_code, f"configuring topic {name!r}", answer.error_message)
 
         await self._cluster.within(self._timeout, f"configuring topic {name!r}", attempt)
+
+    async def topic_config(self, name: str) -> dict[str, ConfigValue]:
+        """All that holds for a topic, by name, whoever set it."""
+        return await self._config(None, _TOPIC, name)
+
+    async def node_config(self, node_id: int) -> dict[str, ConfigValue]:
+        """The settings of a broker or coordinator that is alive, by name."""
+        return await self._config(node_id, _NODE, str(node_id))
+
+    async def _config(self, node_id: int | None, kind: int, name: str) -> dict[str, ConfigValue]:
+        Message = messages.DescribeConfigsRequest
+        resource = Message.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        what = f"reading the configuration of {'topic' if kind == _TOPIC else 'node'} {name!r}"
+
+        async def attempt() -> dict[str, ConfigValue]:
+            request = Message(resources=[resource], include_synonyms=True, include_documentation=True)
+            asked = self._controller_call(request) if node_id is None else self._peer_call(node_id, request)
+            answer = (await asked).results[0]
+            if answer.error_code:
+                raise from_code(answer.error_code, what, answer.error_message)
+            return {
+                each.name: ConfigValue(
+                    each.value, _SOURCES.get(each.config_source, "unknown"),
+                    next((below.value for below in each.synonyms if _SOURCES.get(below.source) == "default"), None),
+                    each.documentation or "")
+                for each in answer.configs}
+
+        return await self._cluster.within(self._timeout, what, attempt)
 
     async def change_topic(
         self, name: str, *, set_configs: Mapping[str, str] | None = None, reset_configs: Iterable[str] = (),
@@ -418,8 +458,11 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             node_id = self._cluster.controller_id
         return await (await self._cluster.peer(node_id)).call(message)
 
+    async def _peer_call(self, node_id: int, message: Any) -> Any:
+        return await (await self._cluster.peer(node_id)).call(message)
+
     async def _node_call(self, node_id: int, what: str, message: Any) -> Any:
         async def attempt() -> Any:
-            return await (await self._cluster.peer(node_id)).call(message)
+            return await self._peer_call(node_id, message)
 
         return await self._cluster.within(self._timeout, what, attempt)

@@ -266,6 +266,12 @@ class Admin(_Closing):
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
         _background.run(self._inner.alter_topic_config(name, changes))
 
+    def topic_config(self, name: str) -> dict[str, admin.ConfigValue]:
+        return _background.run(self._inner.topic_config(name))
+
+    def node_config(self, node_id: int) -> dict[str, admin.ConfigValue]:
+        return _background.run(self._inner.node_config(node_id))
+
     def list_brokers(self) -> list[replication.BrokerInfo]:
         return _background.run(self._inner.list_brokers())
 

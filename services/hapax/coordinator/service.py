@@ -72,10 +72,7 @@ class CoordinatorService:
         self._markers: MarkerSender | None = None
         self._events: EventLog | None = None
         self._rpc_server: RpcServer | None = None
-        table = node_table(
-            self.node_id, view, ports.network, auto_create=settings.auto_create_topics_enable,
-            delete_enabled=settings.delete_topic_enable,
-        )
+        table = node_table(self.node_id, view, ports.network, settings, broker=False)
         KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
         register_other_roles(table)
         self.server = KafkaServer(ports.network, table, server_limits(settings), metrics)

@@ -32,6 +32,7 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
     CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -65,6 +66,7 @@ _ROWS: Final = (
     (ApiKey.END_TXN, "EndTxn", 0, 5, 3, _SMALL),
     (ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1, _LARGE),
     (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3, _LARGE),
+    (ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, _LARGE),
     (ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, _LARGE),
     (ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2, _LARGE),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, _LARGE),

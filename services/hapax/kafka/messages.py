@@ -25,7 +25,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "metadata.find_coordinator": ("FindCoordinator",),
     "metadata.metadata": ("Metadata",),
     "admin.cluster": ("DescribeCluster",),
-    "admin.configs": ("IncrementalAlterConfigs",),
+    "admin.configs": ("DescribeConfigs", "IncrementalAlterConfigs"),
     "admin.topics": (
         "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",
         "ListPartitionReassignments",

@@ -10,6 +10,7 @@ from hapax.kafka import (
     create_topics,
     delete_topics,
     describe_cluster,
+    describe_configs,
     elect_leaders,
     find_coordinator,
     incremental_alter_configs,
@@ -26,20 +27,23 @@ from hapax.runtime.settings import Settings
 
 
 def node_table(
-    node_id: NodeId, view: ClusterView, network: Network, *, auto_create: bool = True, delete_enabled: bool = True
+    node_id: NodeId, view: ClusterView, network: Network, settings: Settings, *, broker: bool
 ) -> ApiTable:
     """A table that answers ApiVersions, Metadata, FindCoordinator, DescribeCluster and the topics' administration.
+    `broker`: whether topics have this node's settings where they have none of their own.
 
     The service then registers its own calls, and `roles.register_other_roles` the rest.
     """
     administration = Administration(view, network)
     table = ApiTable(all_apis())
     api_versions.register(table)
-    metadata.register(table, node_id, view, administration, auto_create)
+    metadata.register(table, node_id, view, administration, settings.auto_create_topics_enable)
     find_coordinator.register(table, view)
     describe_cluster.register(table, node_id, view)
+    describe_configs.register(
+        table, node_id, view, settings, None if broker else describe_configs.through(view, network))
     create_topics.register(table, view, administration)
-    delete_topics.register(table, view, administration, delete_enabled)
+    delete_topics.register(table, view, administration, settings.delete_topic_enable)
     create_partitions.register(table, view, administration)
     alter_partition_reassignments.register(table, administration)
     list_partition_reassignments.register(table, view)

@@ -441,7 +441,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 
 def settings_page() -> str:
     """docs/settings.md: the table of all settings, generated from this module's source."""
-    documentation = _field_documentation()
+    documentation = field_documentation()
     lines = [
         "# Settings",
         "",
@@ -454,7 +454,7 @@ def settings_page() -> str:
     topic_names = {setting: name for name, setting in TOPIC_CONFIGS.items()}
     for field in fields(Settings):
         name = field.name.replace("_", ".")
-        default = "" if field.default is None else f"`{_as_text(field.default)}`"
+        default = "" if field.default is None else f"`{as_text(field.default)}`"
         topic = f"`{topic_names[name]}`" if name in topic_names else ""
         lines.append(f"| `{name}` | {default} | {topic} | {documentation[field.name]} |")
     without_effect = ", ".join(f"`{name}`" for name in KAFKA_TOPIC_CONFIGS if name not in TOPIC_CONFIGS)
@@ -487,7 +487,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             values |= _flatten(value, f"{prefix}{key}.")
         else:
-            values[prefix + key] = _as_text(value)
+            values[prefix + key] = as_text(value)
     return values
 
 
@@ -511,7 +511,7 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
             try:
                 if name not in SETTING_NAMES:
                     raise SettingsError(_unknown(name, SETTING_NAMES, source))
-                values[field] = _read_value(_types()[field], text)
+                values[field] = _read_value(field_types()[field], text)
                 _ADDRESSES.get(field, str)(text)
                 faults.pop(name, None)
             except SettingsError as error:
@@ -528,7 +528,8 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
 
 
 @lru_cache(maxsize=1)
-def _types() -> dict[str, Any]:
+def field_types() -> dict[str, Any]:
+    """Attribute of `Settings` -> its type with what bounds it."""
     return get_type_hints(Settings, include_extras=True)
 
 
@@ -588,12 +589,15 @@ def _advertised(text: str | None, bound: Address) -> Address:
     return advertised if advertised.port else Address((advertised.host, bound.port))
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """As `load` reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _field_documentation() -> dict[str, str]:
-    """The string below each field of `Settings`. Read from the source, so that a running process pays nothing."""
+@lru_cache(maxsize=1)
+def field_documentation() -> dict[str, str]:
+    """Attribute of `Settings` -> the string below it. Read from the source, so that a process that does not ask pays
+    nothing."""
     import ast
     import inspect
     import textwrap

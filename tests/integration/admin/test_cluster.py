@@ -17,6 +17,14 @@ def test_who_runs_the_cluster(rest: AdminProcess) -> None:
     assert all(each["owner"] == 100 and each["serving"] for each in shards)
 
 
+def test_the_settings_of_a_node(rest: AdminProcess) -> None:
+    for node in (0, 100):
+        found = {each["name"]: each for each in rest.get(f"/v1/nodes/{node}/config")["items"]}
+        assert (found["node.id"]["value"], found["message.max.bytes"]["source"]) == (str(node), "default")
+    assert rest.call("GET", "/v1/nodes/99/config").status == 404
+    assert rest.call("GET", "/v1/nodes/300/config").status == 404
+
+
 def test_health_and_version(rest: AdminProcess) -> None:
     health = rest.get("/v1/health")
     assert health["status"] == "ok", health

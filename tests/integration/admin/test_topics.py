@@ -65,6 +65,15 @@ def test_who_changes_what_another_has_changed_is_told(rest: AdminProcess, topic:
     assert rest.call("PATCH", path, {"set": {"retention.msec": "1"}}).json["code"] == "INVALID_CONFIG"
 
 
+def test_all_that_holds_for_a_topic_and_where_it_comes_from(rest: AdminProcess, topic: str) -> None:
+    rest.call("PATCH", f"/v1/topics/{topic}/config", {"set": {"retention.ms": "60000"}})
+    found = {each["name"]: each for each in rest.get(f"/v1/topics/{topic}/config/all")["items"]}
+    assert [found["retention.ms"][key] for key in ("value", "source", "default")] == ["60000", "topic", "604800000"]
+    assert (found["cleanup.policy"]["value"], found["cleanup.policy"]["source"]) == ("delete", "default")
+    assert found["max.message.bytes"]["meaning"] == "Largest record batch that is accepted."
+    assert rest.call("GET", "/v1/topics/nowhere/config/all").status == 404
+
+
 def test_offsets_by_time(rest: AdminProcess, cluster_bootstrap: str, topic: str) -> None:
     with Producer({"bootstrap.servers": cluster_bootstrap}) as producer:
         for number in range(10):

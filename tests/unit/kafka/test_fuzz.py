@@ -61,7 +61,7 @@ async def test_no_frame_is_a_fault_of_the_program(
     for key in (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER, ApiKey.CREATE_TOPICS,
                 ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS,
                 ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS,
-                ApiKey.INCREMENTAL_ALTER_CONFIGS):
+                ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.DESCRIBE_CONFIGS):
         table.on(key, lambda ctx, request: [b"decoded"])
     register_other_roles(table)
     server = KafkaServer(Listening(), table)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk, Put
+from hapax.runtime.settings import SETTING_NAMES, Settings
 from unit.control_world import KEYS, ControlWorld, is_ready, run
 from unit.kafka.samples import REQUESTS, message
 
@@ -34,9 +35,10 @@ class Node:
     serial = 1
     peer = "10.0.0.1:5000"
 
-    def __init__(self, world: ControlWorld, **options: Any) -> None:
+    def __init__(self, world: ControlWorld, *, broker: bool = True, **settings: Any) -> None:
         self._world = world
-        self._options = options
+        self._broker = broker
+        self._settings = Settings(node_id=7, **settings)
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.closed_for: str | None = None
 
@@ -51,7 +53,7 @@ class Node:
         ports = self._world.ports(self._process)
         self.view = ClusterView(ports.metadata, "test", ports.random)
         await self.view.start()
-        table = node_table(NodeId(7), self.view, ports.network, **self._options)
+        table = node_table(NodeId(7), self.view, ports.network, self._settings, broker=self._broker)
         register_other_roles(table)
         self._names = {api.key: api for api in table.advertised()}
         server = KafkaServer(ports.network, table)
@@ -264,7 +266,7 @@ def test_an_unknown_topic_is_created_where_the_client_and_the_setting_allow_it()
 
 def test_a_cluster_may_forbid_creation_at_first_use() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world, auto_create=False)
+        node = await cluster(world, auto_create_topics_enable=False)
         answer = await metadata(node, "new", create=True)
         assert answer["new"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -531,7 +533,7 @@ def test_delete_topics_by_name_and_by_id() -> None:
 
 def test_deletion_may_be_disabled() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world, delete_enabled=False)
+        node = await cluster(world, delete_topic_enable=False)
         await create(node, creatable("a"))
         answer = await node.ask("DeleteTopics", 5, topic_names=["a"], timeout_ms=5000)
         assert answer.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
@@ -558,6 +560,69 @@ def test_create_partitions_only_adds() -> None:
 
     run(scenario)
 
+def test_what_holds_for_a_topic_is_its_own_its_brokers_or_the_default() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world, log_retention_minutes=2, min_insync_replicas=2)
+        await create(node, creatable("x", segment_bytes="4096", preallocate="true"))
+        Resource = messages.DescribeConfigsRequest.DescribeConfigsResource
+
+        async def describe(kind: int, name: str, keys: list[str] | None = None, version: int = 4) -> Any:
+            answer = await node.ask("DescribeConfigs", version, include_synonyms=True, include_documentation=True,
+                resources=[Resource(resource_type=kind, resource_name=name, configuration_keys=keys)])
+            (result,) = answer.results
+            return result
+
+        result = await describe(2, "x")
+        found = {each.name: each for each in result.configs}
+        assert result.error_code == 0 and [*found] == sorted(found)
+        told = {name: (each.value, each.config_source) for name, each in found.items()}
+        assert told["segment.bytes"] == ("4096", 1)
+        assert told["preallocate"] == ("true", 1)
+        assert told["retention.ms"] == ("120000", 4)
+        assert told["min.insync.replicas"] == ("2", 4)
+        assert told["segment.ms"] == ("604800000", 5)
+        assert told["unclean.leader.election.enable"] == ("false", 5)
+        assert [(each.name, each.value, each.source) for each in found["retention.ms"].synonyms] == [
+            ("log.retention.ms", "120000", 4), ("log.retention.ms", "604800000", 5)]
+        assert [(each.value, each.source) for each in found["segment.bytes"].synonyms] == [
+            ("4096", 1), (str(1 << 30), 5)]
+        assert {name: found[name].config_type for name in ("segment.bytes", "cleanup.policy", "retention.ms")} == {
+            "segment.bytes": 5, "cleanup.policy": 2, "retention.ms": 5}
+        assert found["unclean.leader.election.enable"].config_type == 1
+        assert "replicas in sync" in found["min.insync.replicas"].documentation
+        assert not any(each.read_only or each.is_sensitive for each in result.configs)
+        for version in (1, 2, 3):
+            assert [each.name for each in (await describe(2, "x", ["segment.bytes"], version)).configs] == [
+                "segment.bytes"]
+        assert (await describe(2, "y")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await describe(2, "x", [])).configs == []
+
+        own = {each.name: each for each in (await describe(4, "7")).configs}
+        assert set(own) == set(SETTING_NAMES)
+        assert (own["node.id"].value, own["node.id"].config_source, own["node.id"].read_only) == ("7", 4, True)
+        assert (own["log.retention.minutes"].value, own["broker.rack"].value) == ("2", None)
+        assert (await describe(4, "8")).error_code == ErrorCode.INVALID_REQUEST
+        assert ((await describe(4, "")).error_code, (await describe(4, "")).configs) == (0, [])
+        assert (await describe(3, "x")).error_code == ErrorCode.INVALID_REQUEST
+
+    run(scenario)
+
+
+def test_a_coordinator_that_finds_no_broker_to_ask_says_so() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.controller()
+        await world.coordinator(100)
+        node = await Node(world, broker=False).start(wait=False)
+        await node.view.wait_for(lambda view: view.cluster is not None, 60)
+        Resource = messages.DescribeConfigsRequest.DescribeConfigsResource
+        answer = await node.ask("DescribeConfigs", 4, include_synonyms=False, include_documentation=False, resources=[
+            Resource(resource_type=2, resource_name="x", configuration_keys=None),
+            Resource(resource_type=4, resource_name="7", configuration_keys=["node.id"])])
+        assert [each.error_code for each in answer.results] == [ErrorCode.REQUEST_TIMED_OUT, 0]
+        assert answer.results[1].configs[0].value == "7"
+
+    run(scenario)
+
 
 # --- other roles --------------------------------------------------------------------------------------------------
 
@@ -567,11 +632,11 @@ def test_a_node_answers_every_advertised_call_of_other_roles_in_every_version() 
 
     async def scenario(world: ControlWorld) -> None:
         await world.controller()
-        node = await Node(world, auto_create=False).start(wait=False)
+        node = await Node(world, auto_create_topics_enable=False).start(wait=False)
         await node.view.wait_for(lambda view: view.cluster is not None, 60)
         served = {"ApiVersions", "Metadata", "FindCoordinator", "DescribeCluster", "CreateTopics", "DeleteTopics",
                   "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments",
-                  "IncrementalAlterConfigs"}
+                  "IncrementalAlterConfigs", "DescribeConfigs"}
         for _, name, version, _ in REQUESTS:
             if name in served:
                 continue
