@@ -258,3 +258,4 @@ def test_a_coordinator_asks_a_broker_for_its_settings(
         assert segment_bytes("topic", "config", topic) == [str(1 << 30), "default"]
         assert segment_bytes("cluster", "config", "150") == ["4096", "node"]
         assert other.terminate() == 0
+    assert isinstance(as_json(hapax("txn", "list", "--json")), list), "who has gone is not asked"

@@ -348,13 +348,9 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         message = messages.ListTransactionsRequest(
             state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=-1
         )
-        found = {}
-        for node_id in sorted(self._cluster.nodes):
-            response = await self._node_call(node_id, "listing transactions", message)
-            if response.error_code:
-                raise from_code(response.error_code, f"listing the transactions of node {node_id}")
-            for t in response.transaction_states:
-                found[t.transactional_id] = TransactionInfo(t.transactional_id, t.producer_id, t.transaction_state)
+        found = {
+            t.transactional_id: TransactionInfo(t.transactional_id, t.producer_id, t.transaction_state)
+            for t in await self._listed(message)}
         return [found[name] for name in sorted(found)]
 
     async def describe_transactions(self, ids: Iterable[str]) -> list[TransactionInfo]:
@@ -460,9 +456,3 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
 
     async def _peer_call(self, node_id: int, message: Any) -> Any:
         return await (await self._cluster.peer(node_id)).call(message)
-
-    async def _node_call(self, node_id: int, what: str, message: Any) -> Any:
-        async def attempt() -> Any:
-            return await self._peer_call(node_id, message)
-
-        return await self._cluster.within(self._timeout, what, attempt)

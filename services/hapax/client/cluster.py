@@ -31,8 +31,13 @@ RPC_ADDRESS_TAG = 10000
 ALLOCATOR_TAG = 10001
 """On the answer itself: the `host:port` of a producer-id allocator (leases)."""
 CONTROLLER_TAG = 10002
-OTHER_NODES_TAG = 10003
 """The same of the acting controller."""
+OTHER_NODES_TAG = 10003
+"""Beside it the nodes without a Kafka listener, as JSON."""
+COORDINATORS: Final = range(100, 200)
+"""Their node ids."""
+_DESCRIBED_MS: Final = 1000
+"""So long is known where nodes answer."""
 _QUESTION_MS: Final = 1500
 """What any node knows without asking others is not waited for any longer: another one is asked."""
 
@@ -100,6 +105,8 @@ class Cluster:
         self._metadata_peer: Peer | None = None
         self._asking = asyncio.Lock()
         self._rpc: dict[str, RpcChannel] = {}
+        self._addresses: tuple[int, dict[int, str], str | None] | None = None
+        """Until when, and what `rpc_addresses` gives."""
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -170,7 +177,11 @@ class Cluster:
 
     async def all_topics(self) -> dict[str, Topic]:
         """Every topic of the cluster, internal ones included."""
-        return await self._ask(everything=True)
+        return await self._ask_for(None)
+
+    async def existing(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Those of the topics that there are now."""
+        return await self._ask_for(list(dict.fromkeys(names)))
 
     async def _refresh_for_ever(self) -> None:
         backoff = Backoff(self.options, self.ports)
@@ -207,8 +218,11 @@ class Cluster:
         leader = None if topic is None else topic.partitions.get(partition.partition)
         return leader is not None and leader.node_id < 0
 
-    async def _ask(self, everything: bool = False) -> dict[str, Topic]:
-        names = None if everything else list(self._interesting)
+    async def _ask(self) -> None:
+        await self._ask_for(list(self._interesting))
+
+    async def _ask_for(self, names: list[str] | None) -> dict[str, Topic]:
+        """None: for all."""
         async with self._asking:
             response = await self._from_any_node(lambda: self._metadata_request(names), _QUESTION_MS)
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
@@ -368,8 +382,22 @@ class Cluster:
 
     # --- Hapax's own calls ------------------------------------------------------------------------------------
 
+    async def rpc_address(self, node_id: int) -> str | None:
+        """Of one node; None: there is no such node. Raises as rpc_addresses."""
+        addresses, _ = await self.rpc_addresses()
+        if node_id not in addresses:  # it may be newer than what is known
+            self._addresses = None
+            addresses, _ = await self.rpc_addresses()
+        return addresses.get(node_id)
+
     async def rpc_addresses(self) -> tuple[dict[int, str], str | None]:
-        """Of each node, and of an allocator. Raises NotHapaxError where the peer is another system."""
+        """Of each node, and of an allocator, as they were a second ago at most: who calls one that is gone fails, and
+        the next attempt of `within` asks again. Raises NotHapaxError where the peer is another system."""
+        if self._addresses is None or self.now() >= self._addresses[0]:
+            self._addresses = (self.now() + _DESCRIBED_MS, *await self._ask_for_addresses())
+        return self._addresses[1:]
+
+    async def _ask_for_addresses(self) -> tuple[dict[int, str], str | None]:
         try:
             response = await self.call_any(lambda: messages.DescribeClusterRequest())
         except PeerUnsupported:
@@ -427,6 +455,7 @@ class Cluster:
                 failure = RetriableError(f"{what}: {error}", code=ErrorCode.NETWORK_EXCEPTION)
             except PeerUnsupported as error:
                 raise FatalError(f"{what}: {error}") from error
+            self._addresses = None
             pause = backoff.seconds()
             if self.now() + pause * 1000 > deadline:
                 raise failure

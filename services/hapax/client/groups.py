@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import COORDINATORS, Cluster
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
 from hapax.client.errors import HapaxError, NotHapaxError, RetriableError, from_code
-from hapax.client.offsets import OffsetAdmin
+from hapax.client.offsets import OffsetAdmin, PartitionOffsets
 from hapax.client.raw_fetch import fetch_raw
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -17,8 +17,6 @@ from hapax.kafka import messages
 
 _SERVICE: Final = "/hapax.internal.v1.CoordinatorAdmin/"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-_COORDINATORS: Final = range(100, 200)
-"""Their node ids."""
 _COUNTED_AT_ONCE: Final = 1 << 20
 
 
@@ -67,6 +65,25 @@ class Lag(NamedTuple):
     None: not counted."""
     counted_to: int
     """All below this offset was counted; below `last_stable` where there was too much to count."""
+
+
+class Budget:
+    """Bytes that may be read, by several at once."""
+
+    def __init__(self, total: int) -> None:
+        self.left = total
+
+    def take(self, wanted: int) -> int:
+        """At most so many; 0: there is nothing left."""
+        granted = max(min(wanted, self.left), 0)
+        self.left -= granted
+        return granted
+
+
+def _lag(offset: int, end: PartitionOffsets) -> Lag:
+    """Nothing is counted yet."""
+    start = min(max(offset, end.first), end.high_watermark)
+    return Lag(offset, end.first, end.last_stable, end.high_watermark, end.high_watermark - start, None, start)
 
 
 class GroupAdmin(OffsetAdmin):
@@ -139,59 +156,55 @@ class GroupAdmin(OffsetAdmin):
         `count_bytes`: read so much of the logs at most, to count what a read_committed reader will be given; 0: do not
         count. Partitions of topics that are gone are left out.
         """
-        known = await self._cluster.within(self._timeout, "listing topics", self._cluster.all_topics)
         wanted = set(topics)
-        committed = {
+        offsets = {
             partition: found.offset for partition, found in (await self.group_offsets(group)).items()
-            if found.offset >= 0 and partition.topic in known and (not wanted or partition.topic in wanted)
+            if found.offset >= 0 and (not wanted or partition.topic in wanted)
         }
-        ends = await self.partition_offsets(committed)
-        lags: dict[TopicPartition, Lag] = {}
-        left = count_bytes
-        for partition, offset in sorted(committed.items()):
-            end = ends[partition]
-            start = min(max(offset, end.first), end.high_watermark)
-            lag = Lag(
-                offset, end.first, end.last_stable, end.high_watermark, end.high_watermark - start, None, start)
-            if count_bytes:
-                readable, counted_to, read = await self.count_readable(partition, start, end.last_stable, left)
-                left -= read
-                lag = lag._replace(readable=readable, counted_to=counted_to)
-            lags[partition] = lag
+        known = await self._cluster.within(
+            self._timeout, "asking for topics", lambda: self._cluster.existing(each.topic for each in offsets))
+        ends = await self.partition_offsets(each for each in offsets if each.topic in known)
+        lags = {partition: _lag(offsets[partition], end) for partition, end in sorted(ends.items())}
+        if count_bytes:
+            budget = Budget(count_bytes)
+            counted = await asyncio.gather(*(
+                self.count_readable(partition, lag.counted_to, lag.last_stable, budget)
+                for partition, lag in lags.items()))
+            for (partition, lag), (readable, counted_to) in zip(lags.items(), counted, strict=True):
+                lags[partition] = lag._replace(readable=readable, counted_to=counted_to)
         return lags
 
     async def count_readable(
-        self, partition: TopicPartition, start: int, end: int, max_bytes: int
-    ) -> tuple[int, int, int]:
-        """Records in [start, end) that a read_committed reader is given; up to which offset they were counted (below
-        `end` where `max_bytes` did not suffice); and how many bytes were read. No record is opened, but those of a
-        batch of which a part was read."""
+        self, partition: TopicPartition, start: int, end: int, budget: Budget
+    ) -> tuple[int, int]:
+        """Records in [start, end) that a read_committed reader is given, and up to which offset they were counted
+        (below `end` where the budget did not suffice). No record is opened, but those of a batch of which a part was
+        read."""
         from hapax.client.fetcher import Chunk
 
-        count, position, read = 0, start, 0
-        while position < end and read < max_bytes:
+        count, position = 0, start
+        while position < end and (granted := budget.take(_COUNTED_AT_ONCE)):
             found = await fetch_raw(
-                self._cluster, partition, position, committed=True, max_bytes=min(_COUNTED_AT_ONCE, max_bytes),
-                timeout_ms=self._timeout)
-            read += len(found.data)
+                self._cluster, partition, position, committed=True, max_bytes=granted, timeout_ms=self._timeout)
+            budget.left += granted - len(found.data)
             chunk, before = Chunk(found.data, found.aborted, False), position
             for header, at, visible in chunk.batches():
                 if header.base_offset >= end:
-                    return count, end, read
+                    return count, end
                 if visible and header.base_offset < start:
                     count += len(chunk.records(partition, header, at, start))
                 elif visible:
                     count += header.record_count
                 position = max(position, header.next_offset)
             if position == before:
-                return count, end, read  # nothing more is stable yet
+                return count, end  # nothing more is stable yet
             await asyncio.sleep(0)  # other requests have their turn
-        return count, min(position, end), read
+        return count, min(position, end)
 
     async def _of_coordinators(self, method: str, request: bytes) -> list[tuple[int, bytes]]:
         """(node, answer) of all that are alive. Raises RetriableError, NotHapaxError, RpcError."""
         addresses, _ = await self._cluster.rpc_addresses()
-        nodes = [node for node in sorted(addresses) if node in _COORDINATORS]
+        nodes = [node for node in sorted(addresses) if node in COORDINATORS]
         if not nodes:
             raise RetriableError("no coordinator is alive", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         seconds = self._options["request.timeout.ms"] / 1000
@@ -206,11 +219,11 @@ class GroupAdmin(OffsetAdmin):
 
         async def attempt() -> Any:
             node = await self._cluster.coordinator("group", group)
-            addresses, _ = await self._cluster.rpc_addresses()
+            address = await self._cluster.rpc_address(node)
             try:
-                if node not in addresses:
+                if address is None:
                     raise NotHapaxError(f"{what}: node {node} names no address for calls")
-                answer = decode(await self._cluster.channel(addresses[node]).call(
+                answer = decode(await self._cluster.channel(address).call(
                     _SERVICE + method, request, self._options["request.timeout.ms"] / 1000))
                 if answer.error:
                     raise from_code(answer.error, what, answer.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,6 @@ from hapax.client.connected import Connected
 from hapax.client.errors import from_code
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
-from hapax.kafka.peer import Peer
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -35,9 +35,10 @@ class OffsetAdmin(Connected):
 
     async def partition_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         wanted = list(partitions)
-        first = await self.list_offsets(dict.fromkeys(wanted, EARLIEST))
-        stable = await self.list_offsets(dict.fromkeys(wanted, LATEST), committed=True)
-        high = await self.list_offsets(dict.fromkeys(wanted, LATEST))
+        first, stable, high = await asyncio.gather(
+            self.list_offsets(dict.fromkeys(wanted, EARLIEST)),
+            self.list_offsets(dict.fromkeys(wanted, LATEST), committed=True),
+            self.list_offsets(dict.fromkeys(wanted, LATEST)))
         return {each: PartitionOffsets(first[each][0], stable[each][0], high[each][0]) for each in wanted}
 
 
@@ -51,18 +52,18 @@ async def list_offsets(
         await cluster.topic(topic, timeout_ms)
 
     async def attempt() -> dict[TopicPartition, tuple[int, int]]:
-        found: dict[TopicPartition, tuple[int, int]] = {}
-        for node, partitions in by_node(cluster, times).items():
-            peer = await cluster.peer(node)
-            found |= await _from_leader(cluster, peer, {p: times[p] for p in partitions}, committed)
-        return found
+        answers = await asyncio.gather(*(
+            _from_leader(cluster, node, {p: times[p] for p in partitions}, committed)
+            for node, partitions in by_node(cluster, times).items()))
+        return {partition: found for answer in answers for partition, found in answer.items()}
 
     return await cluster.within(timeout_ms, "looking offsets up", attempt)
 
 
 async def _from_leader(
-    cluster: Cluster, peer: Peer, times: Mapping[TopicPartition, int], committed: bool
+    cluster: Cluster, node: int, times: Mapping[TopicPartition, int], committed: bool
 ) -> dict[TopicPartition, tuple[int, int]]:
+    peer = await cluster.peer(node)
     Message = messages.ListOffsetsRequest
     topics: dict[str, list[Any]] = {}
     for partition, time in times.items():

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from hapax.client.cluster import COORDINATORS
 from hapax.client.connected import Connected
 from hapax.client.errors import FatalError, NotHapaxError, RetriableError, from_code
 from hapax.core.errors import ErrorCode
@@ -94,13 +95,13 @@ class ProducerAdmin(Connected):
 
         async def attempt() -> list[PartitionProducer]:
             places, names = await self._places(partitions)
-            addresses, _ = await self._cluster.rpc_addresses()
+            addresses = {node: await self._cluster.rpc_address(node) for node in places}
 
-            async def ask(node: int, wanted: list[tuple[bytes, int]]) -> list[PartitionProducer]:
+            async def ask(address: str, wanted: list[tuple[bytes, int]]) -> list[PartitionProducer]:
                 request = pb.DescribeProducersRequest(
                     partitions=[common_pb2.TopicPartition(topic_id=t, partition=p) for t, p in wanted],
                     producer_ids=producer_ids)
-                payload = await self._cluster.channel(addresses[node]).call(
+                payload = await self._cluster.channel(address).call(
                     _BROKER + "DescribeProducers", request.SerializeToString(),
                     self._options["request.timeout.ms"] / 1000)
                 found = []
@@ -115,11 +116,13 @@ class ProducerAdmin(Connected):
                     found += [_producer(place, state) for state in each.producers]
                 return found
 
-            missing = [node for node in places if node not in addresses]
-            if missing:
-                self._cluster.refresh_soon()
-                raise RetriableError(f"node {missing[0]} is not alive", code=ErrorCode.LEADER_NOT_AVAILABLE)
-            answers = await asyncio.gather(*(ask(node, wanted) for node, wanted in places.items()))
+            asked = []
+            for node, address in addresses.items():
+                if address is None:
+                    self._cluster.refresh_soon()
+                    raise RetriableError(f"node {node} is not alive", code=ErrorCode.LEADER_NOT_AVAILABLE)
+                asked.append((address, places[node]))
+            answers = await asyncio.gather(*(ask(*each) for each in asked))
             return sorted(each for answer in answers for each in answer)
 
         return await self._cluster.within(self._timeout, "describing producers", attempt)
@@ -199,12 +202,12 @@ class ProducerAdmin(Connected):
 
         async def attempt() -> Any:
             node = await self._cluster.coordinator("transaction", transactional_id)
-            addresses, _ = await self._cluster.rpc_addresses()
-            if node not in addresses:
+            address = await self._cluster.rpc_address(node)
+            if address is None:
                 self._cluster.forget_coordinator("transaction", transactional_id)
                 raise NotHapaxError(f"{what}: node {node} names no address for calls")
             try:
-                answer = response.FromString(await self._cluster.channel(addresses[node]).call(
+                answer = response.FromString(await self._cluster.channel(address).call(
                     _TRANSACTIONS + method, request.SerializeToString(), self._options["request.timeout.ms"] / 1000))
             except BaseException:
                 self._cluster.forget_coordinator("transaction", transactional_id)
@@ -244,21 +247,37 @@ class ProducerAdmin(Connected):
         """Each id's state, and the producers of those that are open. Asked after the partitions: what
         began meanwhile is known, and what ended meanwhile is shown once too often at worst."""
         message = messages.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
+        listed = await self._listed(message)
+        return (
+            {t.transactional_id: t.transaction_state for t in listed},
+            {t.producer_id for t in listed if t.transaction_state in OPEN_STATES})
 
-        async def attempt() -> tuple[Mapping[str, str], Collection[int]]:
-            states: dict[str, str] = {}
-            pids: set[int] = set()
-            for node_id in sorted(self._cluster.nodes):
-                response = await (await self._cluster.peer(node_id)).call(message)
-                if response.error_code:
-                    raise from_code(response.error_code, f"listing the transactions of node {node_id}")
-                for t in response.transaction_states:
-                    states[t.transactional_id] = t.transaction_state
-                    if t.transaction_state in OPEN_STATES:
-                        pids.add(t.producer_id)
-            return states, pids
+    async def _listed(self, message: Any) -> list[Any]:
+        """What all coordinators answer to a ListTransactions. Raises HapaxError, rather than give a part of it."""
+
+        async def attempt() -> list[Any]:
+            nodes = await self._listing()
+            answers = await asyncio.gather(*(self._asked(node, message) for node in nodes))
+            return [t for answer in answers for t in answer.transaction_states]
 
         return await self._cluster.within(self._timeout, "listing transactions", attempt)
+
+    async def _listing(self) -> list[int]:
+        """Who is asked. Metadata names coordinators for a while after they went, so that clients which look for one ask
+        there in vain; who is alive is known otherwise, where the cluster is Hapax."""
+        try:
+            alive = [node for node in (await self._cluster.rpc_addresses())[0] if node in COORDINATORS]
+        except NotHapaxError:
+            return sorted(self._cluster.nodes)
+        if not alive:
+            raise RetriableError("no coordinator is alive", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return sorted(alive)
+
+    async def _asked(self, node: int, message: Any) -> Any:
+        answer = await (await self._cluster.peer(node)).call(message)
+        if answer.error_code:
+            raise from_code(answer.error_code, f"listing the transactions of node {node}")
+        return answer
 
 
 def _producer(partition: TopicPartition, state: Any) -> PartitionProducer:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from hapax.client.cluster import COORDINATORS
 from hapax.client.connected import Connected
 from hapax.client.errors import RetriableError, from_code
 from hapax.core.errors import ErrorCode
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 _STANDING_TAG = 10001
 """On each broker of a DescribeCluster answer: why it is not fit; absent where it is."""
-_FIRST_COORDINATOR = 100
-"""Brokers count from 0; coordinators are listed as nodes too."""
 
 
 class BrokerInfo(NamedTuple):
@@ -71,7 +70,7 @@ class ReplicationAdmin(Connected):
         found = [
             BrokerInfo(each.broker_id, each.rack or "", (unknown_tag(each, _STANDING_TAG) or b"").decode())
             for each in response.brokers]
-        return sorted(each for each in found if each.node_id < _FIRST_COORDINATOR)
+        return sorted(each for each in found if each.node_id < COORDINATORS.start)
 
     async def describe_replicas(self, partitions: Mapping[TopicPartition, tuple[str, int]]) -> list[ReplicaInfo]:
         """How far the replicas of partitions are: (topic id, leader) of each; those without a leader, or whose leader

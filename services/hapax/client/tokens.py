@@ -61,8 +61,7 @@ async def transactions_call(cluster: Cluster, transactional_id: str, method: str
     """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError; RetriableError where
     that node is not there at the moment."""
     node = await cluster.coordinator("transaction", transactional_id)
-    addresses, _ = await cluster.rpc_addresses()
-    address = addresses.get(node)
+    address = await cluster.rpc_address(node)
     if address is None:
         cluster.forget_coordinator("transaction", transactional_id)
         raise RetriableError(f"coordinator {node} is not there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -230,6 +230,9 @@ class KafkaApi:
 
     async def list_transactions(self, ctx: RequestContext, filters: Filters) -> Sequence[Listed]:
         pattern = None if filters.pattern is None else IdPattern(filters.pattern)
+        # Whoever asks every coordinator that is alive would miss what nobody owns at the moment.
+        if any(self._view.txn_shard_owner(shard) is None for shard in self._view.shards("txn")):
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "some shards are without an owner at the moment")
         return [
             Listed(transaction.transactional_id, transaction.producer_id, transaction.state.kafka_name)
             for shard in self._shards.txn_shards()

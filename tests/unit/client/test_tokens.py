@@ -17,8 +17,8 @@ class RestartingCoordinator:
     async def coordinator(self, kind: str, key: str) -> int:
         return 100
 
-    async def rpc_addresses(self) -> tuple[dict[int, str], str | None]:
-        return {0: "127.0.0.1:1", 101: "127.0.0.1:2"}, None
+    async def rpc_address(self, node_id: int) -> str | None:
+        return {0: "127.0.0.1:1", 101: "127.0.0.1:2"}.get(node_id)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         self.forgotten.append((kind, key))

@@ -276,6 +276,25 @@ def test_describing_changes_nothing() -> None:
     run(scenario)
 
 
+def test_nobody_lists_transactions_while_some_shards_have_no_owner() -> None:
+    """Whoever asks all coordinators that are alive would take the rest for all there is, and what is open for what
+    nobody has open."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        await begun(world)
+        dead = world.owner_of(ID)
+        (other,) = (name for name in world.coordinators() if name != dead)
+        world.cluster.kill("controller-0", restart=False)
+        world.cluster.kill(dead, restart=False)
+        peer, view = await world.peer(other), world.view(other)
+        await view.wait_for(lambda view: len(view.nodes("coordinator")) == 1, 60)
+        listing = messages.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
+        assert (await peer.call(listing, version=1)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    run(scenario)
+
+
 def test_only_a_registered_owner_may_write_the_log() -> None:
     async def scenario(world: CoordinatorWorld) -> None:
         await world.start(("t", 2))
