@@ -209,7 +209,7 @@ def copied_to_the_end(bootstrap: str) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
-    for old in (*out.glob("locust*"), *out.glob("*.jsonl")):
+    for old in (*out.glob("locust*"), *out.glob("*.jsonl"), *out.glob("samples.csv")):
         old.unlink()
     with contextlib.ExitStack() as stack:
         cluster: LocalCluster | None = None
@@ -247,7 +247,10 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         verdicts = audit(bootstrap, ledger, copied=copies)
     kills = [*(killer.kills if killer is not None else []), *(watch.ended if watch is not None else [])]
     courses = read_history(out / "locust_stats_history.csv", began)
-    slopes = watch.slopes() if watch is not None else {}
+    slopes = {}
+    if watch is not None:
+        slopes = watch.slopes()
+        steadiness.write_samples(watch.lives.values(), out / "samples.csv")
     if not all(verdict.kept for verdict in verdicts.values()):
         raise RuntimeError(f"a topic of the load is empty: see {out / 'locust.log'}")
     steady = steadiness.steady(slopes)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import psutil
 
-WARM_UP_S: Final = 300.0
+WARM_UP_S: Final = 600.0
 """Of a process's life that do not count."""
 LEAST_S: Final = 600.0
 """A process is judged by no less than so much of its life."""
@@ -57,6 +59,17 @@ def _tasks(http_port: int) -> int | None:
     except (urllib.error.URLError, OSError):
         return None
     return int(float(found[1])) if found else None
+
+
+def write_samples(lives: Iterable[Watched], path: Path) -> None:
+    """As CSV, a line for each."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(("process", "pid", "second", "resident_bytes", "handles", "tasks"))
+        for life in lives:
+            lines.writerows(
+                (life.name, life.pid, f"{each.second:.1f}", each.resident, each.handles, each.tasks)
+                for each in life.samples)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import psutil
 from hapax_load.__main__ import USERS, locust_command
 from hapax_load.audit import create_topics
 from hapax_load.topics import GROUP, PLAIN, TRANSACTIONS
@@ -35,6 +36,8 @@ from hapax.cli.local.cluster import LocalCluster
 RATE: Final = float(os.environ.get("HAPAX_BENCH_RATE", "200"))
 """Requests a second."""
 SECONDS: Final = float(os.environ.get("HAPAX_BENCH_SECONDS", "30"))
+LOAD_USERS: Final = int(os.environ.get("HAPAX_BENCH_USERS", "12"))
+"""Of the load beside it."""
 WARM_UP_S: Final = 5.0
 LOADING_S: Final = 15.0
 """Until all users of the load are there."""
@@ -75,8 +78,10 @@ class Connections:
         self.made = 0
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        if self._idle:
+        while self._idle:
             reader, writer = self._idle.pop()
+            if not reader.at_eof():  # the server closes what was idle for long
+                break
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             self.made += 1
@@ -97,9 +102,9 @@ class Connections:
 
 @contextmanager
 def loaded(bootstrap: str, folder: Path) -> Iterator[None]:
-    """The twelve users of `make load` at work, in a process of their own."""
+    """The users of `make load` at work, in a process of their own."""
     command = locust_command(
-        bootstrap, [USERS[name] for name in ("produce", "transactions", "copy")], users=12,
+        bootstrap, [USERS[name] for name in ("produce", "transactions", "copy")], users=LOAD_USERS,
         seconds=LOADING_S + WARM_UP_S + SECONDS + 60)
     with (folder / "locust.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -162,12 +167,15 @@ def main() -> None:
         (token,) = (
             line.split()[2] for line in cluster.folder.rest_tokens().read_text().splitlines()
             if line.split()[1:2] == ["admin"])
+        psutil.cpu_percent()
         spent = cpu_seconds(admin)["admin"]
         taken = asyncio.run(measure(state.process("admin-0").port, token))
+        busy = psutil.cpu_percent()
         spent = cpu_seconds(admin)["admin"] - spent
     every = [each for times in taken.values() for each in times]
     record("rest_p50", quantile(every, 0.5), "ms")
     record("rest_p99", quantile(every, 0.99), "ms", at_most=50)
+    record("rest_machine_busy", busy, "%")
     record("rest_cpu_of_a_request", spent / (WARM_UP_S + SECONDS) / RATE * 1000, "ms")
     for name, times in sorted(taken.items()):
         print(f"  {name}: p50 {quantile(times, 0.5):.1f} p99 {quantile(times, 0.99):.1f} ms", file=sys.stderr)

@@ -110,8 +110,14 @@ def answer(content: Any, status: int = 200, *, revision: int | None = None, **he
     return Json(content, status, headers={**tagged, **{name.replace("_", "-"): text for name, text in headers.items()}})
 
 
-def known_parameters(request: Request) -> None:
-    """Raises Problem for a query parameter that the resource does not know, or that is given twice."""
+async def known_parameters(request: Request) -> None:
+    """Raises Problem for a query parameter that the resource does not know, or that is given twice.
+
+    A coroutine, as every dependency here: the framework runs plain functions in threads, and where all processors are
+    busy a request would wait for each of them in turn.
+    """
+    if not request.url.query:
+        return
     route = request.scope["route"]
     known = {parameter.alias for dependant in _flat(route.dependant) for parameter in dependant.query_params}
     seen: set[str] = set()
@@ -130,7 +136,7 @@ def _flat(dependant: Any) -> list[Any]:
     return [dependant, *(each for inner in dependant.dependencies for each in _flat(inner))]
 
 
-def _principal(request: Request) -> Principal:
+async def _principal(request: Request) -> Principal:
     principal: Principal = request.state.principal
     return principal
 

@@ -103,10 +103,12 @@ class Cluster:
         self._rounds: list[asyncio.Future[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._metadata_peer: Peer | None = None
-        self._asking = asyncio.Lock()
+        self._finding = asyncio.Lock()
+        """Held by who looks for a node that answers questions."""
         self._rpc: dict[str, RpcChannel] = {}
-        self._addresses: tuple[int, dict[int, str], str | None] | None = None
-        """Until when, and what `rpc_addresses` gives."""
+        self._addresses: asyncio.Future[tuple[dict[int, str], str | None]] | None = None
+        """What `rpc_addresses` gives, asked for once for all who want it, and until when."""
+        self._addresses_until = 0
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -126,6 +128,9 @@ class Cluster:
             else:
                 task.cancel()
         self._peers.clear()
+        if self._addresses is not None:
+            self._addresses.cancel()
+            await asyncio.gather(self._addresses, return_exceptions=True)
         if self._metadata_peer is not None:
             self._metadata_peer.close()
         for channel in self._rpc.values():
@@ -223,8 +228,7 @@ class Cluster:
 
     async def _ask_for(self, names: list[str] | None) -> dict[str, Topic]:
         """None: for all."""
-        async with self._asking:
-            response = await self._from_any_node(lambda: self._metadata_request(names), _QUESTION_MS)
+        response = await self._from_any_node(lambda: self._metadata_request(names), _QUESTION_MS)
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
         self.cluster_id = response.cluster_id
@@ -264,11 +268,20 @@ class Cluster:
         timeout_ms: int = self.options["request.timeout.ms"]
         if at_most_ms is not None:
             timeout_ms = min(timeout_ms, at_most_ms)
-        if self._metadata_peer is not None and not self._metadata_peer.closed:
+        former = self._metadata_peer
+        if former is not None and not former.closed:
             try:
-                return await self._metadata_peer.call(request(), timeout_ms=timeout_ms)
+                return await former.call(request(), timeout_ms=timeout_ms)
             except PeerError as error:
                 reasons.append(str(error))
+        async with self._finding:
+            if self._metadata_peer is former or self._metadata_peer is None or self._metadata_peer.closed:
+                return await self._from_another(request, timeout_ms, at_most_ms, reasons)
+        return await self._from_any_node(request, at_most_ms)  # somebody else has found one
+
+    async def _from_another(
+        self, request: Callable[[], Any], timeout_ms: int, at_most_ms: int | None, reasons: list[str]
+    ) -> Any:
         known = list(self.nodes.values())
         start = self.ports.random.randrange(0, len(known)) if known else 0
         candidates = known[start:] + known[:start] + list(self.options["bootstrap.servers"])
@@ -344,8 +357,7 @@ class Cluster:
 
     async def call_any(self, request: Callable[[], Any]) -> Any:
         """Asks whichever node answers. Raises RetriableError, PeerUnsupported."""
-        async with self._asking:
-            return await self._from_any_node(request)
+        return await self._from_any_node(request)
 
     # --- coordinators -----------------------------------------------------------------------------------------
 
@@ -362,11 +374,8 @@ class Cluster:
         if known is not None and not again:
             return known
         key_type = 1 if kind == "transaction" else 0
-        async with self._asking:
-            response = await self._from_any_node(
-                lambda: messages.FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key]),
-                _QUESTION_MS,
-            )
+        response = await self._from_any_node(
+            lambda: messages.FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key]), _QUESTION_MS)
         answer = response.coordinators[0] if response.coordinators else response
         if answer.error_code:
             raise from_code(answer.error_code, f"coordinator of {kind} {key!r}", answer.error_message)
@@ -393,9 +402,13 @@ class Cluster:
     async def rpc_addresses(self) -> tuple[dict[int, str], str | None]:
         """Of each node, and of an allocator, as they were a second ago at most: who calls one that is gone fails, and
         the next attempt of `within` asks again. Raises NotHapaxError where the peer is another system."""
-        if self._addresses is None or self.now() >= self._addresses[0]:
-            self._addresses = (self.now() + _DESCRIBED_MS, *await self._ask_for_addresses())
-        return self._addresses[1:]
+        if self._addresses is None or (
+            self._addresses.done() and (
+                self._addresses.cancelled() or self._addresses.exception() is not None
+                or self.now() >= self._addresses_until)
+        ):
+            self._addresses = asyncio.ensure_future(self._ask_for_addresses())
+        return await asyncio.shield(self._addresses)
 
     async def _ask_for_addresses(self) -> tuple[dict[int, str], str | None]:
         try:
@@ -411,6 +424,7 @@ class Cluster:
                 found[broker.broker_id] = address.decode()
         if not found:
             raise NotHapaxError(f"cluster {response.cluster_id!r} is not Hapax: its nodes name no address for calls")
+        self._addresses_until = self.now() + _DESCRIBED_MS
         allocator = unknown_tag(response, ALLOCATOR_TAG)
         return found, None if allocator is None else allocator.decode()
 

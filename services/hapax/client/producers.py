@@ -131,7 +131,9 @@ class ProducerAdmin(Connected):
         self, partitions: Collection[TopicPartition] | None
     ) -> tuple[dict[int, list[tuple[bytes, int]]], dict[bytes, str]]:
         """By leader (topic id, partition), and the names of the topic ids. Raises HapaxError."""
-        topics = await self._cluster.all_topics()
+        topics = await (
+            self._cluster.all_topics() if partitions is None
+            else self._cluster.existing(each.topic for each in partitions))
         places: dict[int, list[tuple[bytes, int]]] = {}
         names: dict[bytes, str] = {}
         wanted = partitions

@@ -153,27 +153,29 @@ async def test_foreign_grpc_clients_make_ordinary_unary_calls() -> None:
 
 async def test_many_calls_at_once_are_bounded_and_all_answered() -> None:
     network, service = TcpNetwork(), Service()
-    started = 0
-    gate = asyncio.Event()
+    at_once = most = 0
+    full, gate = asyncio.Event(), asyncio.Event()
 
     async def counted(request: bytes) -> bytes:
-        nonlocal started
-        started += 1
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        if at_once == 1000:
+            full.set()
         await gate.wait()
+        at_once -= 1
         return request
 
     server = await network.serve_rpc("127.0.0.1", 0, service.handlers | {"/t.Service/Count": counted})
     channel = network.rpc_channel(server.address)
     requests = [b"%d" % n for n in range(5000)]
     answers = asyncio.gather(*(channel.call("/t.Service/Count", r, 20) for r in requests))
-    before = -1
-    while started > before:  # until it comes to a stand
-        before = started
-        for _ in range(100):
-            await asyncio.sleep(0)
-    assert started == 1000
+    await full.wait()
+    for _ in range(100):  # one more would have its turn
+        await asyncio.sleep(0)
     gate.set()
     assert await answers == requests
+    assert most == 1000
     await channel.close()
     await server.close()
 

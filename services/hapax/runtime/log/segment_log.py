@@ -8,6 +8,7 @@ which recovery starts. A name, an index entry or a snapshot is never ahead of th
 from __future__ import annotations
 
 import asyncio
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -111,8 +112,8 @@ class SegmentLog:
         self._wishes = 0
         self._unindexed: list[Segment] = []
         self._unwritten_aborted: list[AbortedTransaction] = []
-        self._recent_offsets: list[int] = []
-        self._recent_positions: list[int] = []
+        self._recent_offsets = array("q")  # packed: a broker has as many of them as it has logs
+        self._recent_positions = array("q")
         self._written_from = 0
         self._surveys: dict[Segment, asyncio.Task[None]] = {}
 
@@ -139,8 +140,7 @@ class SegmentLog:
         """All segments are there: appends go to the last one."""
         self._written_from = self._active.size
         self._active.set_roll_age(self.config.segment_ms)
-        self._recent_offsets.clear()
-        self._recent_positions.clear()
+        del self._recent_offsets[:], self._recent_positions[:]
 
     def _write_unsynced(self, name: str, data: bytes) -> None:
         """A small file, replaced as a whole. Durable with the next sync."""
