@@ -51,13 +51,28 @@ class Limits:
 
 
 class _Lingering:
-    """The transport as the protocol sees it; closing it ends what is written and lets what is read run dry."""
+    """The transport as the protocol sees it; closing it ends what is written and lets what is read run dry. An answer's
+    head, which is written by itself, leaves with the body, in one call of the system."""
 
-    __slots__ = ("_protocol", "_transport")
+    __slots__ = ("_head", "_protocol", "_transport")
 
     def __init__(self, transport: asyncio.Transport, protocol: Connection) -> None:
         self._transport = transport
         self._protocol = protocol
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if not self._head:
+            self._head = data
+            self._protocol.loop.call_soon(self.flush)  # nothing may follow
+        else:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+
+    def flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -66,6 +81,7 @@ class _Lingering:
         return self._protocol.lingers or self._transport.is_closing()
 
     def close(self) -> None:
+        self.flush()
         self._protocol.linger(self._transport)
 
 

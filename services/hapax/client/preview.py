@@ -6,7 +6,7 @@ import base64
 from typing import Any, Final, NamedTuple
 
 from hapax.client.errors import FatalError
-from hapax.client.offsets import OffsetAdmin
+from hapax.client.offsets import OffsetAdmin, PartitionOffsets
 from hapax.client.raw_fetch import fetch_raw
 from hapax.codec.batch import crc_matches
 from hapax.codec.bounded import decode_bounded
@@ -21,6 +21,8 @@ _FIELDS: Final = (
     "base_offset", "last_offset", "bytes", "records", "leader_epoch", "kind", "compression", "producer_id",
     "producer_epoch", "base_sequence", "max_timestamp_ms", "hidden", "error", "control",
 )  # fmt: skip
+_FIRST_FETCH: Final = 16 << 10
+"""Most looks end with what is in it; what follows is fetched in larger pieces."""
 _FETCHES: Final = 8
 """At most so many, where much of the log is not to be shown."""
 
@@ -39,22 +41,27 @@ async def preview(
     `next_offset`, where to look next. Raises HapaxError."""
     batches: list[dict[str, Any]] = []
     records: list[dict[str, Any]] = []
-    following, left = offset, bounds.fetch_bytes
-    ends = (await admin.partition_offsets([partition]))[partition]
+    following, left, at_once = offset, bounds.fetch_bytes, _FIRST_FETCH
+    ends: PartitionOffsets | None = None
     for _ in range(_FETCHES):
         try:
             found = await fetch_raw(
-                admin._cluster, partition, following, committed=committed, max_bytes=left, timeout_ms=admin._timeout)
+                admin._cluster, partition, following, committed=committed, max_bytes=min(left, at_once),
+                timeout_ms=admin._timeout)
         except FatalError as error:
             if error.code != ErrorCode.CORRUPT_MESSAGE:
                 raise
             batches.append(_nothing() | {"base_offset": following, "error": str(error)})
             break
+        ends = ends or PartitionOffsets(found.first, found.last_stable, found.high_watermark)
         left -= len(found.data)
+        at_once *= 4
         before = following
         following = _look_at(found.data, found.aborted if committed else (), following, bounds, batches, records)
         if following == before or left <= 0 or len(records) >= bounds.records:
             break
+    if ends is None:
+        ends = (await admin.partition_offsets([partition]))[partition]
     return {
         "topic": partition.topic, "partition": partition.partition,
         "isolation": "read_committed" if committed else "read_uncommitted", "first": ends.first,

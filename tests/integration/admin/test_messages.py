@@ -14,6 +14,7 @@ from hapax.client.blocking import Producer
 from hapax.codec.batch import assemble_batch
 from hapax.codec.records import Compression, encode_records
 from integration.admin_process import AdminProcess
+from integration.waiting import wait_until
 
 
 def send_raw(bootstrap: str, topic: str, batch: bytes) -> None:
@@ -106,6 +107,8 @@ def test_what_each_reader_sees(rest: AdminProcess, cluster_bootstrap: str, topic
             else:
                 producer.abort()
     path = f"/v1/topics/{topic}/partitions/0/messages?isolation="
+    # An end of a transaction is told once it is decided; its marker follows.
+    wait_until(lambda: rest.get(path + "read_committed")["last_stable"] == 4, "second marker")
     everything, committed = rest.get(path + "read_uncommitted"), rest.get(path + "read_committed")
     assert [each["value"]["text"] for each in everything["records"]] == ["kept", "dropped"]
     assert [each["value"]["text"] for each in committed["records"]] == ["kept"]
