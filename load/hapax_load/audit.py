@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hapax.client import Admin, HapaxError
 from hapax.core.errors import ErrorCode
 from hapax_load.ledger import Ledger, Seen, Verdict, by_topic, judge, judge_copy
-from hapax_load.topics import ALL, COPIES, GROUP, PARTITIONS, PLAIN, SEGMENT_BYTES, number_of
+from hapax_load.topics import ALL, COPIES, GROUP, PARTITIONS, PLAIN, number_of
 
 
 def create_topics(bootstrap: str, replication: int, timeout_s: float = 60.0, *, replace: bool = False) -> None:
@@ -25,9 +25,7 @@ def create_topics(bootstrap: str, replication: int, timeout_s: float = 60.0, *, 
         asyncio.run(_forget_group(bootstrap))
     elif there:
         raise ValueError(f"{', '.join(sorted(there))} exist: a load counts what it wrote itself; delete them first")
-    config = {"segment.bytes": str(SEGMENT_BYTES)}
-    new = [NewTopic(name, PARTITIONS, replication, config=config) for name in ALL]
-    for created in admin.create_topics(new).values():
+    for created in admin.create_topics([NewTopic(name, PARTITIONS, replication) for name in ALL]).values():
         created.result(timeout_s)
 
 

@@ -11,8 +11,6 @@ COPIES: Final = "load-copies"
 ALL: Final = (PLAIN, TRANSACTIONS, COPIES)
 GROUP: Final = "load-copies"
 PARTITIONS: Final = 6
-SEGMENT_BYTES: Final = 8 << 20
-"""Small, so that a load of some minutes meets rolls, checkpoints and segments that are closed."""
 
 
 def value_of(writer: str, number: int, size: int) -> bytes:

@@ -163,6 +163,13 @@ class ProduceService:
             raise CloseConnection(superseded.reason)
 
 
+def check_high_watermark(replica: Replica) -> None:
+    """Raises Refusal while a new leader does not know how far its predecessor had committed: less would be a lie
+    (KIP-207)."""
+    if replica.machine.high_watermark < replica.epoch_start:
+        raise Refusal(ErrorCode.OFFSET_NOT_AVAILABLE)
+
+
 class OffsetService:
     """`kafka.list_offsets.Service` and `kafka.offset_for_leader_epoch.Service`."""
 
@@ -174,12 +181,13 @@ class OffsetService:
     ) -> FoundOffset:
         replica = self._leading(topic, partition, leader_epoch)
         machine = replica.machine
-        if machine.high_watermark < replica.epoch_start and timestamp not in _BEGINNINGS:
-            # A new leader does not know yet how far its predecessor had committed; less would be a lie (KIP-207).
-            raise Refusal(
-                ErrorCode.OFFSET_NOT_AVAILABLE if ctx.api_version >= _FIRST_WITH_NOT_AVAILABLE
-                else ErrorCode.LEADER_NOT_AVAILABLE
-            )
+        if timestamp not in _BEGINNINGS:
+            try:
+                check_high_watermark(replica)
+            except Refusal:
+                if ctx.api_version >= _FIRST_WITH_NOT_AVAILABLE:
+                    raise
+                raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE) from None
         end = machine.last_stable_offset if committed else machine.high_watermark
         if timestamp == LATEST:
             return FoundOffset(end, -1, replica.leader_epoch)

@@ -8,6 +8,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from hapax.broker.calls import check_high_watermark
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.snapshots import Snapshots
@@ -37,6 +38,7 @@ class BrokerRpc:
             SERVICE + "FenceProducer": self.fence_producer,
             SERVICE + "FetchSnapshot": self.fetch_snapshot,
             SERVICE + "DescribeReplicas": self.describe_replicas,
+            SERVICE + "DescribeOffsets": self.describe_offsets,
         }
 
     def _find(self, partition: common_pb2.TopicPartition) -> Replica:
@@ -161,6 +163,23 @@ class BrokerRpc:
                 broker_pb2.PartitionReplicas(partition=named, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 if replica is None else _described(named, replica))
         return broker_pb2.DescribeReplicasResponse(partitions=described).SerializeToString()
+
+    async def describe_offsets(self, payload: bytes) -> bytes:
+        request = _decoded(broker_pb2.DescribeOffsetsRequest, payload)
+        response = broker_pb2.DescribeOffsetsResponse()
+        for partition in request.partitions:
+            answer = response.partitions.add()
+            try:
+                replica = self._find(partition)
+                check_high_watermark(replica)
+            except Refusal as refusal:
+                answer.error, answer.reason = refusal.code, refusal.reason
+                continue
+            machine = replica.machine
+            answer.log_start_offset = machine.log_start_offset
+            answer.last_stable_offset = machine.last_stable_offset
+            answer.high_watermark = machine.high_watermark
+        return response.SerializeToString()
 
 
 def _described(named: common_pb2.TopicPartition, replica: Replica) -> broker_pb2.PartitionReplicas:

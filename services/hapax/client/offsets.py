@@ -8,12 +8,15 @@ from typing import Any, Final, NamedTuple
 
 from hapax.client.cluster import Cluster, by_node
 from hapax.client.connected import Connected
-from hapax.client.errors import from_code
+from hapax.client.errors import NotHapaxError, RetriableError, from_code
+from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
+from hapax.runtime.ports import RpcError
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+_BROKER: Final = "/hapax.internal.v1.PartitionBroker/"
 
 
 class PartitionOffsets(NamedTuple):
@@ -34,12 +37,62 @@ class OffsetAdmin(Connected):
         return await list_offsets(self._cluster, self._timeout, times, committed)
 
     async def partition_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        """Of Hapax's brokers each partition's as of one moment. Raises HapaxError."""
         wanted = list(partitions)
+        try:
+            return await self._described_offsets(wanted)
+        except NotHapaxError:  # or of a version that does not know the call
+            pass
         first, stable, high = await asyncio.gather(
             self.list_offsets(dict.fromkeys(wanted, EARLIEST)),
             self.list_offsets(dict.fromkeys(wanted, LATEST), committed=True),
             self.list_offsets(dict.fromkeys(wanted, LATEST)))
         return {each: PartitionOffsets(first[each][0], stable[each][0], high[each][0]) for each in wanted}
+
+    async def _described_offsets(self, wanted: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        """One call to each leader. Raises HapaxError, NotHapaxError where that is no call of theirs."""
+        cluster = self._cluster
+        for topic in dict.fromkeys(each.topic for each in wanted):
+            await cluster.topic(topic, self._timeout)
+
+        async def attempt() -> dict[TopicPartition, PartitionOffsets]:
+            answers = await asyncio.gather(*(
+                self._of_leader(node, partitions) for node, partitions in by_node(cluster, wanted).items()))
+            return {partition: found for answer in answers for partition, found in answer.items()}
+
+        return await cluster.within(self._timeout, "looking offsets up", attempt)
+
+    async def _of_leader(self, node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
+
+        cluster = self._cluster
+        address = await cluster.rpc_address(node)
+        if address is None:
+            cluster.refresh_soon()
+            raise RetriableError(f"node {node} is not alive", code=ErrorCode.LEADER_NOT_AVAILABLE)
+        request = pb.DescribeOffsetsRequest()
+        for each in partitions:
+            topic = cluster.topics.get(each.topic)
+            if topic is None:
+                raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, each.topic, "deleted meanwhile")
+            request.partitions.add(topic_id=topic.topic_id.bytes, partition=each.partition)
+        try:
+            payload = await cluster.channel(address).call(
+                _BROKER + "DescribeOffsets", request.SerializeToString(), self._options["request.timeout.ms"] / 1000)
+        except RpcError as error:
+            cluster.refresh_soon()
+            if error.status == "UNIMPLEMENTED":
+                raise NotHapaxError(f"node {node} does not know DescribeOffsets") from None
+            raise
+        found = {}
+        answers = pb.DescribeOffsetsResponse.FromString(payload).partitions
+        for partition, answer in zip(partitions, answers, strict=True):
+            if answer.error:
+                cluster.refresh_soon()
+                raise from_code(answer.error, f"offsets of {partition.topic}-{partition.partition}", answer.reason)
+            found[partition] = PartitionOffsets(
+                answer.log_start_offset, answer.last_stable_offset, answer.high_watermark)
+        return found
 
 
 async def list_offsets(

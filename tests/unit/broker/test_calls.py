@@ -321,6 +321,25 @@ async def test_describing_producers_waits_for_what_it_says(harness: Harness, par
     assert response.partitions[1].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_the_offsets_of_a_partition_are_of_one_moment(harness: Harness, partitions: Any) -> None:
+    await harness.produced(batch(3, producer_id=7, epoch=2, sequence=0))
+    number = harness.produce(batch(producer_id=8, epoch=0, sequence=0, transactional=True), transactional_id="x")
+    harness.verify()
+    await harness.calls.result(number)
+    request = broker_pb2.DescribeOffsetsRequest(partitions=[place(), place(bytes(16))])
+
+    async def describe() -> list[broker_pb2.PartitionOffsets]:
+        answer = await rpc(partitions).describe_offsets(request.SerializeToString())
+        return list(broker_pb2.DescribeOffsetsResponse.FromString(answer).partitions)
+
+    found, nowhere = await describe()
+    assert (found.log_start_offset, found.last_stable_offset, found.high_watermark) == (0, 3, 4)
+    assert nowhere.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    harness.replica.epoch_start = 5
+    assert [each.error for each in await describe()] == [
+        ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER], "less would be a lie"
+
+
 async def test_a_lease_is_fenced_by_a_durable_record(harness: Harness, partitions: Any) -> None:
     await harness.produced(batch(3, producer_id=7, epoch=2, sequence=0))
 

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from hapax.core.partition import AbortedTransaction
+from hapax.core.aborted_index import AbortedIndex, AbortedTransaction
 from hapax.runtime.log.config import UNLIMITED, LogConfig
 from hapax.runtime.log.decisions import Listing
 from hapax.runtime.log.durable import sync_file, sync_folder
@@ -111,7 +111,7 @@ class SegmentLog:
         """What must be synced for its name or content; the number tells a later wish from an earlier one."""
         self._wishes = 0
         self._unindexed: list[Segment] = []
-        self._unwritten_aborted: list[AbortedTransaction] = []
+        self._unwritten_aborted = AbortedIndex()
         self._recent_offsets = array("q")  # packed: a broker has as many of them as it has logs
         self._recent_positions = array("q")
         self._written_from = 0
@@ -233,7 +233,7 @@ class SegmentLog:
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
         """For the `.txnindex`. Durable with the next checkpoint; until then recovery finds the marker itself."""
-        self._unwritten_aborted.append(aborted)
+        self._unwritten_aborted.add(aborted)
 
     def is_aborted_written(self, marker: int) -> bool:
         """Whether the files should say it, as far as the log heard of it."""
@@ -242,7 +242,7 @@ class SegmentLog:
     def rewrite_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
         """All there are, in the order of their markers, in place of what the `.txnindex` files say. Durable with the
         next `sync`."""
-        self._unwritten_aborted.clear()
+        self._unwritten_aborted.truncate_to(0)
         ends = [*self._bases[1:], NOWHERE]
         markers = [entry.last_offset for entry in entries]
         for segment, end in zip(self.segments, ends, strict=True):
@@ -336,11 +336,11 @@ class SegmentLog:
         """Those at the front of the list that belong to one segment."""
         waiting = self._unwritten_aborted
         mine = [a for a in waiting if self.segment_of(a.last_offset) is segment]
-        del waiting[: len(mine)]
+        waiting.advance_start(mine[-1].last_offset + 1)
         try:
             await append_aborted(self.disk, segment.path(TXN_INDEX), mine)
         except OSError:
-            waiting[:0] = mine
+            self._unwritten_aborted = AbortedIndex([*mine, *waiting])
             raise
 
     @property
@@ -587,7 +587,7 @@ class SegmentLog:
         """Removes the first segments; their files go when their readers are done."""
         dropped = self.segments[:count]
         del self.segments[:count], self._bases[:count]
-        self._unwritten_aborted = [a for a in self._unwritten_aborted if a.last_offset >= self.start_offset]
+        self._unwritten_aborted.advance_start(self.start_offset)
         for segment in dropped:
             self._unindexed = [s for s in self._unindexed if s is not segment]
             self._unsynced = [s for s in self._unsynced if s is not segment]
@@ -635,7 +635,7 @@ class SegmentLog:
             segment.note_again()
         for each in self.segments[max(0, bisect_right(self._bases, replay_from) - 1) :]:
             cut_aborted(self.disk, each.path(TXN_INDEX), replay_from)
-        self._unwritten_aborted = [a for a in self._unwritten_aborted if a.last_offset < replay_from]
+        self._unwritten_aborted.truncate_to(replay_from)
         self.end_offset = offset
         self.synced_offset = min(self.synced_offset, offset)
         for segments in (self._unsynced, self._unindexed):
@@ -656,7 +656,7 @@ class SegmentLog:
         self._bases.clear()
         self._unsynced.clear()
         self._unindexed.clear()
-        self._unwritten_aborted.clear()
+        self._unwritten_aborted.truncate_to(0)
         for segment in former:
             segment.drop(remove=True)
         self.add_segment(Segment(self.disk, self.folder, offset, self.config.index_interval_bytes, create=True))
