@@ -400,6 +400,24 @@ class NativeSuite:
 
     # --- crashes ----------------------------------------------------------------------------------------------
 
+    async def test_configurations(self, on: Cluster) -> None:
+        topic = await on.topic()
+        async with Admin(on.settings) as admin:
+            before = await admin.topic_config(topic)
+            assert before["retention.ms"][:3] == ("604800000", "default", "604800000")
+            assert before["min.insync.replicas"].value == "1", before["min.insync.replicas"]
+            assert before["cleanup.policy"].meaning, before["cleanup.policy"]
+            await admin.alter_topic_config(topic, {"retention.ms": "60000"})
+            for _ in range(400):  # the node that is asked may hear of it a moment later
+                if (now := (await admin.topic_config(topic))["retention.ms"]) != before["retention.ms"]:
+                    break
+                await asyncio.sleep(0.05)
+            assert now[:2] == ("60000", "topic"), now
+            node = (await admin.describe_cluster()).nodes[0].node_id
+            assert (await admin.node_config(node))["node.id"].value == str(node)
+            with pytest.raises(HapaxError):
+                await admin.topic_config(unique("nowhere"))
+
     async def test_a_crash_in_mid_stream_loses_and_doubles_nothing(self, on: Cluster) -> None:
         topic = await on.topic(2)
         async with on.producer(batch_size=300) as producer:

@@ -112,6 +112,24 @@ class ProducerInfo(NamedTuple):
     coordinator_epoch: int
 
 
+def _config_value(told: Any) -> ConfigValue:
+    source = _SOURCES.get(told.config_source, "unknown")
+    if source == "default":
+        return ConfigValue(told.value, source, told.value, told.documentation or "")
+    defaults = [each for each in told.synonyms if _SOURCES.get(each.source) == "default"]
+    return ConfigValue(
+        told.value, source, _in_unit_of(told.name, defaults[0]) if defaults else None, told.documentation or "")
+
+
+def _in_unit_of(name: str, synonym: Any) -> str | None:
+    """Kafka's brokers give the default of `retention.ms` as `log.retention.hours`."""
+    for suffix, factor in ((".hours", 3_600_000), (".minutes", 60_000)):
+        if name.endswith(".ms") and synonym.name.endswith(suffix) and synonym.value:
+            return str(int(synonym.value) * factor)
+    value: str | None = synonym.value
+    return value
+
+
 class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
@@ -221,12 +239,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             answer = (await asked).results[0]
             if answer.error_code:
                 raise from_code(answer.error_code, what, answer.error_message)
-            return {
-                each.name: ConfigValue(
-                    each.value, _SOURCES.get(each.config_source, "unknown"),
-                    next((below.value for below in each.synonyms if _SOURCES.get(below.source) == "default"), None),
-                    each.documentation or "")
-                for each in answer.configs}
+            return {each.name: _config_value(each) for each in answer.configs}
 
         return await self._cluster.within(self._timeout, what, attempt)
 
