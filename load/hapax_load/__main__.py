@@ -30,14 +30,14 @@ from hapax.cli.local.folder import LocalClusterError
 from hapax.cli.timeline import Kill
 from hapax.client import HapaxError
 from hapax_load import pods, steadiness
-from hapax_load.audit import audit, create_topics
+from hapax_load.audit import Reading, audit, create_topics
 from hapax_load.copier import Copier
 from hapax_load.ledger import Ledger, Verdict, outcomes
 from hapax_load.report import as_json, page
 from hapax_load.serving import serve
 from hapax_load.shapes import SHAPES
 from hapax_load.statistics import read_history
-from hapax_load.topics import PARTITIONS
+from hapax_load.topics import ALL, PARTITIONS
 
 USERS: Final = {"produce": "ProduceUser", "transactions": "TransactionUser", "copy": "CopyUser", "rest": "RestUser"}
 VICTIMS: Final = ("broker-0", "coordinator-0", "broker-1", "controller-0", "broker-2", "coordinator-1", "pid-0")
@@ -50,6 +50,10 @@ _SLACK_S: Final = 300
 """For locust's start, until its workers are there, and its end."""
 _END_S: Final = 10
 _COPY_LIMIT_S: Final = 600.0
+_SOAKED: Final = {"segment.bytes": str(1 << 20), "retention.bytes": str(8 << 20)}
+"""Of the topics of a soak: what is kept of them is as much in the end as after some minutes, so that memory and handles
+can be judged. Every record is read while it is there."""
+_SOAKING: Final = ("log.retention.check.interval.ms=10000",)
 _IDLE_STEPS: Final = 2
 
 
@@ -213,10 +217,12 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         old.unlink()
     with contextlib.ExitStack() as stack:
         cluster: LocalCluster | None = None
+        soaks = arguments.shape == "soak" and not arguments.bootstrap
         bootstrap = arguments.bootstrap
         if not bootstrap:
             cluster = LocalCluster(stack.enter_context(tempfile.TemporaryDirectory(prefix="hapax-load-")))
-            settings = ["default.replication.factor=3", "min.insync.replicas=2", *arguments.set]
+            settings = ["default.replication.factor=3", "min.insync.replicas=2", *(_SOAKING if soaks else ()),
+                        *arguments.set]
             rest = "rest" in arguments.users_of.split(",")
             state = cluster.up(brokers=3, coordinators=2, owned=True, settings=settings, admin=rest)
             stack.callback(cluster.down)
@@ -225,14 +231,18 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
                 arguments.rest = f"http://127.0.0.1:{state.process('admin-0').port}"
                 arguments.rest_token = cluster.folder.rest_tokens().read_text().split()[-1]  # who may read only
         create_topics(
-            bootstrap, 3 if cluster is not None else arguments.replication, replace=arguments.replace)
+            bootstrap, 3 if cluster is not None else arguments.replication, replace=arguments.replace,
+            config=_SOAKED if soaks else None)
         began = time.time()
         print(pods.BEGINS, file=sys.stderr, flush=True)
-        killer, watch = None, None
+        killer, watch, reading = None, None, None
         with contextlib.ExitStack() as beside:
             if cluster is not None:
                 watch = Watch(cluster, began)
                 beside.enter_context(Background(watch, _SAMPLE_S))
+            if soaks:
+                reading = stack.enter_context(Reading(bootstrap, ALL))
+                beside.enter_context(Background(reading.step, 0.0))
             if cluster is not None and arguments.kill_every > 0:
                 killer = Killer(cluster, began)
                 beside.enter_context(Background(killer, arguments.kill_every))
@@ -244,7 +254,10 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         if copies:
             copied_to_the_end(bootstrap)
         ledger = Ledger.read(out / "ledger.jsonl")
-        verdicts = audit(bootstrap, ledger, copied=copies)
+        if reading is None:
+            reading = stack.enter_context(Reading(bootstrap, ALL))
+        reading.to_the_end()
+        verdicts = audit(reading.seen, ledger, copied=copies)
     kills = [*(killer.kills if killer is not None else []), *(watch.ended if watch is not None else [])]
     courses = read_history(out / "locust_stats_history.csv", began)
     slopes = {}

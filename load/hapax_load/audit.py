@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -14,7 +16,10 @@ from hapax_load.ledger import Ledger, Seen, Verdict, by_topic, judge, judge_copy
 from hapax_load.topics import ALL, COPIES, GROUP, PARTITIONS, PLAIN, number_of
 
 
-def create_topics(bootstrap: str, replication: int, timeout_s: float = 60.0, *, replace: bool = False) -> None:
+def create_topics(
+    bootstrap: str, replication: int, timeout_s: float = 60.0, *, replace: bool = False,
+    config: Mapping[str, str] | None = None,
+) -> None:
     """Those of the load, which must not be there yet: what they held before would count as doubled. `replace`: those
     of a former load go first, and what its group had committed."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -25,7 +30,8 @@ def create_topics(bootstrap: str, replication: int, timeout_s: float = 60.0, *, 
         asyncio.run(_forget_group(bootstrap))
     elif there:
         raise ValueError(f"{', '.join(sorted(there))} exist: a load counts what it wrote itself; delete them first")
-    for created in admin.create_topics([NewTopic(name, PARTITIONS, replication) for name in ALL]).values():
+    new = [NewTopic(name, PARTITIONS, replication, config=dict(config or {})) for name in ALL]
+    for created in admin.create_topics(new).values():
         created.result(timeout_s)
 
 
@@ -38,36 +44,50 @@ async def _forget_group(bootstrap: str) -> None:
                 raise
 
 
-def read(bootstrap: str, topic: str, limit_s: float = 300.0) -> Seen:
-    """Every committed record. Raises KafkaException, TimeoutError, ValueError."""
-    seen = Seen()
-    consumer = Consumer({
-        "bootstrap.servers": bootstrap, "group.id": "load-audit", "enable.auto.commit": False,
-        "isolation.level": "read_committed", "auto.offset.reset": "error", "enable.partition.eof": True,
-    })
-    try:
-        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+class Reading:
+    """Every committed record of some topics, from their beginnings: at once, or while they are written."""
+
+    def __init__(self, bootstrap: str, topics: Iterable[str]) -> None:
+        """Raises KafkaException."""
+        self.seen = {topic: Seen() for topic in topics}
+        self._consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": "load-audit", "enable.auto.commit": False,
+            "isolation.level": "read_committed", "auto.offset.reset": "error", "enable.partition.eof": True,
+        })
+        known = self._consumer.list_topics(timeout=60).topics
+        self._partitions = [TopicPartition(topic, p, 0) for topic in self.seen for p in known[topic].partitions]
+        self._consumer.assign(self._partitions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def step(self) -> None:
+        """What there is, or comes within a second. Raises KafkaException (also where records were deleted before they
+        were read), ValueError."""
+        for message in self._consumer.consume(5_000, 1.0):
+            error = message.error()
+            if error is not None:
+                if error.name() != "_PARTITION_EOF":
+                    raise KafkaException(error)
+            else:
+                self.seen[message.topic() or ""].add(*number_of(message.value() or b""))
+
+    def to_the_end(self, limit_s: float = 300.0) -> None:
+        """Of what is written by now. Raises KafkaException, TimeoutError, ValueError."""
         # An open transaction of a client that was killed holds the end back until it is aborted: wait for it.
         deadline = time.monotonic() + limit_s
-        ends = {p: _end(consumer, TopicPartition(topic, p), deadline) for p in partitions}
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        open_ones = {p for p, end in ends.items() if end > 0}
+        ends = {(p.topic, p.partition): _end(self._consumer, p, deadline) for p in self._partitions}
+        open_ones = {place for place, end in ends.items() if end > 0}
         while open_ones:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{topic}: partitions {sorted(open_ones)} are not readable to their ends")
-            for message in consumer.consume(5_000, 1.0):
-                error = message.error()
-                if error is not None:
-                    if error.name() != "_PARTITION_EOF":
-                        raise KafkaException(error)
-                else:
-                    seen.add(*number_of(message.value() or b""))
-            for position in consumer.position([TopicPartition(topic, p) for p in open_ones]):
-                if position.offset >= ends[position.partition]:
-                    open_ones.discard(position.partition)
-    finally:
-        consumer.close()
-    return seen
+                raise TimeoutError(f"partitions {sorted(open_ones)} are not readable to their ends")
+            self.step()
+            for position in self._consumer.position([TopicPartition(*place) for place in open_ones]):
+                if position.offset >= ends[position.topic, position.partition]:
+                    open_ones.discard((position.topic, position.partition))
 
 
 def _end(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
@@ -80,10 +100,9 @@ def _end(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
                 raise
 
 
-def audit(bootstrap: str, ledger: Ledger, *, copied: bool) -> dict[str, Verdict]:
+def audit(seen: Mapping[str, Seen], ledger: Ledger, *, copied: bool) -> dict[str, Verdict]:
     """Topic -> verdict, of those that were written to. `copied`: so was COPIES, and all of PLAIN is to be in it."""
-    seen = {topic: read(bootstrap, topic) for topic in by_topic(ledger.facts())}
     verdicts = {topic: judge(facts, seen[topic]) for topic, facts in by_topic(ledger.facts()).items()}
     if copied:
-        verdicts[COPIES] = judge_copy(seen.get(PLAIN) or read(bootstrap, PLAIN), read(bootstrap, COPIES))
+        verdicts[COPIES] = judge_copy(seen[PLAIN], seen[COPIES])
     return verdicts

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hapax_load.audit import audit, create_topics
+from hapax_load.audit import Reading, audit, create_topics
 from hapax_load.ledger import Fact, Ledger
 from hapax_load.topics import PLAIN, value_of
 
@@ -47,7 +47,9 @@ def test_what_is_missing_and_what_is_twice_there_is_found(cluster_factory: Clust
         for number in (0, 1, 1, 3):
             producer.send(PLAIN, value_of("w", number, 50))
     ledger = Ledger([Fact(PLAIN, "w", "kept", 0, 4)])
-    verdict = audit(bootstrap, ledger, copied=False)[PLAIN]
+    with Reading(bootstrap, [PLAIN]) as reading:
+        reading.to_the_end()
+    verdict = audit(reading.seen, ledger, copied=False)[PLAIN]
     assert (verdict.kept, verdict.lost, verdict.doubled) == (3, 1, 1)
     assert not verdict.clean
     with pytest.raises(ValueError, match="delete them first"):

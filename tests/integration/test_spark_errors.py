@@ -101,18 +101,19 @@ def test_records_that_were_deleted_before_they_were_read(
     assert rows_read(spark, forgetful, "short", tmp_path) == 10
     produce(forgetful, "short", 200, size=1000)
     with Consumer({"bootstrap.servers": forgetful.bootstrap}) as consumer:
-        wait_until(lambda: consumer.beginning_offsets([("short", 0)]).popitem()[1] > 10, "retention")
-        wait_until(lambda: consumer.beginning_offsets([("short", 0)]).popitem()[1] > 180, "the rest of it")
-        first = consumer.beginning_offsets([("short", 0)]).popitem()[1]
-    with says(f"Records 10 to {first - 1} of short-0 were deleted before they were read.", "Let the topic keep"):
+        wait_until(lambda: consumer.beginning_offsets([("short", 0)]).popitem()[1] > 180, "retention")
+    # It may go on to delete meanwhile: each sentence names what is gone by then.
+    with says("Records 10 to ", " of short-0 were deleted before they were read.", "Let the topic keep") as caught:
         rows_read(spark, forgetful, "short", tmp_path)
-    assert rows_read(spark, forgetful, "short", tmp_path, failOnDataLoss="false") == 210 - first
+    told = re.search(r"Records 10 to (\d+) of short-0", str(caught.value))
+    assert told is not None and 180 <= (last := int(told[1])) < 209
+    assert 0 < rows_read(spark, forgetful, "short", tmp_path, failOnDataLoss="false") <= 209 - last
     # The same between the plan of a batch and its task.
     planned = OffsetRange("short", 0, 10, 210)
-    with pytest.raises(DataLossError, match=f"Records 10 to {first - 1} of short-0 were deleted while the query"):
+    with pytest.raises(DataLossError, match=r"Records 10 to \d+ of short-0 were deleted while the query"):
         list(reader(forgetful, "short").read(planned))
     found = list(reader(forgetful, "short", failOnDataLoss="false").read(planned))
-    assert sum(rows.num_rows for rows in found) == 210 - first
+    assert 0 < sum(rows.num_rows for rows in found) <= 209 - last
 
 
 def test_what_is_beyond_the_end(cluster: LocalCluster, topics: tuple[str, str]) -> None:

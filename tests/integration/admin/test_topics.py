@@ -6,6 +6,7 @@ import uuid
 
 from hapax.client.blocking import Producer
 from integration.admin_process import ADMIN_TOKEN, READER_TOKEN, AdminProcess
+from integration.waiting import wait_until
 
 
 def test_a_topics_life(rest: AdminProcess) -> None:
@@ -66,8 +67,12 @@ def test_who_changes_what_another_has_changed_is_told(rest: AdminProcess, topic:
 
 
 def test_all_that_holds_for_a_topic_and_where_it_comes_from(rest: AdminProcess, topic: str) -> None:
+    def config() -> dict[str, dict[str, str]]:
+        return {each["name"]: each for each in rest.get(f"/v1/topics/{topic}/config/all")["items"]}
+
     rest.call("PATCH", f"/v1/topics/{topic}/config", {"set": {"retention.ms": "60000"}})
-    found = {each["name"]: each for each in rest.get(f"/v1/topics/{topic}/config/all")["items"]}
+    wait_until(lambda: config()["retention.ms"]["source"] == "topic", "answer from a broker that has heard of it")
+    found = config()
     assert [found["retention.ms"][key] for key in ("value", "source", "default")] == ["60000", "topic", "604800000"]
     assert (found["cleanup.policy"]["value"], found["cleanup.policy"]["source"]) == ("delete", "default")
     assert found["max.message.bytes"]["meaning"] == "Largest record batch that is accepted."
