@@ -395,14 +395,14 @@ class Cluster:
         """Of one node; None: there is no such node. Raises as rpc_addresses."""
         addresses, _ = await self.rpc_addresses()
         if node_id not in addresses:  # it may be newer than what is known
-            self._addresses = None
-            addresses, _ = await self.rpc_addresses()
+            addresses, _ = await self.rpc_addresses(fresh=True)
         return addresses.get(node_id)
 
-    async def rpc_addresses(self) -> tuple[dict[int, str], str | None]:
+    async def rpc_addresses(self, *, fresh: bool = False) -> tuple[dict[int, str], str | None]:
         """Of each node, and of an allocator, as they were a second ago at most: who calls one that is gone fails, and
-        the next attempt of `within` asks again. Raises NotHapaxError where the peer is another system."""
-        if self._addresses is None or (
+        the next attempt of `within` asks again. `fresh`: as they are now, for who must not miss one that is new. Raises
+        NotHapaxError where the peer is another system."""
+        if fresh or self._addresses is None or (
             self._addresses.done() and (
                 self._addresses.cancelled() or self._addresses.exception() is not None
                 or self.now() >= self._addresses_until)

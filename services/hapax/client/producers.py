@@ -268,9 +268,10 @@ class ProducerAdmin(Connected):
         """Who is asked. Metadata names coordinators for a while after they went, so that clients which look for one ask
         there in vain; who is alive is known otherwise, where the cluster is Hapax."""
         try:
-            alive = [node for node in (await self._cluster.rpc_addresses())[0] if node in COORDINATORS]
+            addresses, _ = await self._cluster.rpc_addresses(fresh=True)  # one that is new may have shards by now
         except NotHapaxError:
             return sorted(self._cluster.nodes)
+        alive = [node for node in addresses if node in COORDINATORS]
         if not alive:
             raise RetriableError("no coordinator is alive", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return sorted(alive)
