@@ -236,13 +236,14 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         began = time.time()
         print(pods.BEGINS, file=sys.stderr, flush=True)
         killer, watch, reading = None, None, None
+        counting = contextlib.ExitStack()
         with contextlib.ExitStack() as beside:
             if cluster is not None:
                 watch = Watch(cluster, began)
                 beside.enter_context(Background(watch, _SAMPLE_S))
             if soaks:
                 reading = stack.enter_context(Reading(bootstrap, ALL))
-                beside.enter_context(Background(reading.step, 0.0))
+                stack.enter_context(counting).enter_context(Background(reading.step, 0.0))
             if cluster is not None and arguments.kill_every > 0:
                 killer = Killer(cluster, began)
                 beside.enter_context(Background(killer, arguments.kill_every))
@@ -254,6 +255,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         if copies:
             copied_to_the_end(bootstrap)
         ledger = Ledger.read(out / "ledger.jsonl")
+        counting.close()
         if reading is None:
             reading = stack.enter_context(Reading(bootstrap, ALL))
         reading.to_the_end()
