@@ -81,6 +81,8 @@ class Token:
 _FETCH_BYTES = "2097152"
 """A task reads one partition: larger answers than a consumer of many asks for."""
 _PAUSE_S = 0.2
+_GONE_AFTER_S = 2.0
+"""How long an answer about offsets may take before it is asked whether the topics are there at all."""
 """Between two questions for what ought to be there soon."""
 _NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _STEPS_TO_A_REQUEST = 3
@@ -96,6 +98,14 @@ class TransactionLostError(RuntimeError):
             f"{reason.rstrip('.')}. Nothing of the batch is visible and it may be replayed. If it had been silent for "
             f"longer than transaction.timeout.ms={timeout_ms}, raise that option or lower maxOffsetsPerTrigger"
         )
+
+
+class TopicGoneError(LookupError):
+    """Topics were deleted while their offsets were asked for."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        names = ", ".join(repr(name) for name in sorted(topics))
+        super().__init__(f"Topic {names} was deleted while the query asked for its offsets. Leave it out of the query")
 
 
 _LOST = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
@@ -173,11 +183,11 @@ class Cluster:
             return {topic.name: topic for topic in await admin.list_topics() if topic.name in wanted}
 
     def earliest(self, partitions: Sequence[Where]) -> dict[Where, int]:
-        return self._offsets(self._reader().beginning_offsets(_named(partitions)))
+        return self._offsets(partitions, self._reader().beginning_offsets(_named(partitions)))
 
     def latest(self, partitions: Sequence[Where]) -> dict[Where, int]:
         """The last stable offsets: below them every transaction is decided."""
-        return self._offsets(self._reader().end_offsets(_named(partitions)))
+        return self._offsets(partitions, self._reader().end_offsets(_named(partitions)))
 
     def latest_from(self, least: Mapping[Where, int]) -> dict[Where, int]:
         """The last stable offsets as soon as they are so large, or what they are when default.api.timeout.ms is over:
@@ -194,7 +204,8 @@ class Cluster:
 
     def offsets_for_time(self, partitions: Sequence[Where], timestamp_ms: int) -> dict[Where, int]:
         """The first record at or after a time; the end where there is none."""
-        found = self.run(self._reader().offsets_for_times(dict.fromkeys(_named(partitions), timestamp_ms)))
+        asking = self._reader().offsets_for_times(dict.fromkeys(_named(partitions), timestamp_ms))
+        found = self._ask_about(partitions, asking)
         latest = self.latest(partitions)
         result = {}
         for where in partitions:
@@ -202,8 +213,27 @@ class Cluster:
             result[where] = latest[where] if hit is None else hit[0]
         return result
 
-    def _offsets(self, asking: Coroutine[Any, Any, dict[TopicPartition, int]]) -> dict[Where, int]:
-        return {(p.topic, int(p.partition)): offset for p, offset in self.run(asking).items()}
+    def _offsets(
+        self, partitions: Sequence[Where], asking: Coroutine[Any, Any, dict[TopicPartition, int]]
+    ) -> dict[Where, int]:
+        return {(p.topic, int(p.partition)): offset for p, offset in self._ask_about(partitions, asking).items()}
+
+    def _ask_about(self, partitions: Sequence[Where], asking: Coroutine[Any, Any, T]) -> T:
+        """Raises TopicGoneError, soon: the client waits for a topic that is not there, which might be coming."""
+        names = {topic for topic, _ in partitions}
+
+        async def watched() -> T:
+            answer = asyncio.ensure_future(asking)
+            try:
+                while not (await asyncio.wait([answer], timeout=_GONE_AFTER_S))[0]:
+                    with contextlib.suppress(HapaxError):  # while nobody can say, the answer may come
+                        if gone := names - set(await self._topics(names)):
+                            raise TopicGoneError(gone)
+            finally:
+                answer.cancel()
+            return answer.result()
+
+        return self.run(watched())
 
     def committed_rows(
         self, topic: str, partition: int, topic_id: str, start: int, end: int

@@ -8,19 +8,21 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from hapax.client.admin import TopicInfo
-from hapax_spark.cluster import Cluster
+from hapax_spark.cluster import Cluster, TopicGoneError
 from hapax_spark.errors import DataLossError, lost
 from hapax_spark.options import EARLIEST, LATEST, OffsetSpec, OptionError, Options
+
+T = TypeVar("T")
 
 TopicPartition = tuple[str, int]
 Positions = dict[TopicPartition, int]
@@ -178,6 +180,16 @@ def check_topics(
     return {tp: offset for tp, offset in positions.items() if tp[0] not in gone}
 
 
+def _again_where_gone(ask: Callable[[], T]) -> T:
+    """A topic may be deleted between the question which there are and the one where they end: asked anew, the first
+    one says what that means for the query."""
+    while True:
+        try:
+            return ask()
+        except TopicGoneError:
+            continue
+
+
 class HapaxBatchReader(DataSourceReader):
     """`spark.read.format("hapax")`."""
 
@@ -240,6 +252,9 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._connected().latest(to_read(there, self._options, known=self._options.source_topics()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return _again_where_gone(lambda: self._latest_offset(start, limit))
+
+    def _latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         cluster = self._connected()
         begin = from_offset(start, cluster.cluster_id)
         found = self._topics(start)
@@ -278,6 +293,9 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offset(self._connected().cluster_id, self._known_latest, {}) if self._known_latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[OffsetRange]:
+        return _again_where_gone(lambda: self._partitions(start, end))
+
+    def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[OffsetRange]:
         cluster = self._connected()
         begin, until = from_offset(start, cluster.cluster_id), from_offset(end, cluster.cluster_id)
         found = self._topics(end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from conftest import end_cluster, start_cluster
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
+from hapax.client.admin import TopicInfo
 from hapax.client.blocking import Admin, Consumer, Producer
 from hapax_spark.arrow import output_columns
 from hapax_spark.cluster import Token
@@ -161,6 +162,34 @@ def test_a_topic_that_is_deleted_under_a_query_that_runs(
             query.awaitTermination(120)
     finally:
         query.stop()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_that_is_deleted_between_two_questions(
+    cluster: LocalCluster, topics: tuple[str, str], strict: bool
+) -> None:
+    """The client would wait for it for a minute, as for one that is being made."""
+    source, other = topics
+
+    class Unlucky(HapaxStreamReader):
+        def _topics(self, *offsets: Mapping[str, Any]) -> dict[str, TopicInfo]:
+            found = super()._topics(*offsets)
+            if source in found:
+                with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+                    admin.delete_topics([source])
+            return found
+
+    both = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": f"{source},{other}"}
+    calm = HapaxStreamReader(parse(both))
+    unlucky = Unlucky(parse({**both, "failOnDataLoss": str(strict).lower()}))
+    start = calm.initialOffset()
+    if strict:
+        with pytest.raises(DataLossError, match=f"Topic '{source}' of the checkpoint was deleted"):
+            unlucky.latestOffset(start, ReadAllAvailable())
+    else:
+        assert set(unlucky.latestOffset(start, ReadAllAvailable())["topics"]) == {other}
+    calm.stop()
+    unlucky.stop()
 
 
 def test_the_checkpoint_of_another_cluster(

@@ -5,6 +5,7 @@ A new leader begins with what stands here and learns the rest from its followers
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from hapax.core.types import TopicPartition
@@ -24,6 +25,7 @@ class HighWatermarks:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._stored: dict[TopicPartition, int] = {}
+        self._writing = asyncio.Lock()  # partitions are opened side by side, and there is one file
 
     def load(self) -> None:
         """A damaged file is passed over: everything is committed anew then."""
@@ -42,11 +44,16 @@ class HighWatermarks:
 
     async def forget(self, name: TopicPartition) -> None:
         """It belongs to another topic now. Raises OSError."""
-        if name in self._stored:
-            await self.write({known: at for known, at in self._stored.items() if known != name})
+        async with self._writing:
+            if name in self._stored:
+                await self._replace({known: at for known, at in self._stored.items() if known != name})
 
     async def write(self, current: Mapping[TopicPartition, int]) -> None:
         """Replaces the file, where anything has changed. Raises OSError."""
-        if current != self._stored:
-            self._stored = dict(current)
-            await self._disk.write_atomically(HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks(current))
+        async with self._writing:
+            if current != self._stored:
+                await self._replace(dict(current))
+
+    async def _replace(self, positions: dict[TopicPartition, int]) -> None:
+        await self._disk.write_atomically(HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks(positions))
+        self._stored = positions  # only now: what could not be written is written by the next attempt

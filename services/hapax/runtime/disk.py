@@ -191,7 +191,12 @@ class RealDisk:
         await self.off_loop(_sync_all, [file.fd for file in files])
 
     async def write_atomically(self, path: str, data: bytes) -> None:
-        await self.off_loop(_write_atomically, self._full(path), data)
+        writing = self.off_loop(_write_atomically, self._full(path), data)
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])  # the thread goes on: whoever writes the file next must not meet it
+            raise
 
     def free_bytes(self) -> int:
         usage = os.statvfs(self.root)
