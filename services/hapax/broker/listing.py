@@ -88,6 +88,7 @@ class AbortedListing:
                 wrong += 1
         if wrong:
             machine.aborted.correct((entries[marker] for marker in sorted(entries)), self._first_open())
+            self._replica.counting.forget()
         return wrong
 
     async def _in_file(self, segment: Segment) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from crc32c import crc32c
 
 from hapax.broker.commit import Committer
+from hapax.broker.counting import Counting
 from hapax.broker.housekeeping import Housekeeping
 from hapax.broker.inheritance import Inheritance
 from hapax.broker.listing import AbortedListing
@@ -189,6 +190,7 @@ class Replica:
         """Those that wait for this node's disk only (acks=1), where others have a part."""
         self._readers: dict[Waits, None] = {}
         self.keeping = Housekeeping(self)
+        self.counting = Counting(self)
 
     def set_settings(self, settings: Settings) -> None:
         """`settings` are the topic's (`Settings.for_topic`)."""

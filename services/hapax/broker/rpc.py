@@ -20,6 +20,8 @@ from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.ports import RpcError, RpcHandler
 
 SERVICE: Final = "/hapax.internal.v1.PartitionBroker/"
+_COUNTED_MAX: Final = 16 << 20
+"""Bytes of logs that are read for one answer; who wants more asks again."""
 
 
 class BrokerRpc:
@@ -167,6 +169,7 @@ class BrokerRpc:
     async def describe_offsets(self, payload: bytes) -> bytes:
         request = _decoded(broker_pb2.DescribeOffsetsRequest, payload)
         response = broker_pb2.DescribeOffsetsResponse()
+        found: list[Replica | None] = []
         for partition in request.partitions:
             answer = response.partitions.add()
             try:
@@ -174,12 +177,32 @@ class BrokerRpc:
                 check_high_watermark(replica)
             except Refusal as refusal:
                 answer.error, answer.reason = refusal.code, refusal.reason
+                found.append(None)
                 continue
             machine = replica.machine
             answer.log_start_offset = machine.log_start_offset
             answer.last_stable_offset = machine.last_stable_offset
             answer.high_watermark = machine.high_watermark
+            found.append(replica)
+        left = min(request.count_max_bytes, _COUNTED_MAX)
+        for leading, start, answer in zip(found, request.count_from, response.partitions, strict=False):
+            if leading is not None:
+                left -= await _count(leading, start, left, answer)
         return response.SerializeToString()
+
+
+async def _count(replica: Replica, start: int, max_bytes: int, answer: broker_pb2.PartitionOffsets) -> int:
+    """Returns how many bytes were read."""
+    try:
+        counted = await replica.counting.count(start, max_bytes)
+    except Refusal as refusal:
+        answer.error, answer.reason = refusal.code, refusal.reason
+        return 0
+    except OSError as error:
+        answer.error, answer.reason = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+        return 0
+    answer.readable, answer.counted_to, answer.counted_bytes = counted
+    return counted.read_bytes
 
 
 def _described(named: common_pb2.TopicPartition, replica: Replica) -> broker_pb2.PartitionReplicas:

@@ -9,15 +9,15 @@ from typing import Any, Final, NamedTuple
 from hapax.client.cluster import COORDINATORS, Cluster
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
 from hapax.client.errors import HapaxError, NotHapaxError, RetriableError, from_code
-from hapax.client.offsets import OffsetAdmin, PartitionOffsets
-from hapax.client.raw_fetch import fetch_raw
+from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
 
 _SERVICE: Final = "/hapax.internal.v1.CoordinatorAdmin/"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-_COUNTED_AT_ONCE: Final = 1 << 20
+_COUNTED_AT_ONCE: Final = 32 << 20
+"""Bytes that brokers read before they answer: all of them together."""
 
 
 class GroupInfo(NamedTuple):
@@ -65,25 +65,6 @@ class Lag(NamedTuple):
     None: not counted."""
     counted_to: int
     """All below this offset was counted; below `last_stable` where there was too much to count."""
-
-
-class Budget:
-    """Bytes that may be read, by several at once."""
-
-    def __init__(self, total: int) -> None:
-        self.left = total
-
-    def take(self, wanted: int) -> int:
-        """At most so many; 0: there is nothing left."""
-        granted = max(min(wanted, self.left), 0)
-        self.left -= granted
-        return granted
-
-
-def _lag(offset: int, end: PartitionOffsets) -> Lag:
-    """Nothing is counted yet."""
-    start = min(max(offset, end.first), end.high_watermark)
-    return Lag(offset, end.first, end.last_stable, end.high_watermark, end.high_watermark - start, None, start)
 
 
 class GroupAdmin(OffsetAdmin):
@@ -153,53 +134,29 @@ class GroupAdmin(OffsetAdmin):
     ) -> dict[TopicPartition, Lag]:
         """How far behind a group is, of all partitions that it has committed an offset of, or those of some topics.
 
-        `count_bytes`: read so much of the logs at most, to count what a read_committed reader will be given; 0: do not
-        count. Partitions of topics that are gone are left out.
+        `count_bytes`: brokers read about so much of their logs, to count what a read_committed reader will be given;
+        0: they do not count. Partitions that are gone are left out.
         """
         wanted = set(topics)
         offsets = {
             partition: found.offset for partition, found in (await self.group_offsets(group)).items()
             if found.offset >= 0 and (not wanted or partition.topic in wanted)
         }
-        known = await self._cluster.within(
-            self._timeout, "asking for topics", lambda: self._cluster.existing(each.topic for each in offsets))
-        ends = await self.partition_offsets(each for each in offsets if each.topic in known)
-        lags = {partition: _lag(offsets[partition], end) for partition, end in sorted(ends.items())}
-        if count_bytes:
-            budget = Budget(count_bytes)
-            counted = await asyncio.gather(*(
-                self.count_readable(partition, lag.counted_to, lag.last_stable, budget)
-                for partition, lag in lags.items()))
-            for (partition, lag), (readable, counted_to) in zip(lags.items(), counted, strict=True):
-                lags[partition] = lag._replace(readable=readable, counted_to=counted_to)
-        return lags
-
-    async def count_readable(
-        self, partition: TopicPartition, start: int, end: int, budget: Budget
-    ) -> tuple[int, int]:
-        """Records in [start, end) that a read_committed reader is given, and up to which offset they were counted
-        (below `end` where the budget did not suffice). No record is opened, but those of a batch of which a part was
-        read."""
-        from hapax.client.fetcher import Chunk
-
-        count, position = 0, start
-        while position < end and (granted := budget.take(_COUNTED_AT_ONCE)):
-            found = await fetch_raw(
-                self._cluster, partition, position, committed=True, max_bytes=granted, timeout_ms=self._timeout)
-            budget.left += granted - len(found.data)
-            chunk, before = Chunk(found.data, found.aborted, False), position
-            for header, at, visible in chunk.batches():
-                if header.base_offset >= end:
-                    return count, end
-                if visible and header.base_offset < start:
-                    count += len(chunk.records(partition, header, at, start))
-                elif visible:
-                    count += header.record_count
-                position = max(position, header.next_offset)
-            if position == before:
-                return count, end  # nothing more is stable yet
-            await asyncio.sleep(0)  # other requests have their turn
-        return count, min(position, end)
+        lags: dict[TopicPartition, Lag] = {}
+        starts, readable, left = dict(offsets), dict.fromkeys(offsets, 0), count_bytes
+        while starts:
+            answers = await self.count_records(starts, min(left, _COUNTED_AT_ONCE))
+            for each, (end, count) in answers.items():
+                start = min(max(offsets[each], end.first), end.high_watermark)
+                readable[each] += count.records
+                left -= count.read_bytes
+                lags[each] = Lag(
+                    offsets[each], end.first, end.last_stable, end.high_watermark, end.high_watermark - start,
+                    readable[each] if count_bytes else None, count.counted_to if count_bytes else start)
+            starts = {
+                each: count.counted_to for each, (end, count) in answers.items()
+                if left > 0 and count.counted_to < end.last_stable}
+        return dict(sorted(lags.items()))
 
     async def _of_coordinators(self, method: str, request: bytes) -> list[tuple[int, bytes]]:
         """(node, answer) of all that are alive. Raises RetriableError, NotHapaxError, RpcError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from hapax.client.cluster import Cluster, by_node
@@ -24,6 +24,15 @@ class PartitionOffsets(NamedTuple):
     last_stable: int
     """What a read_committed reader reads up to."""
     high_watermark: int
+
+
+class Count(NamedTuple):
+    """Of the records from some offset on that a read_committed reader is given."""
+
+    records: int
+    counted_to: int
+    """All below this offset; below the last stable one where there was too much to count."""
+    read_bytes: int
 
 
 class OffsetAdmin(Connected):
@@ -58,11 +67,39 @@ class OffsetAdmin(Connected):
         async def attempt() -> dict[TopicPartition, PartitionOffsets]:
             answers = await asyncio.gather(*(
                 self._of_leader(node, partitions) for node, partitions in by_node(cluster, wanted).items()))
-            return {partition: found for answer in answers for partition, found in answer.items()}
+            return {partition: found for answer in answers for partition, (found, _) in answer.items()}
 
         return await cluster.within(self._timeout, "looking offsets up", attempt)
 
-    async def _of_leader(self, node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+    async def count_records(
+        self, starts: Mapping[TopicPartition, int], max_bytes: int
+    ) -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
+        """Where partitions end, and how many records from an offset on a read_committed reader will be given: the
+        brokers count them, reading about `max_bytes` of their logs (what they know from before costs nothing).
+        Partitions that do not exist are left out. Raises HapaxError; NotHapaxError where that is no call of theirs."""
+        cluster = self._cluster
+        topics = {each.topic for each in starts}
+        fresh = False
+
+        async def attempt() -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
+            nonlocal fresh
+            if fresh or any(topic not in cluster.topics for topic in topics):
+                await cluster.existing(topics)
+            fresh = True  # whatever fails, it may be because a topic has gone
+            groups = by_node(cluster, (
+                each for each in starts
+                if each.topic in cluster.topics and each.partition in cluster.topics[each.topic].partitions))
+            share = max(max_bytes // max(len(groups), 1), min(max_bytes, 1))  # 0 only where nothing is to be counted
+            answers = await asyncio.gather(*(
+                self._of_leader(node, partitions, [starts[each] for each in partitions], share)
+                for node, partitions in groups.items()))
+            return {partition: found for answer in answers for partition, found in answer.items()}
+
+        return await cluster.within(self._timeout, "counting records", attempt)
+
+    async def _of_leader(
+        self, node: int, partitions: list[TopicPartition], count_from: Sequence[int] = (), max_bytes: int = 0
+    ) -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
         from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
 
         cluster = self._cluster
@@ -70,7 +107,7 @@ class OffsetAdmin(Connected):
         if address is None:
             cluster.refresh_soon()
             raise RetriableError(f"node {node} is not alive", code=ErrorCode.LEADER_NOT_AVAILABLE)
-        request = pb.DescribeOffsetsRequest()
+        request = pb.DescribeOffsetsRequest(count_from=count_from, count_max_bytes=max_bytes)
         for each in partitions:
             topic = cluster.topics.get(each.topic)
             if topic is None:
@@ -90,8 +127,8 @@ class OffsetAdmin(Connected):
             if answer.error:
                 cluster.refresh_soon()
                 raise from_code(answer.error, f"offsets of {partition.topic}-{partition.partition}", answer.reason)
-            found[partition] = PartitionOffsets(
-                answer.log_start_offset, answer.last_stable_offset, answer.high_watermark)
+            offsets = PartitionOffsets(answer.log_start_offset, answer.last_stable_offset, answer.high_watermark)
+            found[partition] = offsets, Count(answer.readable, answer.counted_to, answer.counted_bytes)
         return found
 
 

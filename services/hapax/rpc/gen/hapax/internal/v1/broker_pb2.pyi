@@ -202,24 +202,34 @@ class DescribeReplicasResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReplicas, _Mapping]]] = ...) -> None: ...
 
 class DescribeOffsetsRequest(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "count_from", "count_max_bytes")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FROM_FIELD_NUMBER: _ClassVar[int]
+    COUNT_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ...) -> None: ...
+    count_from: _containers.RepeatedScalarFieldContainer[int]
+    count_max_bytes: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., count_from: _Optional[_Iterable[int]] = ..., count_max_bytes: _Optional[int] = ...) -> None: ...
 
 class PartitionOffsets(_message.Message):
-    __slots__ = ("error", "reason", "log_start_offset", "last_stable_offset", "high_watermark")
+    __slots__ = ("error", "reason", "log_start_offset", "last_stable_offset", "high_watermark", "readable", "counted_to", "counted_bytes")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_STABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_TO_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_BYTES_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
+    readable: int
+    counted_to: int
+    counted_bytes: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., readable: _Optional[int] = ..., counted_to: _Optional[int] = ..., counted_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribeOffsetsResponse(_message.Message):
     __slots__ = ("partitions",)
