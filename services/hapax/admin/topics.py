@@ -26,7 +26,6 @@ from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import not_found
 from hapax.client import Admin, HapaxError, NewTopic, TopicPartition
 from hapax.client.errors import RetriableError
-from hapax.client.offsets import EARLIEST, LATEST
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex
 from hapax.runtime.cluster import ClusterView, Partition, Topic
@@ -270,16 +269,21 @@ def routes(context: Context) -> APIRouter:
     ) -> Response:
         """Of each partition the first or last offset, or that of the first record at or after a time."""
         found = find(view, topic)
-        time = {"earliest": EARLIEST, "latest": LATEST}.get(at)
-        times = dict.fromkeys(
-            (TopicPartition(topic, PartitionIndex(index)) for index in range(found.partitions)),
-            min(int(at), LARGEST_INT64) if time is None else time)
-        offsets = await clients.call(
-            lambda admin: admin.list_offsets(times, committed=isolation == "read_committed"))
+        partitions = [TopicPartition(topic, PartitionIndex(index)) for index in range(found.partitions)]
+        committed = isolation == "read_committed"
+        offsets: dict[TopicPartition, tuple[int, int | None]]
+        if at in ("earliest", "latest"):
+            ends = await clients.call(lambda admin: admin.partition_offsets(partitions))
+            offsets = {
+                each: (end.first if at == "earliest" else end.last_stable if committed else end.high_watermark, None)
+                for each, end in ends.items()}
+        else:
+            times = dict.fromkeys(partitions, min(int(at), LARGEST_INT64))
+            offsets = {**await clients.call(lambda admin: admin.list_offsets(times, committed=committed))}
         return answer({"topic": topic, "at": at, "items": [
             {
                 "partition": each.partition, "offset": offset if offset >= 0 else None,
-                "timestamp_ms": timestamp if time is None and timestamp >= 0 else None,
+                "timestamp_ms": timestamp if timestamp is not None and timestamp >= 0 else None,
             }
             for each, (offset, timestamp) in sorted(offsets.items())
         ]})

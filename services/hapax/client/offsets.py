@@ -78,17 +78,14 @@ class OffsetAdmin(Connected):
         brokers count them, reading about `max_bytes` of their logs (what they know from before costs nothing).
         Partitions that do not exist are left out. Raises HapaxError; NotHapaxError where that is no call of theirs."""
         cluster = self._cluster
-        topics = {each.topic for each in starts}
         fresh = False
 
         async def attempt() -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
             nonlocal fresh
-            if fresh or any(topic not in cluster.topics for topic in topics):
-                await cluster.existing(topics)
+            topics = await cluster.known((each.topic for each in starts), fresh=fresh)
             fresh = True  # whatever fails, it may be because a topic has gone
             groups = by_node(cluster, (
-                each for each in starts
-                if each.topic in cluster.topics and each.partition in cluster.topics[each.topic].partitions))
+                each for each in starts if each.topic in topics and each.partition in topics[each.topic].partitions))
             share = max(max_bytes // max(len(groups), 1), min(max_bytes, 1))  # 0 only where nothing is to be counted
             answers = await asyncio.gather(*(
                 self._of_leader(node, partitions, [starts[each] for each in partitions], share)

@@ -93,8 +93,12 @@ class ProducerAdmin(Connected):
         from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
         from hapax.rpc.gen.hapax.internal.v1 import common_pb2
 
+        fresh = False
+
         async def attempt() -> list[PartitionProducer]:
-            places, names = await self._places(partitions)
+            nonlocal fresh
+            places, names = await self._places(partitions, fresh=fresh)
+            fresh = True
             addresses = {node: await self._cluster.rpc_address(node) for node in places}
 
             async def ask(address: str, wanted: list[tuple[bytes, int]]) -> list[PartitionProducer]:
@@ -128,12 +132,12 @@ class ProducerAdmin(Connected):
         return await self._cluster.within(self._timeout, "describing producers", attempt)
 
     async def _places(
-        self, partitions: Collection[TopicPartition] | None
+        self, partitions: Collection[TopicPartition] | None, *, fresh: bool
     ) -> tuple[dict[int, list[tuple[bytes, int]]], dict[bytes, str]]:
         """By leader (topic id, partition), and the names of the topic ids. Raises HapaxError."""
         topics = await (
             self._cluster.all_topics() if partitions is None
-            else self._cluster.existing(each.topic for each in partitions))
+            else self._cluster.known((each.topic for each in partitions), fresh=fresh))
         places: dict[int, list[tuple[bytes, int]]] = {}
         names: dict[bytes, str] = {}
         wanted = partitions

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hapax.client import ConsumerGroup, TopicPartition
-from hapax.client.blocking import Consumer, Producer
+from hapax.client import ConsumerGroup, NewTopic, TopicPartition
+from hapax.client.blocking import Admin, Consumer, Producer
 from integration.admin_process import AdminProcess
+from integration.waiting import wait_until
 
 
 @pytest.fixture
@@ -65,6 +66,32 @@ def test_the_lag_that_a_committed_reader_has(
         assert len(read) == 8, "as many as was told"
     uncounted = rest.get(f"{path_of(group)}/lag?count=false")
     assert (uncounted["readable"], uncounted["items"][0]["readable"], uncounted["complete"]) == (None, None, False)
+
+
+def test_the_lag_in_a_topic_that_is_deleted_and_made_anew(
+    rest: AdminProcess, cluster_bootstrap: str, topic: str, group: str
+) -> None:
+    servers, other = {"bootstrap.servers": cluster_bootstrap}, f"{topic}-again"
+    with Admin(servers) as admin:
+        admin.create_topics([NewTopic(other, 1)])
+        with Producer(servers) as producer:
+            for name in (topic, topic, other, other, other):
+                producer.send(name, b"x", partition=0)
+        with Consumer(servers | {"group.id": group, "enable.auto.commit": False}) as consumer:
+            consumer.assign([TopicPartition(topic, 0), TopicPartition(other, 0)])
+            consumer.commit({TopicPartition(topic, 0): 1, TopicPartition(other, 0): 1})
+
+        def lag() -> dict[str, tuple[int, int]]:
+            items = rest.get(f"{path_of(group)}/lag")["items"]
+            return {each["topic"]: (each["lag"], each["readable"]) for each in items}
+
+        assert lag() == {topic: (1, 1), other: (2, 2)}
+        admin.delete_topics([other])
+        wait_until(lambda: lag() == {topic: (1, 1)}, "the topic is gone")
+        admin.create_topics([NewTopic(other, 1)])
+        # Its offsets went with the topic, or are above the end of the new one.
+        wait_until(lambda: lag() in ({topic: (1, 1)}, {topic: (1, 1), other: (0, 0)}), "the new one")
+        admin.delete_topics([other])
 
 
 def test_a_group_is_put_elsewhere_and_ends(
