@@ -107,14 +107,17 @@ class GroupAdmin(OffsetAdmin):
                 self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> int:
-        """Forgets a group's offsets, None: all of them and so the group; returns how many there were."""
+        """Forgets a group's offsets, None: all of them and so the group; returns how many there were. Raises
+        RetriableError with UNSTABLE_OFFSET_COMMIT, at once, where an open transaction is about to move one."""
         from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
 
         chosen = [pb.OffsetName(topic=each.topic, partition=each.partition) for each in partitions or ()]
         answer = await self._of_group(
             group, "DeleteOffsets",
             pb.DeleteOffsetsRequest(group_id=group, all=partitions is None, partitions=chosen).SerializeToString(),
-            pb.DeleteOffsetsResponse.FromString, "deleting offsets of")
+            pb.DeleteOffsetsResponse.FromString, "deleting offsets of", final=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        if answer.error:
+            raise from_code(answer.error, f"deleting offsets of group {group!r}", answer.reason)
         return int(answer.deleted)
 
     async def describe_shards(self) -> list[ShardInfo]:
@@ -170,8 +173,10 @@ class GroupAdmin(OffsetAdmin):
         return list(zip(nodes, answers, strict=True))
 
     async def _of_group(
-        self, group: str, method: str, request: bytes, decode: Callable[[bytes], Any], doing: str
+        self, group: str, method: str, request: bytes, decode: Callable[[bytes], Any], doing: str,
+        final: ErrorCode = ErrorCode.NONE,
     ) -> Any:
+        """The answer, without an error but for `final`, which is no reason to ask again."""
         what = f"{doing} group {group!r}"
 
         async def attempt() -> Any:
@@ -182,7 +187,7 @@ class GroupAdmin(OffsetAdmin):
                     raise NotHapaxError(f"{what}: node {node} names no address for calls")
                 answer = decode(await self._cluster.channel(address).call(
                     _SERVICE + method, request, self._options["request.timeout.ms"] / 1000))
-                if answer.error:
+                if answer.error not in (0, final):
                     raise from_code(answer.error, what, answer.reason)
             except HapaxError as error:
                 if isinstance(error, NotHapaxError) or error.code in _LOOK_AGAIN:
