@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +89,7 @@ class Cluster:
         self._images = images
         self._ready_s = ready_s
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._booted: dict[str, str] = {}
 
     # --- as a whole
 
@@ -146,6 +148,7 @@ class Cluster:
     def boot(self, name: str) -> None:
         """Switches it on: a new one, or one that crashed, with what is on its disk."""
         number = self.nodes.index(name) + 1
+        self._booted[name] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         make_cgroup(f"{self.name}/{name}")
@@ -169,13 +172,18 @@ class Cluster:
         run("ip", "route", "replace", _pods(number), "via", _address(number))
 
     def wait_ready(self, name: str) -> None:
+        """Until it is, with whatever it ran before it crashed: what the API server says of it may still be what was."""
         def ready() -> bool:
             assert self._running[name].poll() is None, (self.folder / name / "node.log").read_text()
             try:
                 found = self.control.get(f"/api/v1/nodes/{name}")
+                pods = self.control.get(f"/api/v1/pods?fieldSelector=spec.nodeName={name}")["items"]
             except ApiError:
                 return False
-            return any(each["type"] == "Ready" and each["status"] == "True" for each in found["status"]["conditions"])
+            conditions = found["status"]["conditions"]
+            return (
+                any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+                and all(_runs_since(pod, self._booted[name]) for pod in pods))
 
         self._until(ready, f"ready {name}")
 
@@ -244,6 +252,15 @@ class Cluster:
         while not happened():
             assert time.monotonic() < limit, f"still no {what}"
             time.sleep(_LOOK_EVERY_S)
+
+
+def _runs_since(pod: Any, time: str) -> bool:
+    """Its containers run, and were started then or later (RFC 3339, to the second, as the kubelet says it)."""
+    if "deletionTimestamp" in pod["metadata"] or pod["status"]["phase"] in ("Succeeded", "Failed"):
+        return True
+    containers = pod["status"].get("containerStatuses", ())
+    started = [each["state"].get("running", {}).get("startedAt", "") for each in containers]
+    return bool(started) and min(started) >= time
 
 
 def _address(number: int) -> str:
