@@ -1,9 +1,10 @@
 """The REST API at 200 requests a second beside a loaded cluster: how long an answer takes.
 
 Three brokers and two coordinators with three replicas of everything, under the users of `make load` in a process of
-their own. Requests leave by the clock, whether or not others are still open (an open loop), over connections that
-stay; an answer's time counts from when its request was due. What is asked is what dashboards and people ask, and a few
-changes.
+their own, who leave some of the processors to the answers: where nothing is left, a time says how long the queue was.
+Two processes of the API, as the chart runs it, are asked in turn. Requests leave by the clock, whether or not others
+are still open (an open loop), over connections that stay; an answer's time counts from when its request was due. What
+is asked is what dashboards and people ask, and a few changes.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from typing import Final, NamedTuple
 import psutil
 from hapax_load.__main__ import USERS, locust_command
 from hapax_load.audit import create_topics
-from hapax_load.topics import GROUP, PLAIN, TRANSACTIONS
+from hapax_load.topics import ALL, GROUP, PLAIN, TRANSACTIONS
 
 from bench.bench_transactions import cpu_seconds
 from bench.figures import record
 from hapax.cli.local.cluster import LocalCluster
+from hapax.client.blocking import Consumer
 
 RATE: Final = float(os.environ.get("HAPAX_BENCH_RATE", "200"))
 """Requests a second."""
 SECONDS: Final = float(os.environ.get("HAPAX_BENCH_SECONDS", "30"))
-LOAD_USERS: Final = int(os.environ.get("HAPAX_BENCH_USERS", "12"))
-"""Of the load beside it."""
+LOAD_USERS: Final = int(os.environ.get("HAPAX_BENCH_USERS", "3"))
+"""Of the load beside it, who wait for one answer before they ask for the next; twelve take all that is left."""
+PROCESSES: Final = int(os.environ.get("HAPAX_BENCH_API", "2"))
+"""Of the API."""
 WARM_UP_S: Final = 5.0
 LOADING_S: Final = 15.0
 """Until all users of the load are there."""
@@ -116,17 +120,17 @@ def loaded(bootstrap: str, folder: Path) -> Iterator[None]:
             process.wait()
 
 
-async def measure(port: int, token: str) -> dict[str, list[float]]:
+async def measure(ports: list[int], token: str) -> dict[str, list[float]]:
     """Name -> milliseconds of each answer."""
-    connections = Connections(port, token)
-    status, _ = await connections.ask("POST", "/v1/topics", {"name": _OWN, "partitions": 1})
+    processes = [Connections(port, token) for port in ports]
+    status, _ = await processes[0].ask("POST", "/v1/topics", {"name": _OWN, "partitions": 1})
     assert status == 201
     deck = [ask for ask in MIX for _ in range(ask.share)]
     random.Random(1).shuffle(deck)
     taken: dict[str, list[float]] = defaultdict(list)
     failed: list[str] = []
 
-    async def one(ask: Ask, due: float) -> None:
+    async def one(connections: Connections, ask: Ask, due: float) -> None:
         try:
             status, answer = await connections.ask(ask.method, ask.path, ask.body)
         except (OSError, asyncio.IncompleteReadError) as error:
@@ -142,12 +146,19 @@ async def measure(port: int, token: str) -> dict[str, list[float]]:
             due = begin + number / RATE
             if (early := due - time.perf_counter()) > 0:
                 await asyncio.sleep(early)
-            tasks.create_task(one(ask, due))
-    connections.close()
-    for each in failed[:3]:
-        print(f"  {each}", file=sys.stderr)
+            tasks.create_task(one(processes[number % len(processes)], ask, due))
+    for each in processes:
+        each.close()
+    for what in failed[:3]:
+        print(f"  {what}", file=sys.stderr)
     record("rest_failed", len(failed), "requests", at_most=0)
     return taken
+
+
+def appended(bootstrap: str) -> int:
+    """Offsets in all the load's topics: records, and the markers of transactions."""
+    with Consumer({"bootstrap.servers": bootstrap}) as consumer:
+        return sum(sum(consumer.end_offsets(consumer.partitions(topic)).values()) for topic in ALL)
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -159,22 +170,27 @@ def main() -> None:
         cluster = LocalCluster(Path(folder) / "cluster")
         stack.callback(cluster.down)
         settings = ["default.replication.factor=3", "min.insync.replicas=2"]
-        state = cluster.up(brokers=3, coordinators=2, settings=settings, admin=True)
+        state = cluster.up(brokers=3, coordinators=2, settings=settings, admin=PROCESSES)
         create_topics(state.bootstrap, 3)
         stack.enter_context(loaded(state.bootstrap, Path(folder)))
         time.sleep(LOADING_S)
-        admin = {"admin": state.process("admin-0").pid}
+        processes = [state.process(f"admin-{number}") for number in range(PROCESSES)]
+        pids = {process.name: process.pid for process in processes}
         (token,) = (
             line.split()[2] for line in cluster.folder.rest_tokens().read_text().splitlines()
             if line.split()[1:2] == ["admin"])
         psutil.cpu_percent()
-        spent = cpu_seconds(admin)["admin"]
-        taken = asyncio.run(measure(state.process("admin-0").port, token))
+        written = appended(state.bootstrap)
+        spent = sum(cpu_seconds(pids).values())
+        began = time.perf_counter()
+        taken = asyncio.run(measure([process.port for process in processes], token))
         busy = psutil.cpu_percent()
-        spent = cpu_seconds(admin)["admin"] - spent
+        spent = sum(cpu_seconds(pids).values()) - spent
+        written = round((appended(state.bootstrap) - written) / (time.perf_counter() - began))
     every = [each for times in taken.values() for each in times]
     record("rest_p50", quantile(every, 0.5), "ms")
     record("rest_p99", quantile(every, 0.99), "ms", at_most=50)
+    record("rest_load", written, "records/s")
     record("rest_machine_busy", busy, "%")
     record("rest_cpu_of_a_request", spent / (WARM_UP_S + SECONDS) / RATE * 1000, "ms")
     for name, times in sorted(taken.items()):

@@ -39,11 +39,12 @@ class LocalCluster:
         coordinators: int = 1,
         settings: Sequence[str] = (),
         owned: bool = False,
-        admin: bool = False,
+        admin: int = 0,
     ) -> ClusterState:
         """Starts a runner and returns once every node serves. `brokers`: by default as many as have data in the
         folder, or one. `owned`: it ends with the calling process, however that ends; else it goes on by itself.
-        `admin`: the REST API too, with tokens in `folder.rest_tokens()`. Raises LocalClusterError."""
+        `admin`: so many processes of the REST API too, with tokens in `folder.rest_tokens()`. Raises
+        LocalClusterError."""
         command = runner_command(
             self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings, admin=admin
         )
@@ -152,7 +153,7 @@ class LocalCluster:
 
 def runner_command(
     folder: Folder, *, port: int, brokers: int | None, coordinators: int, settings: Sequence[str],
-    admin: bool = False,
+    admin: int = 0,
 ) -> list[str]:
     """The runner's command line. Raises LocalClusterError for settings that no process would accept, and for fewer
     brokers than have data: what the others hold would have no leader."""
@@ -174,7 +175,7 @@ def runner_command(
     command = [sys.executable, "-m", "hapax.cli.local.runner", "--dir", str(folder.path), "--port", str(port)]
     command += ["--brokers", str(chosen), "--coordinators", str(coordinators)]
     if admin:
-        command.append("--admin")
+        command += ["--admin", str(int(admin))]
     return command + [word for setting in settings for word in ("--set", setting)]
 
 

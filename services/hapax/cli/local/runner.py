@@ -82,7 +82,7 @@ class Runner:
         self._catch_signals()
         self._listen()
         self._start(self._state.process("etcd"))
-        import_services(self._arguments.admin)  # while etcd starts
+        import_services(self._arguments.admin > 0)  # while etcd starts
         started = time.monotonic()
         try:
             self._await_etcd(started + READY_TIMEOUT_S)
@@ -131,7 +131,7 @@ class Runner:
         self._add("etcd", "etcd", etcd_client, etcd_peer, 0)
         counts: tuple[tuple[Role, int], ...] = (
             ("pid", 1), ("controller", 1), ("broker", arguments.brokers), ("coordinator", arguments.coordinators),
-            ("admin", int(arguments.admin)),
+            ("admin", arguments.admin),
         )  # fmt: skip
         for role, count in counts:
             for index in range(count):
@@ -397,7 +397,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=9092, help="the first broker's; 0 picks a free one")
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--coordinators", type=int, default=1)
-    parser.add_argument("--admin", action="store_true", help="the REST API too")
+    parser.add_argument("--admin", type=int, default=0, help="so many processes of the REST API too")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--detached", action="store_true", help="after the first line, write to D/logs/runner.log")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
