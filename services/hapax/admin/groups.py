@@ -157,7 +157,7 @@ def routes(context: Context) -> APIRouter:
         topic: Annotated[list[str], Query(max_length=100, description="Only of these.")] = [],  # noqa: B006
         count: Annotated[bool, Query(description="Count what a read_committed reader will be given.")] = True,
         max_bytes: Annotated[
-            int, Query(ge=1 << 10, le=_COUNTED_MAX, description="Brokers read about so many bytes of their logs for it.")
+            int, Query(ge=1 << 10, le=_COUNTED_MAX, description="Brokers read about so many bytes of their logs.")
         ] = 32 << 20,
     ) -> Response:
         """How far behind a group is, in offsets and in records that a read_committed reader will really be given."""
