@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hapax.cli.local.folder import LocalClusterError
 ClusterFactory = Callable[..., LocalCluster]
 _LOG_LINES = 30
 _clusters: list[LocalCluster] = []
+
+# Every JVM that tests start lives for seconds: what its better compiler would win it never earns back.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
 
 def start_cluster(folder: Path, **options: object) -> LocalCluster:

@@ -167,24 +167,29 @@ class TransactionUser(KafkaUser):
 
 
 class CopyUser(KafkaUser):
-    """Copies one partition, exactly once; as many of them as there are partitions have work."""
+    """Copies partitions, exactly once. As many of them as there are partitions have work, and where they are fewer each
+    copies its share: a partition that nobody copies would lose to retention what it holds."""
 
     _slots: ClassVar = itertools.count()
 
     def on_start(self) -> None:
         runner = self.environment.runner
         slot = max(getattr(runner, "worker_index", 0), 0) + next(CopyUser._slots) * self.options.worker_count
-        if slot >= PARTITIONS:
+        copiers = min(max(self.options.most_users // len(self.environment.user_classes), 1), PARTITIONS)
+        if slot >= copiers:
             raise StopUser
-        self.copier = Copier(self.options.bootstrap, slot)
+        self.copiers = [Copier(self.options.bootstrap, partition) for partition in range(slot, PARTITIONS, copiers)]
+        self.turn = 0
 
     def close(self) -> None:
-        if hasattr(self, "copier"):
-            self.copier.close()
+        for copier in getattr(self, "copiers", ()):
+            copier.close()
 
     @task
     def copy(self) -> None:
-        self.ask("copy", self.copier.step)
+        copier = self.copiers[self.turn % len(self.copiers)]
+        self.turn += 1
+        self.ask("copy", lambda: copier.step(1.0 / len(self.copiers)))
 
 
 class RestUser(FastHttpUser):
