@@ -53,7 +53,11 @@ _COPY_LIMIT_S: Final = 600.0
 _SOAKED: Final = {"segment.bytes": str(1 << 20), "retention.bytes": str(8 << 20)}
 """Of the topics of a soak: what is kept of them is as much in the end as after some minutes, so that memory and handles
 can be judged. Every record is read while it is there."""
-_SOAKING: Final = ("log.retention.check.interval.ms=10000",)
+_SOAKING: Final = (
+    "log.retention.check.interval.ms=10000",
+    # The cluster's own logs begin a segment, and compact the others, every minute or two and not every twenty.
+    "transaction.state.log.segment.bytes=262144", "offsets.topic.segment.bytes=262144",
+)
 _IDLE_STEPS: Final = 2
 
 
