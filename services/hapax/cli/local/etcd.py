@@ -71,8 +71,10 @@ def etcd_command(binary: EtcdBinary, data: Path, client_port: int, peer_port: in
         f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=hapax={peer}",
-        "--auto-compaction-mode=revision", "--auto-compaction-retention=1000",
-        "--quota-backend-bytes=268435456", "--snapshot-count=2000",
+        # Nobody is behind by much: who missed more than this reads everything anew. A longer history is memory.
+        "--auto-compaction-mode=revision", "--auto-compaction-retention=100",
+        "--quota-backend-bytes=268435456", "--snapshot-count=200",
+        *(["--snapshot-catchup-entries=100"] if binary.version >= (3, 6) else []),
         "--logger=zap", "--log-level=warn",
     ]  # fmt: skip
 
