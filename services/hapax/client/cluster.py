@@ -188,13 +188,15 @@ class Cluster:
         """Those of the topics that there are now."""
         return await self._ask_for(list(dict.fromkeys(names)))
 
-    async def known(self, names: Iterable[str], *, fresh: bool) -> dict[str, Topic]:
-        """Those of the topics that there are as last heard, where all of them are known and no `fresh` answer is
-        wanted: who asks their leaders hears of it where they have moved."""
-        wanted = list(dict.fromkeys(names))
-        if fresh or any(name not in self.topics for name in wanted):
-            return await self.existing(wanted)
-        return {name: self.topics[name] for name in wanted}
+    async def known(self, partitions: Iterable[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
+        """Those of the partitions' topics that there are, as last heard, unless one of the partitions is not known or a
+        `fresh` answer is wanted: who asks their leaders hears of it where they have moved."""
+        wanted = list(partitions)
+        if fresh or any(
+            (topic := self.topics.get(each.topic)) is None or each.partition not in topic.partitions for each in wanted
+        ):
+            return await self.existing(each.topic for each in wanted)
+        return {each.topic: self.topics[each.topic] for each in wanted}
 
     async def _refresh_for_ever(self) -> None:
         backoff = Backoff(self.options, self.ports)

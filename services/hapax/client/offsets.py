@@ -82,7 +82,7 @@ class OffsetAdmin(Connected):
 
         async def attempt() -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
             nonlocal fresh
-            topics = await cluster.known((each.topic for each in starts), fresh=fresh)
+            topics = await cluster.known(starts, fresh=fresh)
             fresh = True  # whatever fails, it may be because a topic has gone
             groups = by_node(cluster, (
                 each for each in starts if each.topic in topics and each.partition in topics[each.topic].partitions))

@@ -68,29 +68,40 @@ def test_the_lag_that_a_committed_reader_has(
     assert (uncounted["readable"], uncounted["items"][0]["readable"], uncounted["complete"]) == (None, None, False)
 
 
-def test_the_lag_in_a_topic_that_is_deleted_and_made_anew(
+def test_the_lag_in_a_topic_that_grows_is_deleted_and_made_anew(
     rest: AdminProcess, cluster_bootstrap: str, topic: str, group: str
 ) -> None:
     servers, other = {"bootstrap.servers": cluster_bootstrap}, f"{topic}-again"
-    with Admin(servers) as admin:
-        admin.create_topics([NewTopic(other, 1)])
-        with Producer(servers) as producer:
-            for name in (topic, topic, other, other, other):
-                producer.send(name, b"x", partition=0)
+
+    def commit(*partitions: tuple[str, int]) -> None:
         with Consumer(servers | {"group.id": group, "enable.auto.commit": False}) as consumer:
-            consumer.assign([TopicPartition(topic, 0), TopicPartition(other, 0)])
-            consumer.commit({TopicPartition(topic, 0): 1, TopicPartition(other, 0): 1})
+            where = [TopicPartition(name, index) for name, index in partitions]
+            consumer.assign(where)
+            consumer.commit(dict.fromkeys(where, 1))
 
-        def lag() -> dict[str, tuple[int, int]]:
-            items = rest.get(f"{path_of(group)}/lag")["items"]
-            return {each["topic"]: (each["lag"], each["readable"]) for each in items}
+    def lag() -> dict[tuple[str, int], tuple[int, int]]:
+        items = rest.get(f"{path_of(group)}/lag")["items"]
+        return {(each["topic"], each["partition"]): (each["lag"], each["readable"]) for each in items}
 
-        assert lag() == {topic: (1, 1), other: (2, 2)}
+    with Admin(servers) as admin, Producer(servers) as producer:
+        admin.create_topics([NewTopic(other, 1)])
+        for name in (topic, topic, other, other, other):
+            producer.send(name, b"x", partition=0)
+        producer.flush()
+        commit((topic, 0), (other, 0))
+        assert lag() == {(topic, 0): (1, 1), (other, 0): (2, 2)}
+        admin.create_partitions({other: 2})
+        wait_until(lambda: rest.get(f"/v1/topics/{other}")["partitions"] == 2, "the second partition")
+        commit((other, 1))
+        # The new partition begins and ends below what was committed of it.
+        assert lag() == {(topic, 0): (1, 1), (other, 0): (2, 2), (other, 1): (0, 0)}
         admin.delete_topics([other])
-        wait_until(lambda: lag() == {topic: (1, 1)}, "the topic is gone")
+        wait_until(lambda: lag() == {(topic, 0): (1, 1)}, "the topic is gone")
         admin.create_topics([NewTopic(other, 1)])
         # Its offsets went with the topic, or are above the end of the new one.
-        wait_until(lambda: lag() in ({topic: (1, 1)}, {topic: (1, 1), other: (0, 0)}), "the new one")
+        old: tuple[dict[tuple[str, int], tuple[int, int]], ...] = (
+            {(topic, 0): (1, 1)}, {(topic, 0): (1, 1), (other, 0): (0, 0)})
+        wait_until(lambda: lag() in old, "the new one")
         admin.delete_topics([other])
 
 
