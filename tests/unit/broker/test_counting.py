@@ -175,3 +175,19 @@ async def test_what_was_wrong_about_the_past_is_not_remembered(folder: RealDisk)
     with pytest.raises(Refusal, match="changed while it was counted"):
         await asked
     await world.check(3)
+
+
+async def test_a_leader_that_is_one_again_and_knows_less_counts_no_further(
+    folder: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is as it was, but it does not know yet how far that is committed."""
+    world = World(folder, random.Random(5))
+    await world.open(internal=True)
+    await world.write(300)
+    asked = asyncio.create_task(world.replica.counting.count(0, PLENTY))
+    await asyncio.sleep(0)
+    with monkeypatch.context() as less:
+        less.setattr(type(world.replica.machine), "last_stable_offset", property(lambda machine: 5))
+        with pytest.raises(Refusal, match="changed while it was counted"):
+            await asked
+    await world.check(3)
