@@ -32,7 +32,9 @@ def wait_gone(pids: list[int], timeout: float = 10) -> None:
         except ProcessLookupError:
             continue
         try:
-            assert select.select([descriptor], [], [], timeout)[0], f"process {pid} is left behind"
+            ended = select.poll()  # not select(): other tests' files may have taken the first 1,024 descriptors
+            ended.register(descriptor, select.POLLIN)
+            assert ended.poll(timeout * 1000), f"process {pid} is left behind"
         finally:
             os.close(descriptor)
 
