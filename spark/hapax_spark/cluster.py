@@ -81,9 +81,9 @@ class Token:
 _FETCH_BYTES = "2097152"
 """A task reads one partition: larger answers than a consumer of many asks for."""
 _PAUSE_S = 0.2
+"""Between two questions for what ought to be there soon."""
 _GONE_AFTER_S = 2.0
 """How long an answer about offsets may take before it is asked whether the topics are there at all."""
-"""Between two questions for what ought to be there soon."""
 _NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _STEPS_TO_A_REQUEST = 3
 """Of the loop, from the beginning of a fetch to its bytes in the connection, where that is open."""

@@ -248,8 +248,9 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         # Topics that are gone are the next call's to tell, which knows the checkpoint.
-        there = self._topics()
-        self._target = self._connected().latest(to_read(there, self._options, known=self._options.source_topics()))
+        named = self._options.source_topics()
+        self._target = _again_where_gone(
+            lambda: self._connected().latest(to_read(self._topics(), self._options, known=named)))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         return _again_where_gone(lambda: self._latest_offset(start, limit))
