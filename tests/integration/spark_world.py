@@ -16,6 +16,7 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Consumer
 from hapax_spark.datasource import HapaxDataSource
 from hapax_spark.jobs import passthrough
+from integration.waiting import nothing_is_open, wait_until
 
 EVERYTHING = sorted(b"v%d" % i for i in range(300))
 """The values of the fixture `topics`' input."""
@@ -59,8 +60,12 @@ def write(rows: DataFrame, cluster: LocalCluster, topic: str, **options: str) ->
     writer.mode("append").save()
 
 
-def values(cluster: LocalCluster, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
-    """The records' values, sorted."""
+def values(
+    cluster: LocalCluster, topic: str, isolation: str = "read_committed", *, decided: bool = True
+) -> list[bytes | None]:
+    """The records' values, sorted; where every transaction is `decided`, all that committed."""
+    if decided:
+        wait_until(lambda: nothing_is_open(cluster.bootstrap, topic), "end of all transactions")
     settings = {"bootstrap.servers": cluster.bootstrap, "isolation.level": isolation,
                 "auto.offset.reset": "earliest", "enable.auto.commit": "false"}  # fmt: skip
     found: list[bytes | None] = []
@@ -71,15 +76,6 @@ def values(cluster: LocalCluster, topic: str, isolation: str = "read_committed")
         while any(consumer.position(p) < ends[p] for p in partitions):
             found += [record.value for record in consumer.poll(500)]
     return sorted(found, key=lambda v: v or b"")
-
-
-def nothing_is_open(cluster: LocalCluster, topic: str) -> bool:
-    """No transaction is undecided in the topic: the last stable offsets are the high watermarks."""
-    ends = []
-    for isolation in ("read_committed", "read_uncommitted"):
-        with Consumer({"bootstrap.servers": cluster.bootstrap, "isolation.level": isolation}) as consumer:
-            ends.append(consumer.end_offsets(consumer.partitions(topic)))
-    return ends[0] == ends[1]
 
 
 def stream(

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from hapax.cli.local.cluster import LocalCluster
+from integration.waiting import nothing_is_open, wait_until
 
 ClusterFactory = Callable[..., LocalCluster]
 
@@ -35,6 +36,8 @@ def commit(producer: Producer, topic: str, value: bytes, partitions: int) -> Non
 
 
 def committed_values(bootstrap: str, topic: str, partition: int) -> list[bytes | None]:
+    """Once every transaction is decided."""
+    wait_until(lambda: nothing_is_open(bootstrap, topic), "end of all transactions")
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "check", "isolation.level": "read_committed",
         "enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "earliest",

@@ -21,7 +21,7 @@ from hapax.codec.snapshot import decode_snapshot, encode_replicated_state
 from hapax.kafka.messages import OffsetForLeaderEpochRequest, ProduceRequest
 from hapax.kafka.peer import Peer
 from hapax.runtime.network import TcpNetwork
-from integration.waiting import wait_until
+from integration.waiting import nothing_is_open, wait_until
 
 Make = Callable[..., LocalCluster]
 REPLICATED = [
@@ -61,7 +61,8 @@ def all_in_sync(cluster: LocalCluster, topic: str, partitions: int = 1) -> None:
 
 
 def read(cluster: LocalCluster, topic: str, partitions: int) -> dict[int, list[bytes]]:
-    """Everything committed, by partition."""
+    """Everything committed, by partition, once every transaction is decided."""
+    wait_until(lambda: nothing_is_open(servers(cluster), topic), "end of all transactions")
     consumer = Consumer({
         "bootstrap.servers": servers(cluster), "group.id": "check", "isolation.level": "read_committed",
         "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0,

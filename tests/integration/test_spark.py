@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,24 @@ from hapax_spark.source import HapaxStreamReader
 from integration.spark_world import EVERYTHING, reading, stream, values, write
 
 pytestmark = pytest.mark.timeout(240)
+
+
+def test_the_example_of_the_page_runs(
+    spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().partition("\n## ")[0]
+    example = textwrap.dedent("\n".join(line for line in page.splitlines() if line.startswith("    ")))
+    for told, here in (
+        ("127.0.0.1:9092", cluster.bootstrap), ('"flights"', f'"{topics[0]}"'), ('"copies"', f'"{topics[1]}"'),
+        ("/durable", str(tmp_path)),
+    ):
+        assert told in example
+        example = example.replace(told, here)
+    exec(compile(example, "docs/spark.md", "exec"), {"spark": spark})
+    (query,) = spark.streams.active
+    query.processAllAvailable()
+    query.stop()
+    assert values(cluster, topics[1]) == EVERYTHING
 
 
 def test_the_columns_are_those_of_sparks_kafka_source(

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from hapax.client.blocking import Consumer
+
 PATIENCE_S: Final = 120.0
 _LOOK_EVERY_S: Final = 0.02
 
@@ -18,3 +20,13 @@ def wait_until(
     while not happened():
         assert time.monotonic() < limit, f"still no {what}"
         time.sleep(every_s)
+
+
+def nothing_is_open(bootstrap: str, topic: str) -> bool:
+    """No transaction is undecided in the topic: the last stable offsets are the high watermarks. A commit is answered
+    once it is decided; the markers, and with them what a committed reader is given, follow."""
+    ends = []
+    for isolation in ("read_uncommitted", "read_committed"):
+        with Consumer({"bootstrap.servers": bootstrap, "isolation.level": isolation}) as consumer:
+            ends.append(consumer.end_offsets(consumer.partitions(topic)))
+    return ends[0] == ends[1]

@@ -10,6 +10,7 @@ from confluent_kafka import Producer as LibrdkafkaProducer
 
 from hapax.client import CommitToken, HapaxError, OffsetAndMetadata, TopicPartition
 from hapax.client.blocking import Consumer, Producer
+from integration.waiting import nothing_is_open, wait_until
 
 GROUP = "upgrade"
 
@@ -129,7 +130,8 @@ class Idempotent(Load):
 
 
 def contents(bootstrap: str, topic: str) -> dict[int, list[int]]:
-    """The committed numbers of each partition, in the order of the log."""
+    """The committed numbers of each partition, in the order of the log, once every transaction is decided."""
+    wait_until(lambda: nothing_is_open(bootstrap, topic), "end of all transactions")
     settings = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
     found: dict[int, list[int]] = {}
     with Consumer({**settings, "enable.auto.commit": "false"}) as consumer:

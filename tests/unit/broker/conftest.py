@@ -7,8 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from hapax.runtime.disk import RealDisk, open_folder
+from hapax.runtime.disk import RealDisk, RealFile, open_folder
 from unit.broker.broker_fixtures import Harness
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that crashes a partition does not close its files, as the end of a process would: they would fill the
+    table of descriptors of the process that runs all tests."""
+    opened: list[RealFile] = []
+
+    def remembered(disk: RealDisk, path: str, *, create: bool = False) -> RealFile:
+        opened.append(original(disk, path, create=create))
+        return opened[-1]
+
+    original = RealDisk.open
+    monkeypatch.setattr(RealDisk, "open", remembered)
+    yield
+    for file in opened:
+        file.close()
 
 
 @pytest.fixture
