@@ -31,7 +31,7 @@ demo: setup ## 336,776 flights through a cluster whose processes are killed: eac
 	@$(BIN)/python -m hapax_spark.demo
 
 test: lint ## everything: lint, types, layering, generated code, then all tests
-	@$(BIN)/python -m pytest -n 2 tests
+	@$(BIN)/python -m pytest -n 2 -rs tests
 
 test-one: setup ## one test or folder: make test-one T=tests/unit/core
 	@$(BIN)/python -m pytest $(T)

@@ -71,8 +71,9 @@ def etcd_command(binary: EtcdBinary, data: Path, client_port: int, peer_port: in
         f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=hapax={peer}",
-        # Nobody is behind by much: who missed more than this reads everything anew. A longer history is memory.
-        "--auto-compaction-mode=revision", "--auto-compaction-retention=100",
+        # Nobody is behind by much: who missed more than this reads everything anew. A longer history is memory: of a
+        # number of revisions, etcd would look every five minutes only.
+        "--auto-compaction-mode=periodic", "--auto-compaction-retention=20s",
         "--quota-backend-bytes=268435456", "--snapshot-count=200",
         *(["--snapshot-catchup-entries=100"] if binary.version >= (3, 6) else []),
         "--logger=zap", "--log-level=warn",
