@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -122,7 +123,7 @@ class Watch:
                 with contextlib.suppress(LocalClusterError):  # it is started, and not ready yet
                     self._cluster.start(process.name, timeout=120)
 
-    def slopes(self) -> dict[str, dict[str, float]]:
+    def slopes(self) -> dict[str, dict[str, steadiness.Slope]]:
         judged = {f"{life.name} ({life.pid})": steadiness.slopes(life) for life in self.lives.values()}
         return {name: slopes for name, slopes in judged.items() if slopes is not None}
 
@@ -266,7 +267,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         verdicts = audit(reading.seen, ledger, copied=copies)
     kills = [*(killer.kills if killer is not None else []), *(watch.ended if watch is not None else [])]
     courses = read_history(out / "locust_stats_history.csv", began)
-    slopes = {}
+    slopes: dict[str, dict[str, steadiness.Slope]] = {}
     if watch is not None:
         slopes = watch.slopes()
         steadiness.write_samples(watch.lives.values(), out / "samples.csv")
@@ -275,9 +276,10 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     steady = steadiness.steady(slopes)
     title = f"{arguments.shape} load, {arguments.users} users, {len(kills)} kills"
     (out / "report.html").write_text(
-        page(title, verdicts, courses, kills, seconds, slopes, steadiness.MOST_PER_10_MIN), encoding="utf-8")
+        page(title, verdicts, courses, kills, seconds, slopes), encoding="utf-8")
     told = as_json(verdicts, courses, kills) | {
-        "slopes": slopes, "records": outcomes(ledger.facts()), "title": title, "began": began, "seconds": seconds}
+        "slopes": {name: {each: asdict(found) for each, found in of.items()} for name, of in slopes.items()},
+        "records": outcomes(ledger.facts()), "title": title, "began": began, "seconds": seconds}
     (out / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     show(console, verdicts, title)
     if arguments.shape == "soak" and not steady:

@@ -141,5 +141,5 @@ def told(out: Path, kills: Sequence[tuple[float, str]]) -> bool:
         for topic, found in verdict["topics"].items()}
     courses = read_history(out / "locust_stats_history.csv", began)
     (out / "report.html").write_text(
-        page(title, verdicts, courses, on_line, float(verdict["seconds"]), {}, 0.0), encoding="utf-8")
+        page(title, verdicts, courses, on_line, float(verdict["seconds"]), {}), encoding="utf-8")
     return bool(verdict["clean"])

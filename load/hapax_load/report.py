@@ -9,6 +9,7 @@ from html import escape
 from hapax.cli.timeline import STYLE, Kill, Line, chart, count_cell
 from hapax_load.ledger import Verdict
 from hapax_load.statistics import Course
+from hapax_load.steadiness import Slope
 
 _BAD = ("lost", "doubled", "shown", "torn")
 _REST = ("kept", "unknown_kept", "unreported")
@@ -16,9 +17,9 @@ _REST = ("kept", "unknown_kept", "unreported")
 
 def page(
     title: str, verdicts: Mapping[str, Verdict], courses: Mapping[str, Course], kills: Sequence[Kill], seconds: float,
-    slopes: Mapping[str, Mapping[str, float]], most_slope: float,
+    slopes: Mapping[str, Mapping[str, Slope]],
 ) -> str:
-    """`slopes`: process -> figure -> share in ten minutes."""
+    """`slopes`: process -> figure -> slope."""
     rows = "".join(
         f"<tr><td>{escape(topic)}</td>" + "".join(f"<td class=n>{getattr(verdict, name):,}</td>" for name in _REST)
         + "".join(count_cell(getattr(verdict, name)) for name in _BAD) + "</tr>"
@@ -45,8 +46,8 @@ def page(
         parts.append("<h2>Steadiness, change in ten minutes</h2><table><tr><th>process<th>figure<th>change</tr>")
         parts += [
             f"<tr><td>{escape(process)}</td><td>{escape(figure)}</td>"
-            f"<td class='n {'bad' if value > most_slope else 'good'}'>{value:+.2%}</td></tr>"
-            for process, figures in slopes.items() for figure, value in figures.items()
+            f"<td class='n {'good' if found.level else 'bad'}'>{found.share:+.2%}</td></tr>"
+            for process, figures in slopes.items() for figure, found in figures.items()
         ]
         parts.append("</table>")
     return "".join([*parts, "</html>\n"])

@@ -18,6 +18,10 @@ WARM_UP_S: Final = 600.0
 LEAST_S: Final = 600.0
 """A process is judged by no less than so much of its life."""
 MOST_PER_10_MIN: Final = 0.01
+"""Of growth, as a share."""
+_WHOLES: Final = 1.0
+"""What is counted in whole things goes up and down by some of them: a slope below one in ten minutes is not told apart
+from that."""
 _TASKS: Final = re.compile(r"^hapax_process_tasks (\S+)$", re.MULTILINE)
 
 
@@ -84,19 +88,39 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - middle) * (y - mean) for x, y in points) / spread * 600 / mean
 
 
-def slopes(watched: Watched, warm_up_s: float = WARM_UP_S, least_s: float = LEAST_S) -> dict[str, float] | None:
-    """resident, handles, tasks -> share in ten minutes; None for a life too short to be judged."""
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """Of one figure of one life."""
+
+    share: float
+    """Of the figure's mean, in ten minutes."""
+    most: float
+    """What grows faster is not level."""
+
+    @property
+    def level(self) -> bool:
+        return self.share <= self.most
+
+
+def slopes(watched: Watched, warm_up_s: float = WARM_UP_S, least_s: float = LEAST_S) -> dict[str, Slope] | None:
+    """Of resident, handles, tasks; None for a life too short to be judged."""
     counted = [each for each in watched.samples if each.second >= warm_up_s]
     if not counted or counted[-1].second - counted[0].second < least_s:
         return None
+    told = [each for each in counted if each.tasks is not None]
     return {
-        "resident": slope([(each.second, each.resident) for each in counted]),
-        "handles": slope([(each.second, each.handles) for each in counted]),
-        "tasks": slope([(each.second, each.tasks) for each in counted if each.tasks is not None]),
+        "resident": Slope(slope([(each.second, each.resident) for each in counted]), MOST_PER_10_MIN),
+        "handles": _of_wholes([(each.second, each.handles) for each in counted]),
+        "tasks": _of_wholes([(each.second, each.tasks or 0) for each in told]),
     }
 
 
-def steady(judged: Mapping[str, Mapping[str, float]]) -> bool:
-    """Of all processes that lived long enough to be judged (process -> figure -> share in ten minutes); False where
-    none did: nothing is known then."""
-    return bool(judged) and all(value <= MOST_PER_10_MIN for figures in judged.values() for value in figures.values())
+def _of_wholes(points: Sequence[tuple[float, float]]) -> Slope:
+    total = sum(value for _, value in points)
+    return Slope(slope(points), max(MOST_PER_10_MIN, _WHOLES * len(points) / total if total else 0.0))
+
+
+def steady(judged: Mapping[str, Mapping[str, Slope]]) -> bool:
+    """Of all processes that lived long enough to be judged (process -> figure -> slope); False where none did: nothing
+    is known then."""
+    return bool(judged) and all(each.level for figures in judged.values() for each in figures.values())

@@ -45,9 +45,9 @@ def life(seconds: int, grown: float) -> Watched:
 def test_the_beginning_of_a_life_does_not_count_and_a_short_one_is_not_judged() -> None:
     judged = slopes(life(1800, grown=0.1))
     assert judged is not None
-    assert judged["resident"] == pytest.approx(0, abs=0.001)
-    assert judged["handles"] == 0
-    assert judged["tasks"] > 0.2
+    assert judged["resident"].share == pytest.approx(0, abs=0.001)
+    assert judged["handles"].share == 0
+    assert judged["tasks"].share > 0.2 and not judged["tasks"].level
     assert slopes(life(800, grown=0)) is None
 
 
@@ -69,6 +69,23 @@ def test_a_leak_of_any_kind_is_found(figure: str) -> None:
     assert judged(lived(0), lived(0.005))
     assert not judged(lived(0), lived(0.02))
     assert not judged(), "nobody lived long enough: nothing is known"
+
+
+@pytest.mark.parametrize("figure", ["handles", "tasks"])
+def test_what_is_counted_in_wholes_grows_by_one_in_ten_minutes_at_least(figure: str) -> None:
+    """Of 24 tasks that come and go, a quarter of one in ten minutes is 1 %: nobody can tell."""
+    def found(leak: float) -> bool:
+        lived = Watched("broker-0", 1, 0.0, [
+            Sample(second, 60_000_000, *(
+                24 + second // 5 * 7 % 5 + (int(leak * second / 600) if each == figure else 0)
+                for each in ("handles", "tasks")
+            )) for second in range(0, 1800, 5)])
+        judged = slopes(lived)
+        assert judged is not None
+        return not judged[figure].level
+
+    assert not found(0) and not found(0.5)
+    assert found(2) and found(20)
 
 
 def test_a_record_bears_its_number() -> None:
