@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ def _queue(nodeid: str) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Raises UsageError for tests of one name: pytest-xdist would run one of them, and say nothing."""
+    again = [nodeid for nodeid, times in Counter(item.nodeid for item in items).items() if times > 1]
+    if again:
+        raise pytest.UsageError(f"several tests have one name: {', '.join(again)}")
     items.sort(key=lambda item: _queue(item.nodeid))  # stable: otherwise as collected
 
 

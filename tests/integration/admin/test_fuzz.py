@@ -6,7 +6,7 @@ A cluster of its own: what is made up may drain a broker.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -55,17 +55,27 @@ def map_body(context: Any, body: Any) -> Any:
     return body
 
 
-@schema.parametrize()
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.generate], database=None,
-)
-def test_the_document_is_kept(case: Any, fuzzed: AdminProcess) -> None:
-    # What a schema allows may still make no sense: partitions can only grow, a cursor is one that was given out.
-    excluded = [positive_data_acceptance]
-    parameters = case.operation.definition.raw.get("parameters", [])
-    if any(each.get("schema", {}).get("type") == "array" for each in parameters):
-        excluded.append(negative_data_rejection)  # a list of one number reads like a list of one word
-    case.call_and_validate(
-        base_url=f"http://127.0.0.1:{fuzzed.port}", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}, timeout=30,
-        excluded_checks=excluded)
+def keeping_its_word(label: str) -> Callable[..., None]:
+    """A test of one operation, such as `GET /v1/topics`. schemathesis makes tests of all of them from one function, but
+    of one name, and of tests of one name pytest-xdist runs one."""
+    @schema.include(name=label).parametrize()
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate], database=None,
+    )
+    def test(case: Any, fuzzed: AdminProcess) -> None:
+        # What a schema allows may still make no sense: partitions can only grow, a cursor is one that was given out.
+        excluded = [positive_data_acceptance]
+        parameters = case.operation.definition.raw.get("parameters", [])
+        if any(each.get("schema", {}).get("type") == "array" for each in parameters):
+            excluded.append(negative_data_rejection)  # a list of one number reads like a list of one word
+        case.call_and_validate(
+            base_url=f"http://127.0.0.1:{fuzzed.port}", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}, timeout=30,
+            excluded_checks=excluded)
+
+    return test
+
+
+for found in schema.get_all_operations():
+    operation = found.ok()
+    globals()[f"test_the_document_is_kept_by_{operation.label}"] = keeping_its_word(operation.label)
