@@ -21,6 +21,9 @@ from integration.waiting import wait_until
 CHART = ROOT / "charts" / "hapax"
 RELEASE = "demo"
 PRODUCERS = "transactionalproducers"
+WORKLOADS = ("StatefulSet", "Deployment")
+NUMBERED = ("broker", "coordinator")
+"""Roles that are known by their node ids; the others take one that is free."""
 
 Render = Callable[..., list[dict[str, Any]]]
 
@@ -32,7 +35,7 @@ def of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
 
 def pods(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     for each in objects:
-        if each["kind"] == "StatefulSet":
+        if each["kind"] in WORKLOADS:
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
         elif each["kind"] == "Pod":
             yield each["metadata"]["name"], each["spec"]
@@ -108,21 +111,28 @@ def test_only_the_operator_has_a_token_and_its_rights_are_few(render: Render) ->
     ("broker", 0, "hapax.broker.main"), ("coordinator", 100, "hapax.coordinator.main"), ("pid", 200, "hapax.pid.main"),
     ("operator", 300, "hapax_operator.main"),
 ])
-def test_a_pod_s_index_is_its_node_id_and_its_settings_are_real(
+def test_a_pod_s_index_is_its_node_id_or_it_takes_a_free_one_and_its_settings_are_real(
     render: Render, role: str, first: int, module: str
 ) -> None:
     objects = render('settings={"num.partitions": 6}', f'{role}.settings={{"drain.timeout.ms": 7000}}')
-    workload = of(objects, "StatefulSet", f"demo-hapax-{role}")
-    assert workload["spec"]["ordinals"] == {"start": first}
+    numbered = role in NUMBERED
+    workload = of(objects, "StatefulSet" if numbered else "Deployment", f"demo-hapax-{role}")
+    assert workload["spec"].get("ordinals") == ({"start": first} if numbered else None)
     pod = workload["spec"]["template"]["spec"]
     assert pod["containers"][0]["command"][-1] == module
     given = environment(pod)
-    assert given["HAPAX_NODE_ID"] == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
-    texts = {name: value.replace("$(POD_NAME)", f"demo-hapax-{role}-{first}")
+    texts = {name: value.replace("$(POD_NAME)", f"demo-hapax-{role}-{first}").replace("$(POD_IP)", "10.1.2.3")
              for name, value in given.items() if isinstance(value, str)}
-    settings = load(environment={**texts, "HAPAX_NODE_ID": str(first), "HAPAX_BROKER_RACK": ""})
+    if numbered:
+        assert given["HAPAX_NODE_ID"] == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
+        texts["HAPAX_NODE_ID"] = str(first)
+    else:
+        assert given["POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    settings = load(environment={**texts, "HAPAX_BROKER_RACK": ""})
     assert (settings.node_id, settings.num_partitions, settings.drain_timeout_ms) == (first, 6, 7000)
-    assert settings.rpc_advertised == f"demo-hapax-{role}-{first}.demo-hapax-{role}.prod.svc.cluster.local:9094"
+    assert settings.node_id_generation_enable != numbered
+    assert settings.rpc_advertised == (
+        f"demo-hapax-{role}-{first}.demo-hapax-{role}.prod.svc.cluster.local:9094" if numbered else "10.1.2.3:9094")
     assert len(settings.etcd_addresses) == 3
     service = of(objects, "Service", f"demo-hapax-{role}")
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
@@ -189,9 +199,11 @@ def test_updates_and_evictions_wait_until_a_broker_has_caught_up(render: Render)
 
 @pytest.mark.parametrize(("value", "word"), [("soft", "preferred"), ("hard", "required")])
 def test_pods_of_one_role_keep_apart_as_much_as_is_wanted(render: Render, value: str, word: str) -> None:
-    sets = [each for each in render(f'antiAffinity="{value}"') if each["kind"] == "StatefulSet"]
-    assert len(sets) == 5
-    for each in sets:
+    workloads = [each for each in render(f'antiAffinity="{value}"') if each["kind"] in WORKLOADS]
+    assert len(workloads) == 5
+    for each in workloads:
+        if each["kind"] == "Deployment":  # apart at any price: there may be no machine left for one more
+            assert each["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == (1 if value == "soft" else 0)
         template = each["spec"]["template"]
         ((kind, (term,)),) = template["spec"]["affinity"]["podAntiAffinity"].items()
         assert kind == f"{word}DuringSchedulingIgnoredDuringExecution"
@@ -221,7 +233,7 @@ def test_records_outlive_the_release(render: Render) -> None:
 
 def test_budgets_and_policies_meet_the_pods_that_they_mean(render: Render) -> None:
     objects = render()
-    labels = [each["spec"]["template"]["metadata"]["labels"] for each in objects if each["kind"] == "StatefulSet"]
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in objects if each["kind"] in WORKLOADS]
     budgets = [each for each in objects if each["kind"] == "PodDisruptionBudget"]
     assert len(budgets) == 5
     for budget in budgets:

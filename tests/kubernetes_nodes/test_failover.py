@@ -38,7 +38,7 @@ def test_others_lead_within_seconds(
 
 
 def test_it_serves_without_an_operator_and_one_catches_up(release: Release, failovers: Failovers) -> None:
-    release.tools.kubectl("scale", "statefulset/hapax-operator", "-n", release.namespace, "--replicas=0")
+    release.tools.kubectl("scale", "deployment/hapax-operator", "-n", release.namespace, "--replicas=0")
     try:
         wait_until(lambda: not release.pods("operator"), "end of all operators", every_s=0.5)
         release.tools.kubectl("apply", "-n", release.namespace, "-f", "-", text=(
@@ -46,7 +46,7 @@ def test_it_serves_without_an_operator_and_one_catches_up(release: Release, fail
             "spec: {partitions: 3, replicationFactor: 3}}"))
         failovers.write(list(failovers.leaders()))
     finally:
-        release.tools.kubectl("scale", "statefulset/hapax-operator", "-n", release.namespace, "--replicas=2")
+        release.tools.kubectl("scale", "deployment/hapax-operator", "-n", release.namespace, "--replicas=2")
     release.tools.kubectl(
         "wait", "topic.hapax.dev/later", "-n", release.namespace, "--for=condition=Ready", "--timeout=120s",
         timeout_s=130)

@@ -111,6 +111,11 @@ class Replicas(threading.Thread):
             self.join()
 
 
+def uids(release: Release) -> set[str]:
+    roles = ("broker", "coordinator", "pid", "operator")
+    return {pod["metadata"]["uid"] for role in roles for pod in release.pods(role)}
+
+
 def test_upgraded_under_load(
     release: Release, page: Page, first_port: str | None, tmp_path: Path, figures: dict[str, float]
 ) -> None:
@@ -118,7 +123,7 @@ def test_upgraded_under_load(
     load, replicas = Load(release, tmp_path), Replicas(first_port)
     try:
         load.start()
-        before = {pod["metadata"]["uid"] for role in ("broker", "coordinator", "pid") for pod in release.pods(role)}
+        before = uids(release)
         replicas.start()
         began = time.monotonic()
         page.follow("Upgrading")
@@ -127,8 +132,8 @@ def test_upgraded_under_load(
         replicas.close()
         assert replicas.looks > 20 or first_port is None
         assert replicas.fewest >= 2, "a broker went while another one had to catch up"
-        after = {pod["metadata"]["uid"] for role in ("broker", "coordinator", "pid") for pod in release.pods(role)}
-        assert not before & after
+        # A Deployment is complete while the last of its former pods are still on their way out.
+        wait_until(lambda: not before & uids(release), "end of all former pods")
         wanted = load.committed() + 50
         wait_until(lambda: load.committed() >= wanted, "transactions after the upgrade")
         found = load.finish()

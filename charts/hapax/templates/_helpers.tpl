@@ -98,15 +98,17 @@ podAntiAffinity:
 {{- end -}}
 
 {{/*
-A role's StatefulSet. Its ordinals begin where the role's node ids do, so that a pod's index is its node id: a dict of
-root, role, values, module, first, claims (whether it keeps data) and kafka (whether clients come).
+A role's workload: a dict of root, role, values, module, first, claims (whether it keeps data) and kafka (whether clients
+come). Those that clients know by a number are a StatefulSet, whose ordinals begin where the role's node ids do, so that a
+pod's index is its node id. The others are a Deployment, whose pods are replaced elsewhere when their machine goes, and
+take an id that is free.
 */}}
 {{- define "hapax.role" -}}
 {{- $root := .root -}}
 {{- $name := printf "%s-%s" (include "hapax.fullname" $root) .role -}}
 {{- $labels := merge (dict "app.kubernetes.io/component" .role) (include "hapax.selector" $root | fromYaml) -}}
 apiVersion: apps/v1
-kind: StatefulSet
+kind: {{ ternary "StatefulSet" "Deployment" .kafka }}
 metadata:
   name: {{ $name }}
   namespace: {{ $root.Release.Namespace }}
@@ -122,11 +124,18 @@ spec:
 spec:
   replicas: {{ .values.replicas }}
   {{- end }}
+  minReadySeconds: {{ .values.minReadySeconds }}
+  {{- if .kafka }}
   serviceName: {{ $name }}
   podManagementPolicy: Parallel
-  minReadySeconds: {{ .values.minReadySeconds }}
   updateStrategy: {type: RollingUpdate}
   ordinals: {start: {{ .first }}}
+  {{- else if eq $root.Values.antiAffinity "hard" }}
+  # One more than there are machines would wait for ever.
+  strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 1, maxSurge: 0}}
+  {{- else }}
+  strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  {{- end }}
   selector:
     matchLabels: {{ $labels | toJson }}
   {{- if .claims }}
@@ -178,10 +187,11 @@ spec:
             {{- end }}
           {{- end }}
           env:
+            {{- if .kafka }}
             - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
             - name: HAPAX_NODE_ID
               valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
-            {{- if .kafka }}
+            - {name: HAPAX_RPC_ADVERTISED, value: "$(POD_NAME).{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9094"}
             {{- $inside := printf "PLAINTEXT://$(POD_NAME).%s.%s.svc.%s:9092" $name $root.Release.Namespace $root.Values.clusterDomain }}
             {{- if $root.Values.external.enabled }}
             - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
@@ -191,13 +201,17 @@ spec:
             - {name: HAPAX_LISTENERS, value: "PLAINTEXT://0.0.0.0:9092"}
             - {name: HAPAX_ADVERTISED_LISTENERS, value: {{ $inside | quote }}}
             {{- end }}
+            {{- else }}
+            - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+            - {name: HAPAX_NODE_ID, value: {{ .first | quote }}}
+            - {name: HAPAX_NODE_ID_GENERATION_ENABLE, value: "true"}
+            - {name: HAPAX_RPC_ADVERTISED, value: "$(POD_IP):9094"}
             {{- end }}
             {{- if eq .role "broker" }}
             - name: HAPAX_BROKER_RACK
               valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
             {{- end }}
             - {name: HAPAX_RPC_LISTEN, value: "0.0.0.0:9094"}
-            - {name: HAPAX_RPC_ADVERTISED, value: "$(POD_NAME).{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9094"}
             - {name: HAPAX_HTTP_LISTEN, value: "0.0.0.0:8080"}
             - {name: HAPAX_CLUSTER_ID, value: {{ $root.Values.clusterId | quote }}}
             - {name: HAPAX_ETCD_ENDPOINTS, value: {{ include "hapax.etcd" $root | quote }}}

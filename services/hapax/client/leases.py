@@ -12,7 +12,7 @@ holder that restarts asks how many of its records each partition holds and goes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hapax.client.connected import Connected
 from hapax.client.environment import ClientPorts
@@ -24,6 +24,11 @@ from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.rpc.gen.hapax.v1 import lease_pb2 as pb
 
 SERVICE = "/hapax.v1.ProducerLeases/"
+
+_Request: TypeAlias = (
+    pb.LeasePidRequest | pb.RenewLeaseRequest | pb.ReleaseLeaseRequest | pb.ListLeasesRequest
+    | pb.GetProducerProgressRequest
+)
 
 
 class Lease(NamedTuple):
@@ -96,7 +101,7 @@ class Leases(Connected):
         )
         if resume is not None:
             request.resume_producer_id, request.resume_generation = resume
-        answer = pb.LeasePidResponse.FromString(await self._call("LeasePid", request.SerializeToString()))
+        answer = pb.LeasePidResponse.FromString(await self._call("LeasePid", request))
         self._check(answer.error, f"lease {name!r}", answer.reason)
         if not answer.partitions:
             raise FatalError(f"lease {name!r}: name at least one partition")
@@ -118,7 +123,7 @@ class Leases(Connected):
         request = pb.RenewLeaseRequest(
             name=lease.name, producer_id=lease.producer_id, generation=lease.generation, expire_ms=expire_ms
         )
-        answer = pb.RenewLeaseResponse.FromString(await self._call("RenewLease", request.SerializeToString()))
+        answer = pb.RenewLeaseResponse.FromString(await self._call("RenewLease", request))
         self._check(answer.error, f"renewing lease {lease.name!r}", answer.reason)
         return lease._replace(expires_at_ms=answer.expires_at_ms)
 
@@ -126,12 +131,12 @@ class Leases(Connected):
         request = pb.ReleaseLeaseRequest(
             name=lease.name, producer_id=lease.producer_id, generation=lease.generation
         )
-        answer = pb.ReleaseLeaseResponse.FromString(await self._call("ReleaseLease", request.SerializeToString()))
+        answer = pb.ReleaseLeaseResponse.FromString(await self._call("ReleaseLease", request))
         self._check(answer.error, f"releasing lease {lease.name!r}", answer.reason)
 
     async def list(self, prefix: str = "") -> list[LeaseInfo]:
         request = pb.ListLeasesRequest(prefix=prefix)
-        answer = pb.ListLeasesResponse.FromString(await self._call("ListLeases", request.SerializeToString()))
+        answer = pb.ListLeasesResponse.FromString(await self._call("ListLeases", request))
         return [
             LeaseInfo(
                 lease.name,
@@ -156,7 +161,7 @@ class Leases(Connected):
         else:
             request.name = producer
         answer = pb.GetProducerProgressResponse.FromString(
-            await self._call("GetProducerProgress", request.SerializeToString())
+            await self._call("GetProducerProgress", request)
         )
         self._check(answer.error, f"progress of {producer!r}", answer.reason)
         found = {}
@@ -171,8 +176,10 @@ class Leases(Connected):
         if self._address is None:
             raise RetriableError("no allocator of producer ids is there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    async def _call(self, method: str, request: bytes) -> bytes:
+    async def _call(self, method: str, request: _Request) -> bytes:
         self._check_usable()
+        request.cluster_id = self._cluster.cluster_id or ""
+        message = request.SerializeToString()
         seconds = self._options["request.timeout.ms"] / 1000
 
         async def attempt() -> bytes:
@@ -180,7 +187,7 @@ class Leases(Connected):
                 await self._find()
             address, self._address = self._address, None
             assert address is not None
-            answer = await self._cluster.channel(address).call(SERVICE + method, request, seconds)
+            answer = await self._cluster.channel(address).call(SERVICE + method, message, seconds)
             self._address = address  # it answered: it is still the one to ask
             return answer
 

@@ -37,7 +37,7 @@ from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
 from hapax.runtime.guarded_writes import Change, Outcome, write_changes
-from hapax.runtime.node_ids import claim_folder
+from hapax.runtime.node_ids import claim_folder, fixed_id, open_ids
 from hapax.runtime.ports import (
     Compare,
     Delete,
@@ -150,7 +150,7 @@ class ControllerService:
         )
         self.registration = await register(
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=on_lost,
-            ttl_s=settings.broker_session_timeout_ms / 1000)
+            ttl_s=settings.broker_session_timeout_ms / 1000, among=open_ids(settings))
         self.view.on_change(self._changed)
         self._presence.start()
         self._changed(Changes(nodes=dict.fromkeys(node.node_id for node in self.view.nodes())))
@@ -178,6 +178,11 @@ class ControllerService:
 
     # --- leadership
 
+    @property
+    def _node_id(self) -> NodeId:
+        assert self.registration is not None
+        return self.registration.record.node_id
+
     async def _campaign(self) -> None:
         while True:
             await self.view.wait_for(lambda view: self._may_lead())
@@ -192,7 +197,7 @@ class ControllerService:
 
     def _may_lead(self) -> bool:
         controller = self.view.controller
-        return controller is None or controller.record.node_id == self._settings.node_id
+        return controller is None or controller.record.node_id == self._node_id
 
     async def _take_key(self) -> int:
         """The term under which this process may act; 0 where another candidate was faster."""
@@ -225,7 +230,7 @@ class ControllerService:
 
     async def _act(self, term: int) -> None:
         """Until another candidate has the key, or the image shows that this one lost it."""
-        self._record("controller_elected", controller=self._settings.node_id, term=term)
+        self._record("controller_elected", controller=self._node_id, term=term)
         self._term = term
         self._acting.set(1)
         self._dirty.set()
@@ -258,7 +263,7 @@ class ControllerService:
             return node.port > 0
         controller = self.view.controller
         return (
-            controller is not None and node.node_id == controller.record.node_id != self._settings.node_id
+            controller is not None and node.node_id == controller.record.node_id != self._node_id
             and node.registration == controller.record.registration)
 
     async def _revoke(self, node: Node) -> None:
@@ -550,7 +555,7 @@ async def start(
     """
     identity = ""
     if ports.disk is not None:
-        folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
+        folder = await claim_folder(ports.disk, settings.cluster_id, fixed_id(settings), ports.random)
         identity = folder.directory_id
     view = ClusterView(
         ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),

@@ -22,7 +22,7 @@ from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.node_ids import claim_folder
+from hapax.runtime.node_ids import claim_folder, fixed_id, open_ids
 from hapax.runtime.ports import MetadataUnavailable, Ports, RpcError, RpcServer, Task
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen, StoreRefused
@@ -94,7 +94,7 @@ class PidService:
         )
         self.registration = await register(
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=on_lost,
-            ttl_s=settings.broker_session_timeout_ms / 1000)
+            ttl_s=settings.broker_session_timeout_ms / 1000, among=open_ids(settings))
         self._tidier = asyncio.get_running_loop().create_task(self._tidy(), name="lease-tidier")
 
     async def drain(self) -> None:
@@ -132,10 +132,18 @@ class PidService:
             "lease_taken_over", name=lease.name, producer_id=lease.producer_id, generation=lease.generation,
             by=lease.holder, former_holder=former_holder)
 
+    def _check_cluster(self, theirs: str) -> None:
+        """Addresses are given out again: a caller whose address book is behind may mean another cluster's allocator.
+        "": who does not say it yet. Raises RpcError, after which callers look for another one."""
+        own = self._settings.cluster_id
+        if theirs not in (own, ""):
+            raise RpcError("UNAVAILABLE", f"this is an allocator of cluster {own}, not of {theirs}")
+
     # --- blocks
 
     async def _allocate_block(self, payload: bytes) -> bytes:
         request = pid_pb2.AllocateBlockRequest.FromString(payload)
+        self._check_cluster(request.cluster_id)
         self.view.seen.saw_producer_id(request.in_use_below - 1)
         try:
             block = await self.blocks.allocate(request.size or self._settings.pid_block_size)
@@ -155,6 +163,7 @@ class PidService:
 
     async def _lease_pid(self, payload: bytes) -> bytes:
         request = lease_pb2.LeasePidRequest.FromString(payload)
+        self._check_cluster(request.cluster_id)
         name = request.name or f"lease-{self._random.randbytes(8).hex()}"
         wanted = self._resolve(request.partitions)
         resumes = request.HasField("resume_producer_id")
@@ -178,6 +187,7 @@ class PidService:
 
     async def _renew_lease(self, payload: bytes) -> bytes:
         request = lease_pb2.RenewLeaseRequest.FromString(payload)
+        self._check_cluster(request.cluster_id)
 
         async def answer() -> lease_pb2.RenewLeaseResponse:
             lease = await self.leases.renew(
@@ -191,6 +201,7 @@ class PidService:
 
     async def _release_lease(self, payload: bytes) -> bytes:
         request = lease_pb2.ReleaseLeaseRequest.FromString(payload)
+        self._check_cluster(request.cluster_id)
 
         async def answer() -> lease_pb2.ReleaseLeaseResponse:
             await self.leases.release(request.name, request.producer_id, request.generation)
@@ -203,6 +214,7 @@ class PidService:
 
     async def _list_leases(self, payload: bytes) -> bytes:
         request = lease_pb2.ListLeasesRequest.FromString(payload)
+        self._check_cluster(request.cluster_id)
         try:
             listed = await self.leases.list(request.prefix)
         except MetadataUnavailable as error:
@@ -218,6 +230,7 @@ class PidService:
 
     async def _get_producer_progress(self, payload: bytes) -> bytes:
         request = lease_pb2.GetProducerProgressRequest.FromString(payload)
+        self._check_cluster(request.cluster_id)
         wanted = self._resolve(request.partitions)
         known = [partition for _, partition in wanted if partition is not None]
 
@@ -310,7 +323,7 @@ async def start(
     """
     identity = ""
     if ports.disk is not None:
-        folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
+        folder = await claim_folder(ports.disk, settings.cluster_id, fixed_id(settings), ports.random)
         identity = folder.directory_id
     view = ClusterView(
         ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),

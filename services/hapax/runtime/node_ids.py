@@ -13,11 +13,14 @@ from typing import Final
 from hapax.codec.metadata import Role
 from hapax.core.types import NodeId
 from hapax.runtime.ports import Disk, Randomness
+from hapax.runtime.settings import Settings
 
 FIRST_NODE_ID: Final[dict[Role, int]] = {"broker": 0, "coordinator": 100, "pid": 200, "controller": 300}
 """Where each role begins to count. Clients know brokers and coordinators alike as nodes, hence one space of ids."""
 
 FILE: Final = "meta.properties"
+
+_IDS_OF_A_ROLE: Final = 100
 
 
 class FolderRefused(Exception):
@@ -27,16 +30,28 @@ class FolderRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class FolderIdentity:
     cluster_id: str
-    node_id: NodeId
+    node_id: NodeId | None
+    """None: its processes take whichever id is free."""
     directory_id: str
     """32 hex digits, drawn when the folder was made."""
 
 
-async def claim_folder(disk: Disk, cluster_id: str, node_id: NodeId, random: Randomness) -> FolderIdentity:
+def fixed_id(settings: Settings) -> NodeId | None:
+    """The node id that the settings name, None where they leave it open."""
+    return None if settings.node_id_generation_enable else NodeId(settings.node_id)
+
+
+def open_ids(settings: Settings) -> range:
+    """The node ids that a process may choose from, empty where it has its own."""
+    first = settings.node_id
+    return range(first, first + _IDS_OF_A_ROLE) if settings.node_id_generation_enable else range(0)
+
+
+async def claim_folder(disk: Disk, cluster_id: str, node_id: NodeId | None, random: Randomness) -> FolderIdentity:
     """Reads the folder's identity, or writes it where the folder is new. Raises FolderRefused."""
     if not disk.exists(FILE):
         identity = FolderIdentity(cluster_id, node_id, random.randbytes(16).hex())
-        lines = ["version=1", f"cluster.id={cluster_id}", f"node.id={node_id}",
+        lines = ["version=1", f"cluster.id={cluster_id}", *([] if node_id is None else [f"node.id={node_id}"]),
                  f"directory.id={identity.directory_id}", ""]  # fmt: skip
         await disk.write_atomically(FILE, "\n".join(lines).encode())
         return identity
@@ -46,8 +61,8 @@ async def claim_folder(disk: Disk, cluster_id: str, node_id: NodeId, random: Ran
     finally:
         file.close()
     fields = decode_properties(text)
-    for name, wanted in (("cluster.id", cluster_id), ("node.id", str(node_id))):
-        if fields.get(name) != wanted:
+    for name, wanted in (("cluster.id", cluster_id), ("node.id", None if node_id is None else str(node_id))):
+        if wanted is not None and fields.get(name) != wanted:
             raise FolderRefused(
                 f"this data folder's {FILE} says {name}={fields.get(name)}, but this process has {name}={wanted}: "
                 "refusing to touch it"

@@ -30,6 +30,8 @@ from hapax.runtime.settings import Settings, SettingsError, parse_arguments
 log = telemetry.logger("process")
 
 _CLOSE_TIMEOUT_S: Final = 5.0
+_KEEP_NOTHING: Final = ("pid", "controller")
+"""Under their node id, which may so be another one each time."""
 
 
 class Service(Protocol):
@@ -73,8 +75,11 @@ def run(argv: Sequence[str], role: Role | Literal["admin"], start: Start, *, kee
         telemetry.start_logging(role)
         log.error(f"bad settings: {error}")
         return 2
-    first = 0 if role == "admin" else FIRST_NODE_ID[role]
-    telemetry.start_logging(f"{role}-{settings.node_id - first}", settings.log_level)
+    telemetry.start_logging(_called(role, settings), settings.log_level)
+    if settings.node_id_generation_enable and role not in _KEEP_NOTHING:
+        log.error(f"bad settings: node.id.generation.enable is for PID allocators and controllers; what a {role} holds "
+                  "is assigned to its node.id")
+        return 2
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, start, keeps_data))
 
@@ -121,6 +126,13 @@ async def _serve(settings: Settings, start: Start, keeps_data: bool) -> int:
         await store.close()
         if disk is not None:
             disk.close()
+
+
+def _called(role: Role | Literal["admin"], settings: Settings) -> str:
+    """In the log. An id that is yet to be found says so itself, when it is registered."""
+    if settings.node_id_generation_enable:
+        return role
+    return f"{role}-{settings.node_id - (0 if role == 'admin' else FIRST_NODE_ID[role])}"
 
 
 def _ended(reason: str) -> int:

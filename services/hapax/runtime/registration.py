@@ -3,7 +3,8 @@
 The key's create revision is the node's registration epoch. A process that restarts on the same data folder deletes
 its predecessor's key by compare-and-swap and creates its own, so that it need not wait for the old lease to end;
 the controller sees a new epoch and gives out new leader epochs. Any other process under a taken node id waits at most
-one lease for it to become free, and then gives up.
+one lease for it to become free, and then gives up. A process that may choose its id (`among`) takes its predecessor's,
+or else the lowest that is free.
 
 While the store is away the service goes on: what it may still do is decided by epochs at the partition leaders, not
 by its lease (rule 12). Once the store answers and the registration is gone, or is another process's, `on_lost` is
@@ -18,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from hapax.codec.metadata import STANDING_STOPPING, Keys, NodeRecord
-from hapax.core.types import RegistrationEpoch
+from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.runtime import telemetry
 from hapax.runtime.ports import (
     Compare,
@@ -53,13 +54,15 @@ class Registration:
 
     def __init__(
         self, store: MetadataStore, keys: Keys, record: NodeRecord, ttl_s: float, random: Randomness,
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[str], None], among: range,
     ) -> None:
         self.record = record
         self.epoch = RegistrationEpoch(0)
         self.lease = 0
         self._store = store
+        self._keys = keys
         self._key = keys.node(record.node_id)
+        self._among = among
         self._ttl_s = ttl_s
         self._random = random
         self._on_lost = on_lost
@@ -127,7 +130,7 @@ class Registration:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                existing = await self._store.get(self._key)
+                existing = await (self._choose() if self._among else self._store.get(self._key))
                 if existing is None:
                     if await self._create():
                         break
@@ -147,6 +150,19 @@ class Registration:
         self._confirm(loop.time())
         log.info("registered", node=self.record.node_id, epoch=self.epoch)
         self._keeper = loop.create_task(self._keep(), name="registration")
+
+    async def _choose(self) -> KeyValue | None:
+        """Settles for an id; the key that stands there is this folder's own. Raises NodeIdTaken."""
+        listed, _ = await self._store.list(self._keys.nodes)
+        taken = {kv.key: kv for kv in listed}
+        keys = {self._keys.node(NodeId(node_id)): NodeId(node_id) for node_id in self._among}
+        own = [key for key in keys if key in taken and (self._is_mine(taken[key]) or self._is_predecessor(taken[key]))]
+        free = [key for key in keys if key not in taken]
+        if not own and not free:
+            raise NodeIdTaken(f"all node ids from {self._among[0]} to {self._among[-1]} are in use")
+        self._key = (own or free)[0]
+        self.record = replace(self.record, node_id=keys[self._key])
+        return taken.get(self._key)
 
     async def _create(self) -> bool:
         self.lease = await self._store.grant_lease(self._ttl_s)
@@ -227,14 +243,15 @@ async def register(
     random: Randomness,
     on_lost: Callable[[str], None],
     ttl_s: float = DEFAULT_TTL_S,
+    among: range = range(0),
 ) -> Registration:
     """Registers the node, waiting without end while the store is away. Draws the session where `record` has none.
 
-    Raises NodeIdTaken.
+    `among`: the node ids to choose from; where there are none it is the record's. Raises NodeIdTaken.
     """
     if not record.session:
         record = replace(record, session=random.randbytes(16))
-    registration = Registration(store, keys, record, ttl_s, random, on_lost)
+    registration = Registration(store, keys, record, ttl_s, random, on_lost, among)
     try:
         await registration.start()
     except BaseException:

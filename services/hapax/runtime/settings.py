@@ -117,6 +117,9 @@ class Settings:
     # --- identity and addresses ---
     node_id: Annotated[int, Between(0, 2**31 - 1)] = 0
     """Brokers count from 0, coordinators from 100, PID allocators from 200, controllers from 300."""
+    node_id_generation_enable: bool = False
+    """Takes the lowest id that is free of the hundred from `node.id` on. For PID allocators and controllers, which keep
+    nothing under their id: pods of a Deployment have no number of their own."""
     cluster_id: Annotated[str, Like(r"[A-Za-z0-9_-]{1,64}")] = "hapax"
     """All metadata lives in etcd below `/hapax/<cluster.id>`; a data folder of another cluster is refused."""
     broker_rack: str | None = None

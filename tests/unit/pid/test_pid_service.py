@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from hapax.codec.metadata import PidCounterRecord, PidLeaseRecord
 from hapax.controller.service import ControllerService
 from hapax.core.errors import ErrorCode
@@ -16,7 +18,7 @@ from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2, pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2 as pb
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Put
+from hapax.runtime.ports import Put, RpcError
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 from unit.control_world import KEYS, ControlWorld, FakeBroker, run
 
@@ -131,6 +133,42 @@ def test_a_counter_behind_an_id_in_use_is_refused() -> None:
         else:
             raise AssertionError("a counter behind a node was served")
         await ids.close()
+
+    run(scenario)
+
+
+def test_a_node_of_another_cluster_gets_no_block_and_what_it_has_seen_does_not_count() -> None:
+    """An address may have become another cluster's since it was registered: pods' addresses are given out again."""
+    async def scenario(world: ControlWorld) -> None:
+        _, service = await world.allocator()
+        try:
+            await world.call(
+                service, "AllocateBlock", pid_pb2.AllocateBlockRequest(
+                    size=1, in_use_below=1_000_000, cluster_id="another"), pid_pb2.AllocateBlockResponse)
+        except RpcError as refused:
+            assert f"an allocator of cluster {KEYS.cluster_id}, not of another" in str(refused)
+            assert refused.status == "UNAVAILABLE"  # clients look for another one then
+        else:
+            raise AssertionError("another cluster's node got ids of this one")
+        # Else it would take its own counter for one that fell behind, and end.
+        answer = await world.call(
+            service, "AllocateBlock", pid_pb2.AllocateBlockRequest(size=1, cluster_id=KEYS.cluster_id),
+            pid_pb2.AllocateBlockResponse)
+        assert answer.first == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("method", "request_type"), [
+    ("LeasePid", pb.LeasePidRequest), ("RenewLease", pb.RenewLeaseRequest), ("ReleaseLease", pb.ReleaseLeaseRequest),
+    ("ListLeases", pb.ListLeasesRequest), ("GetProducerProgress", pb.GetProducerProgressRequest),
+])
+def test_leases_of_another_cluster_are_not_asked_for_here(method: str, request_type: Any) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        _, service = await world.allocator()
+        with pytest.raises(RpcError, match="not of another") as refused:
+            await world.call(service, method, request_type(cluster_id="another"), pb.LeasePidResponse)
+        assert refused.value.status == "UNAVAILABLE"
 
     run(scenario)
 

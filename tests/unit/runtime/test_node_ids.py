@@ -7,7 +7,8 @@ import pytest
 
 from hapax.core.types import NodeId
 from hapax.runtime.disk import open_folder
-from hapax.runtime.node_ids import FILE, FolderRefused, claim_folder
+from hapax.runtime.node_ids import FILE, FolderRefused, claim_folder, fixed_id, open_ids
+from hapax.runtime.settings import Settings
 
 
 async def test_a_folder_keeps_its_identity_and_refuses_another_cluster_or_node(tmp_path: Path) -> None:
@@ -20,6 +21,23 @@ async def test_a_folder_keeps_its_identity_and_refuses_another_cluster_or_node(t
     with pytest.raises(FolderRefused, match=r"node\.id=3, but this process has node\.id=4"):
         await claim_folder(disk, "c1", NodeId(4), random.Random(1))
     disk.close()
+
+
+async def test_a_folder_of_whoever_takes_a_free_id_names_none(tmp_path: Path) -> None:
+    disk = open_folder(str(tmp_path))
+    made = await claim_folder(disk, "c1", None, random.Random(1))
+    assert made.node_id is None and await claim_folder(disk, "c1", None, random.Random(2)) == made
+    with pytest.raises(FolderRefused, match=r"cluster\.id=c1, but this process has cluster\.id=c2"):
+        await claim_folder(disk, "c2", None, random.Random(1))
+    with pytest.raises(FolderRefused, match=r"node\.id=None, but this process has node\.id=200"):
+        await claim_folder(disk, "c1", NodeId(200), random.Random(1))
+    disk.close()
+
+
+def test_ids_are_fixed_or_of_a_hundred() -> None:
+    own, choosing = Settings(node_id=201), Settings(node_id=200, node_id_generation_enable=True)
+    assert (fixed_id(own), list(open_ids(own))) == (201, [])
+    assert (fixed_id(choosing), open_ids(choosing)) == (None, range(200, 300))
 
 
 async def test_a_file_of_kafka_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:

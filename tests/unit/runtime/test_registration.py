@@ -17,17 +17,25 @@ from unit.control_world import KEYS, ControlWorld, run
 
 RECORD = NodeRecord(NodeId(100), "coordinator", "127.0.0.1", 9192, "127.0.0.1:7100", identity="folder-a")
 
+ALLOCATOR = NodeRecord(NodeId(200), "pid", "127.0.0.1", 0, "127.0.0.1:7200")
+
 
 class Nodes:
     def __init__(self, world: ControlWorld) -> None:
         self.world = world
 
-    async def join(self, name: str, record: NodeRecord = RECORD, ttl_s: float = 3.0) -> tuple[SimProcess, Registration]:
+    async def join(
+        self, name: str, record: NodeRecord = RECORD, ttl_s: float = 3.0, among: range = range(0),
+    ) -> tuple[SimProcess, Registration]:
         process = self.world.process(name)
         ports = self.world.ports(process)
         registration = await self.world.inside(process, register(
-            ports.metadata, KEYS, record, random=ports.random, ttl_s=ttl_s, on_lost=self.world._on_lost(process)))
+            ports.metadata, KEYS, record, random=ports.random, ttl_s=ttl_s, on_lost=self.world._on_lost(process),
+            among=among))
         return process, registration
+
+    async def choose(self, name: str, folder: str = "") -> tuple[SimProcess, Registration]:
+        return await self.join(name, replace(ALLOCATOR, identity=folder or name), among=range(200, 203))
 
     def registered(self) -> NodeRecord | None:
         kv = self.world.model.get(KEYS.node(NodeId(100)))
@@ -139,7 +147,8 @@ def test_an_outage_of_the_store_ends_nobody() -> None:
     run(scenario)
 
 
-def test_an_answer_that_was_lost_is_recognised_as_its_own() -> None:
+@pytest.mark.parametrize("among", [range(0), range(100, 103)], ids=["its id", "an open id"])
+def test_an_answer_that_was_lost_is_recognised_as_its_own(among: range) -> None:
     class LosesAnswers:
         """Each second call takes effect, but its answer is lost."""
 
@@ -159,7 +168,8 @@ def test_an_answer_that_was_lost_is_recognised_as_its_own() -> None:
         process = world.process("a")
         store = MemoryMetadata(world.model, LosesAnswers())
         registration = await world.inside(process, register(
-            store, KEYS, RECORD, random=world.random, on_lost=world._on_lost(process)))
+            store, KEYS, RECORD, random=world.random, on_lost=world._on_lost(process), among=among))
+        assert len(world.model.list(KEYS.nodes)[0]) == 1
         kv = world.model.get(KEYS.node(NodeId(100)))
         assert kv is not None and (kv.create_revision, kv.lease) == (registration.epoch, registration.lease)
         await asyncio.sleep(60)
@@ -213,5 +223,67 @@ def test_a_node_says_how_fit_it_is_without_registering_anew() -> None:
         await asyncio.sleep(10)
         stored = nodes.registered()
         assert stored is not None and stored.standing == "stopping" and not world.ended
+
+    run(scenario)
+
+
+# --- ids that are not given but chosen
+
+
+def test_each_of_those_who_choose_at_once_gets_an_id_of_its_own() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        joined = await asyncio.gather(*(nodes.choose(name) for name in "abc"))
+        assert sorted(each.record.node_id for _, each in joined) == [200, 201, 202]
+        for _, each in joined:
+            kv = world.model.get(KEYS.node(each.record.node_id))
+            assert kv is not None and NodeRecord.decode(kv.value) == each.record and kv.create_revision == each.epoch
+        with pytest.raises(NodeIdTaken, match="all node ids from 200 to 202 are in use"):
+            await nodes.choose("d")
+
+    run(scenario)
+
+
+def test_a_restart_chooses_its_predecessor_s_id_and_waits_for_nobody() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        await nodes.choose("a")
+        dead, first = await nodes.choose("b")
+        world.kill(dead)
+        at = world.loop.time()
+        _, second = await nodes.choose("c", folder="b")
+        assert (second.record.node_id, world.loop.time() - at < 0.1) == (201, True)
+        assert second.epoch > first.epoch
+
+    run(scenario)
+
+
+def test_who_replaces_a_dead_one_takes_another_id_without_waiting_for_its_lease() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        dead, _ = await nodes.choose("a")
+        world.kill(dead)
+        at = world.loop.time()
+        _, second = await nodes.choose("b")
+        assert (second.record.node_id, world.loop.time() - at < 0.1) == (201, True)
+        await asyncio.sleep(10)
+        _, third = await nodes.choose("c")
+        assert third.record.node_id == 200  # its lease has ended
+
+    run(scenario)
+
+
+def test_one_that_was_frozen_while_its_id_was_given_away_ends_and_comes_back_under_another() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        frozen, _ = await nodes.choose("a")
+        world.loop.freeze(frozen)
+        await asyncio.sleep(10)
+        _, second = await nodes.choose("b")
+        assert second.record.node_id == 200
+        world.loop.thaw(frozen)
+        assert "another process registered as node 200" in await world.has_ended("a")
+        _, again = await nodes.choose("a2", folder="a")
+        assert again.record.node_id == 201 and "b" not in world.ended
 
     run(scenario)

@@ -53,8 +53,8 @@ _FIRST_NODE_ID: Final[dict[Role, int]] = {
     "broker": 0, "coordinator": 100, "pid": 200, "controller": 300, "admin": 0, "etcd": -1}
 
 RESERVED_SETTINGS: Final = frozenset({
-    "node.id", "cluster.id", "listeners", "advertised.listeners", "rpc.listen", "rpc.advertised", "http.listen",
-    "etcd.endpoints", "log.dir", "admin.listen", "admin.tokens.file",
+    "node.id", "node.id.generation.enable", "cluster.id", "listeners", "advertised.listeners", "rpc.listen",
+    "rpc.advertised", "http.listen", "etcd.endpoints", "log.dir", "admin.listen", "admin.tokens.file",
 })  # fmt: skip
 """What the runner itself sets for each process."""
 

@@ -5,14 +5,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AllocateBlockRequest(_message.Message):
-    __slots__ = ("node_id", "size", "in_use_below")
+    __slots__ = ("node_id", "size", "in_use_below", "cluster_id")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     IN_USE_BELOW_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     size: int
     in_use_below: int
-    def __init__(self, node_id: _Optional[int] = ..., size: _Optional[int] = ..., in_use_below: _Optional[int] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, node_id: _Optional[int] = ..., size: _Optional[int] = ..., in_use_below: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class AllocateBlockResponse(_message.Message):
     __slots__ = ("first", "size")
