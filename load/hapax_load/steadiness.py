@@ -20,8 +20,8 @@ LEAST_S: Final = 600.0
 MOST_PER_10_MIN: Final = 0.01
 """Of growth, as a share."""
 _WHOLES: Final = 1.0
-"""What is counted in whole things goes up and down by some of them: a slope below one in ten minutes is not told apart
-from that."""
+"""Of what is counted in whole things, so many more in ten minutes are none yet."""
+_MINUTE_S: Final = 60.0
 _TASKS: Final = re.compile(r"^hapax_process_tasks (\S+)$", re.MULTILINE)
 
 
@@ -116,8 +116,14 @@ def slopes(watched: Watched, warm_up_s: float = WARM_UP_S, least_s: float = LEAS
 
 
 def _of_wholes(points: Sequence[tuple[float, float]]) -> Slope:
-    total = sum(value for _, value in points)
-    return Slope(slope(points), max(MOST_PER_10_MIN, _WHOLES * len(points) / total if total else 0.0))
+    """By the least of each minute: what comes and goes does not count, and what leaked is there always."""
+    minutes: dict[int, list[float]] = {}
+    for second, value in points:
+        minutes.setdefault(int(second // _MINUTE_S), []).append(value)
+    full = max(map(len, minutes.values()), default=0) / 2  # one that was hardly looked at may have missed its least
+    floor = [(minute * _MINUTE_S, min(values)) for minute, values in minutes.items() if len(values) >= full]
+    total = sum(value for _, value in floor)
+    return Slope(slope(floor), max(MOST_PER_10_MIN, _WHOLES * len(floor) / total if total else 0.0))
 
 
 def steady(judged: Mapping[str, Mapping[str, Slope]]) -> bool:

@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "a folder of another cluster is taken", "rule 22", "runtime/node_ids.py",
-        "        if fields.get(name) != wanted:\n",
+        "        if wanted is not None and fields.get(name) != wanted:\n",
         "        if name not in fields:\n",
         (unit("runtime/test_node_ids.py"),),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,20 @@ def test_what_is_counted_in_wholes_grows_by_one_in_ten_minutes_at_least(figure: 
 
     assert not found(0) and not found(0.5)
     assert found(2) and found(20)
+
+
+def test_what_comes_and_goes_is_no_growth_and_hides_none() -> None:
+    """As a broker's tasks do under load: 21 to 28 of them at any moment, and 22 on the average."""
+    def level(leak: float, seed: int) -> bool:
+        rng = random.Random(seed)
+        judged = slopes(Watched("broker-0", 1, 0.0, [
+            Sample(second, 60_000_000, 330, 21 + rng.choice((0, 0, 0, 0, 1, 1, 2, 3, 7)) + int(leak * second / 600))
+            for second in range(0, 1500, 5)]))
+        assert judged is not None
+        return judged["tasks"].level
+
+    assert [seed for seed in range(200) if not level(0, seed)] == []
+    assert [seed for seed in range(200) if level(2, seed)] == []
 
 
 def test_a_record_bears_its_number() -> None:
