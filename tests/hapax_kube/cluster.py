@@ -22,6 +22,7 @@ from hapax_kube.node import CGROUPS, NodeSpec, make_cgroup, remove_cgroup, run, 
 from hapax_kube.tools import Tools
 
 GATEWAY: Final = "10.90.0.1"
+_BRIDGE: Final = "02:00:0a:5a:00:01"
 _FIRST_SERVICE: Final = "10.96.0.1"
 _READY_S: Final = 180.0
 _LOOK_EVERY_S: Final = 0.1
@@ -97,7 +98,9 @@ class Cluster:
         make_cgroup(self.name)
         # All pods of all nodes would weigh as much as one process of this machine: they stand for machines.
         (CGROUPS / "cpu" / self.name / "cpu.shares").write_text(str(_CPU_SHARES))
-        run("ip", "link", "add", "nodes", "type", "bridge")
+        # With an address of its own: it would be the least of its nodes', and another one when that node goes, so that
+        # names and the API could not be reached until everybody has asked for it again.
+        run("ip", "link", "add", "nodes", "address", _BRIDGE, "type", "bridge")
         run("ip", "addr", "add", f"{GATEWAY}/24", "dev", "nodes")
         run("ip", "link", "set", "nodes", "up")
         names = self.folder / "resolv.conf"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hapax.runtime.etcd import EtcdStore
@@ -425,6 +426,32 @@ async def test_a_call_goes_to_a_member_that_lives_when_the_last_one_is_gone(
         assert kv is not None and kv.value == b"after"
     finally:
         follower.thaw()
+        await store.close()
+
+
+async def test_all_members_are_connected_to_before_they_are_needed(members: list[EtcdProcess]) -> None:
+    """Who looks up a name only when a member is lost may get no answer: its server was on the same machine."""
+    store = EtcdStore([each.endpoint for each in members], timeout_s=30)
+    ports = {each.client_port for each in members}
+
+    def connected() -> set[int]:
+        return {each.raddr.port for each in psutil.Process().net_connections("tcp")
+                if each.status == psutil.CONN_ESTABLISHED} & ports
+
+    async def until(wanted: set[int]) -> None:
+        async with asyncio.timeout(20):
+            while connected() != wanted:
+                assert await store.get(PREFIX + "a") is not None  # a cluster's processes ask for something all the time
+                await asyncio.sleep(0.05)
+
+    try:
+        await put(store, "a")
+        await until(ports)
+        members[-1].kill()
+        await until(ports - {members[-1].client_port})
+        members[-1].start()
+        await until(ports)
+    finally:
         await store.close()
 
 

@@ -213,6 +213,16 @@ def test_pods_of_one_role_keep_apart_as_much_as_is_wanted(render: Render, value:
         assert labels.items() <= template["metadata"]["labels"].items() and "app.kubernetes.io/component" in labels
 
 
+def test_pods_that_keep_nothing_do_not_wait_for_a_machine_that_is_gone(render: Render) -> None:
+    away = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    workloads = [each for each in render('admin.enabled=true', 'admin.auth="none"') if each["kind"] in WORKLOADS]
+    for each in workloads:
+        seconds = {toleration["key"]: toleration["tolerationSeconds"]
+                   for toleration in each["spec"]["template"]["spec"]["tolerations"]}
+        assert seconds == (dict.fromkeys(away, 30) if each["kind"] == "Deployment" else {}), each["metadata"]["name"]
+    assert sum(each["kind"] == "Deployment" for each in workloads) == 3
+
+
 def test_the_brokers_number_is_never_the_manifest_s(render: Render) -> None:
     """Else an upgrade, or going back to an older release, would delete brokers at once."""
     broker = of(render("broker.replicas=5"), "StatefulSet", "demo-hapax-broker")

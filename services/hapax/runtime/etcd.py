@@ -10,6 +10,8 @@ old metadata for ever). Differences from the wire that callers rely on:
   was lost with it nobody knows the outcome;
 * a call that has had no answer for a second asks its member for a sign of life, and ends where there is none, or where
   the members have a new leader: what was on its way to the former one is lost, and nobody says so;
+* all members are connected to before they are needed: where a machine goes, a server of names may go with it, and a
+  lease ends sooner than the next one is asked;
 * a watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
   instead of keeping silent, and pings find a peer that is frozen or gone. A watch of a revision that lies in the
   store's future ends at once: etcd would wait for it, and a store that was restored would hide its events till then.
@@ -64,6 +66,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.client_idle_timeout_ms", 2**31 - 1),  # never: the connections to members that are not asked are kept
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
@@ -245,7 +248,9 @@ class EtcdStore:
     # --- calls
 
     def _endpoint(self, further: int = 0) -> _Endpoint:
-        index = (self._current + further) % len(self._addresses)
+        return self._at((self._current + further) % len(self._addresses))
+
+    def _at(self, index: int) -> _Endpoint:
         endpoint = self._endpoints[index]
         if endpoint is None:
             endpoint = self._endpoints[index] = _Endpoint(self._addresses[index])
@@ -254,6 +259,8 @@ class EtcdStore:
     async def _living_endpoint(self) -> _Endpoint:
         """The member that calls go to; where it has been quiet, the first one that gives a sign of life. Where none
         does, the call will tell."""
+        for index in range(len(self._addresses)):
+            self._at(index).channel.get_state(try_to_connect=True)
         endpoint, loop = self._endpoint(), asyncio.get_running_loop()
         if len(self._addresses) == 1 or loop.time() - endpoint.answered_at < _FRESH_S:
             return endpoint
