@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from integration.etcd_process import dies_with_parent
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.etcd import EtcdStore
+from integration.etcd_process import EtcdProcess, dies_with_parent
+
+
+@asynccontextmanager
+async def cluster_view(etcd: EtcdProcess, cluster_id: str) -> AsyncIterator[ClusterView]:
+    """What such processes have registered and written, as they see it themselves."""
+    store = EtcdStore([etcd.endpoint], timeout_s=10)
+    view = ClusterView(store, cluster_id, random.Random(1))
+    try:
+        await view.start()
+        yield view
+    finally:
+        await view.close()
+        await store.close()
 
 
 class ServiceProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Leases
 from hapax.core.types import NodeId, PartitionIndex, TopicPartition
 from hapax.runtime.cluster import ClusterView, Node
-from hapax.runtime.etcd import EtcdStore
 from integration.etcd_process import EtcdProcess
-from integration.service_process import ServiceProcess
+from integration.service_process import ServiceProcess, cluster_view
 
 CLUSTER = "open"
 
@@ -42,20 +40,16 @@ def start(etcd: EtcdProcess, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 async def view(etcd: EtcdProcess) -> AsyncIterator[ClusterView]:
-    store = EtcdStore([etcd.endpoint], timeout_s=10)
-    view = ClusterView(store, CLUSTER, random.Random(1))
-    await view.start()
-    yield view
-    await view.close()
-    await store.close()
+    async with cluster_view(etcd, CLUSTER) as view:
+        yield view
 
 
 def ids(view: ClusterView) -> list[int]:
     return sorted(int(node.node_id) for node in view.nodes())
 
 
-async def of(process: ServiceProcess, view: ClusterView) -> Node:
-    """The newest registration of its folder."""
+def of(process: ServiceProcess, view: ClusterView) -> Node:
+    """The registration of its folder."""
     (properties,) = process.log.parent.glob("*/meta.properties")
     (identity,) = [line.partition("=")[2] for line in properties.read_text().splitlines() if "directory.id" in line]
     assert "node.id" not in properties.read_text()
@@ -69,12 +63,12 @@ async def test_each_allocator_has_an_id_of_its_own_and_nobody_waits_for_a_lease(
     first, second, _ = (start("pid", folder) for folder in "abc")
     await view.wait_for(lambda v: ids(v) == [200, 201, 202], 60)
 
-    before = await of(first, view)
+    before = of(first, view)
     first.kill()
     first.start()  # on its folder: it is the same node again
     await view.wait_for(
         lambda v: (node := v.node(before.node_id)) is not None and node.registration > before.registration, 30)
-    assert (await of(first, view)).node_id == before.node_id
+    assert of(first, view).node_id == before.node_id
 
     second.kill()
     start("pid", "d")  # elsewhere: the dead one's id is not free before its lease has ended
@@ -86,7 +80,7 @@ async def test_another_controller_acts_when_the_one_that_acted_dies(start: Start
     await view.wait_for(lambda v: ids(v) == [300, 301] and v.controller is not None, 60)
     assert view.controller is not None
     acting = view.controller.record.node_id
-    (victim,) = [each for each in controllers if (await of(each, view)).node_id == acting]
+    (victim,) = [each for each in controllers if of(each, view).node_id == acting]
     victim.kill()
     successor = NodeId(601 - acting)
     await view.wait_for(lambda v: v.controller is not None and v.controller.record.node_id == successor, 30)

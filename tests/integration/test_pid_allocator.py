@@ -17,7 +17,7 @@ from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import RpcError
 from hapax.runtime.producer_ids import ALLOCATE_BLOCK
 from integration.etcd_process import EtcdProcess
-from integration.service_process import ServiceProcess
+from integration.service_process import ServiceProcess, cluster_view
 
 CLUSTER = "pids"
 CALLERS = 6
@@ -39,12 +39,8 @@ def allocators(
 
 @pytest.fixture
 async def view(etcd: EtcdProcess) -> AsyncIterator[ClusterView]:
-    store = EtcdStore([etcd.endpoint], timeout_s=10)
-    view = ClusterView(store, CLUSTER, random.Random(1))
-    await view.start()
-    yield view
-    await view.close()
-    await store.close()
+    async with cluster_view(etcd, CLUSTER) as view:
+        yield view
 
 
 class Callers:

@@ -287,8 +287,8 @@ class ControlWorld:
     async def call(self, service: Any, method: str, request: Any, response: Any) -> Any:
         """An RPC from a process of its own to a service."""
         name = request.DESCRIPTOR.file.package
-        owner = {"CreateTopics": "Controller", "DeleteTopics": "Controller", "CreatePartitions": "Controller",
-                 "SetReplication": "Controller", "AllocateBlock": "PidAllocator"}.get(method, "ProducerLeases")
+        owner = {"pid": "PidAllocator", "controller": "Controller", "lease": "ProducerLeases"}[
+            request.DESCRIPTOR.file.name.rpartition("/")[2].removesuffix(".proto")]
         process = self.process("caller")
         channel = self.network.network(process).rpc_channel(service.rpc_address)
         answer = await self.inside(

@@ -268,7 +268,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         async def attempt() -> int:
             nonlocal in_doubt
             try:
-                answer = kind.FromString(await self._controller_rpc(method, request.SerializeToString()))
+                answer = kind.FromString(await self._controller_rpc(method, request))
             except RetriableError:
                 in_doubt = True
                 raise

@@ -186,7 +186,7 @@ class ReplicationAdmin(Connected):
 
         async def attempt() -> None:
             answer = pb.SetReplicationResponse.FromString(
-                await self._controller_rpc("SetReplication", request.SerializeToString()))
+                await self._controller_rpc("SetReplication", request))
             if answer.error:
                 raise from_code(answer.error, "configuring replication", answer.reason)
 
@@ -196,12 +196,15 @@ class ReplicationAdmin(Connected):
         """The address of its calls. Raises RetriableError while none acts (Hapax only)."""
         return await self._cluster.controller_address()
 
-    async def _controller_rpc(self, method: str, request: bytes) -> bytes:
-        """Raises RetriableError where no controller answers, NotHapaxError."""
+    async def _controller_rpc(self, method: str, request: Any) -> bytes:
+        """`request`: a protobuf message of the Controller's. Raises RetriableError where no controller answers,
+        NotHapaxError."""
         channel = self._cluster.channel(await self._cluster.controller_address())
+        request.cluster_id = self._cluster.cluster_id or ""
         try:
             return await channel.call(
-                f"/hapax.internal.v1.Controller/{method}", request, self._options["request.timeout.ms"] / 1000)
+                f"/hapax.internal.v1.Controller/{method}", request.SerializeToString(),
+                self._options["request.timeout.ms"] / 1000)
         except RpcError as error:
             raise RetriableError(f"the controller does not answer: {error}") from None
 

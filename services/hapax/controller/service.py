@@ -38,6 +38,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
 from hapax.runtime.guarded_writes import Change, Outcome, write_changes
 from hapax.runtime.node_ids import claim_folder, fixed_id, open_ids
+from hapax.runtime.own_cluster import answers_own
 from hapax.runtime.ports import (
     Compare,
     Delete,
@@ -133,15 +134,15 @@ class ControllerService:
 
     async def serve(self, identity: str, http_address: str, on_lost: Callable[[str], None]) -> None:
         ports, settings = self._ports, self._settings
-        listen = settings.rpc_address
+        listen, own = settings.rpc_address, settings.cluster_id
         self._server = await ports.network.serve_rpc(listen.host, listen.port, {
-            SERVICE + "CreateTopics": self._create_topics,
-            SERVICE + "DeleteTopics": self._delete_topics,
-            SERVICE + "CreatePartitions": self._create_partitions,
-            SERVICE + "AlterTopicConfigs": self._alter_topic_configs,
-            SERVICE + "AlterReassignments": self._alter_reassignments,
-            SERVICE + "ElectLeaders": self._elect_leaders,
-            SERVICE + "SetReplication": self._set_replication,
+            SERVICE + "CreateTopics": answers_own(own, pb.CreateTopicsRequest, self._create_topics),
+            SERVICE + "DeleteTopics": answers_own(own, pb.DeleteTopicsRequest, self._delete_topics),
+            SERVICE + "CreatePartitions": answers_own(own, pb.CreatePartitionsRequest, self._create_partitions),
+            SERVICE + "AlterTopicConfigs": answers_own(own, pb.AlterTopicConfigsRequest, self._alter_topic_configs),
+            SERVICE + "AlterReassignments": answers_own(own, pb.AlterReassignmentsRequest, self._alter_reassignments),
+            SERVICE + "ElectLeaders": answers_own(own, pb.ElectLeadersRequest, self._elect_leaders),
+            SERVICE + "SetReplication": answers_own(own, pb.SetReplicationRequest, self._set_replication),
         })
         advertised = settings.advertised_rpc(Address.parse(self._server.address))
         record = NodeRecord(
@@ -503,34 +504,34 @@ class ControllerService:
 
     # --- calls
 
-    async def _create_topics(self, payload: bytes) -> bytes:
-        results = await self._topics.create(pb.CreateTopicsRequest.FromString(payload))
+    async def _create_topics(self, request: pb.CreateTopicsRequest) -> bytes:
+        results = await self._topics.create(request)
         return pb.CreateTopicsResponse(topics=results).SerializeToString()
 
-    async def _delete_topics(self, payload: bytes) -> bytes:
-        results = await self._topics.delete(pb.DeleteTopicsRequest.FromString(payload))
+    async def _delete_topics(self, request: pb.DeleteTopicsRequest) -> bytes:
+        results = await self._topics.delete(request)
         return pb.DeleteTopicsResponse(topics=results).SerializeToString()
 
-    async def _create_partitions(self, payload: bytes) -> bytes:
-        results = await self._topics.create_partitions(pb.CreatePartitionsRequest.FromString(payload))
+    async def _create_partitions(self, request: pb.CreatePartitionsRequest) -> bytes:
+        results = await self._topics.create_partitions(request)
         return pb.CreatePartitionsResponse(topics=results, revision=self.view.revision).SerializeToString()
 
-    async def _alter_topic_configs(self, payload: bytes) -> bytes:
-        results = await self._topics.alter_configs(pb.AlterTopicConfigsRequest.FromString(payload))
+    async def _alter_topic_configs(self, request: pb.AlterTopicConfigsRequest) -> bytes:
+        results = await self._topics.alter_configs(request)
         return pb.AlterTopicConfigsResponse(topics=results, revision=self.view.revision).SerializeToString()
 
-    async def _alter_reassignments(self, payload: bytes) -> bytes:
-        answer = await self._reassignments.alter(pb.AlterReassignmentsRequest.FromString(payload))
+    async def _alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> bytes:
+        answer = await self._reassignments.alter(request)
         return answer.SerializeToString()
 
-    async def _elect_leaders(self, payload: bytes) -> bytes:
-        answer, lossy = await self._reassignments.elect(pb.ElectLeadersRequest.FromString(payload))
+    async def _elect_leaders(self, request: pb.ElectLeadersRequest) -> bytes:
+        answer, lossy = await self._reassignments.elect(request)
         for partition in lossy:
             self._record_unclean(partition)
         return answer.SerializeToString()
 
-    async def _set_replication(self, payload: bytes) -> bytes:
-        answer = await self._reassignments.set_replication(pb.SetReplicationRequest.FromString(payload))
+    async def _set_replication(self, request: pb.SetReplicationRequest) -> bytes:
+        answer = await self._reassignments.set_replication(request)
         return answer.SerializeToString()
 
 

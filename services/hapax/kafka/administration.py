@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -23,6 +23,10 @@ _VISIBLE_S: Final = 2.0
 """A change that the controller reports is seen by this node's own image within so long."""
 
 _Answer = TypeVar("_Answer", bound=Message)
+_Request: TypeAlias = (
+    pb.CreateTopicsRequest | pb.DeleteTopicsRequest | pb.CreatePartitionsRequest | pb.AlterTopicConfigsRequest
+    | pb.AlterReassignmentsRequest | pb.ElectLeadersRequest | pb.SetReplicationRequest
+)
 
 
 class Administration:
@@ -107,7 +111,8 @@ class Administration:
             raise Refusal(ErrorCode(answer.error), answer.reason)
         await self._visible(lambda view: all(view.is_draining(NodeId(each)) == draining for each in brokers))
 
-    async def _call(self, method: str, request: Message, answer: type[_Answer], timeout_ms: int) -> _Answer:
+    async def _call(self, method: str, request: _Request, answer: type[_Answer], timeout_ms: int) -> _Answer:
+        request.cluster_id = self._view.keys.cluster_id
         timeout = min(max(timeout_ms / 1000, 0.0), _LONGEST_S)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

@@ -23,6 +23,7 @@ from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.node_ids import claim_folder, fixed_id, open_ids
+from hapax.runtime.own_cluster import answers_own
 from hapax.runtime.ports import MetadataUnavailable, Ports, RpcError, RpcServer, Task
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen, StoreRefused
@@ -78,14 +79,15 @@ class PidService:
 
     async def serve(self, identity: str, http_address: str, on_lost: Callable[[str], None]) -> None:
         ports, settings = self._ports, self._settings
-        listen = settings.rpc_address
+        listen, own = settings.rpc_address, settings.cluster_id
         self._server = await ports.network.serve_rpc(listen.host, listen.port, {
-            ALLOCATOR + "AllocateBlock": self._allocate_block,
-            LEASES + "LeasePid": self._lease_pid,
-            LEASES + "RenewLease": self._renew_lease,
-            LEASES + "ReleaseLease": self._release_lease,
-            LEASES + "ListLeases": self._list_leases,
-            LEASES + "GetProducerProgress": self._get_producer_progress,
+            ALLOCATOR + "AllocateBlock": answers_own(own, pid_pb2.AllocateBlockRequest, self._allocate_block),
+            LEASES + "LeasePid": answers_own(own, lease_pb2.LeasePidRequest, self._lease_pid),
+            LEASES + "RenewLease": answers_own(own, lease_pb2.RenewLeaseRequest, self._renew_lease),
+            LEASES + "ReleaseLease": answers_own(own, lease_pb2.ReleaseLeaseRequest, self._release_lease),
+            LEASES + "ListLeases": answers_own(own, lease_pb2.ListLeasesRequest, self._list_leases),
+            LEASES + "GetProducerProgress": answers_own(
+                own, lease_pb2.GetProducerProgressRequest, self._get_producer_progress),
         })
         advertised = settings.advertised_rpc(Address.parse(self._server.address))
         record = NodeRecord(
@@ -132,18 +134,9 @@ class PidService:
             "lease_taken_over", name=lease.name, producer_id=lease.producer_id, generation=lease.generation,
             by=lease.holder, former_holder=former_holder)
 
-    def _check_cluster(self, theirs: str) -> None:
-        """Addresses are given out again: a caller whose address book is behind may mean another cluster's allocator.
-        "": who does not say it yet. Raises RpcError, after which callers look for another one."""
-        own = self._settings.cluster_id
-        if theirs not in (own, ""):
-            raise RpcError("UNAVAILABLE", f"this is an allocator of cluster {own}, not of {theirs}")
-
     # --- blocks
 
-    async def _allocate_block(self, payload: bytes) -> bytes:
-        request = pid_pb2.AllocateBlockRequest.FromString(payload)
-        self._check_cluster(request.cluster_id)
+    async def _allocate_block(self, request: pid_pb2.AllocateBlockRequest) -> bytes:
         self.view.seen.saw_producer_id(request.in_use_below - 1)
         try:
             block = await self.blocks.allocate(request.size or self._settings.pid_block_size)
@@ -161,9 +154,7 @@ class PidService:
 
     # --- leases
 
-    async def _lease_pid(self, payload: bytes) -> bytes:
-        request = lease_pb2.LeasePidRequest.FromString(payload)
-        self._check_cluster(request.cluster_id)
+    async def _lease_pid(self, request: lease_pb2.LeasePidRequest) -> bytes:
         name = request.name or f"lease-{self._random.randbytes(8).hex()}"
         wanted = self._resolve(request.partitions)
         resumes = request.HasField("resume_producer_id")
@@ -185,9 +176,7 @@ class PidService:
 
         return (await _answered(answer, refused)).SerializeToString()
 
-    async def _renew_lease(self, payload: bytes) -> bytes:
-        request = lease_pb2.RenewLeaseRequest.FromString(payload)
-        self._check_cluster(request.cluster_id)
+    async def _renew_lease(self, request: lease_pb2.RenewLeaseRequest) -> bytes:
 
         async def answer() -> lease_pb2.RenewLeaseResponse:
             lease = await self.leases.renew(
@@ -199,9 +188,7 @@ class PidService:
 
         return (await _answered(answer, refused)).SerializeToString()
 
-    async def _release_lease(self, payload: bytes) -> bytes:
-        request = lease_pb2.ReleaseLeaseRequest.FromString(payload)
-        self._check_cluster(request.cluster_id)
+    async def _release_lease(self, request: lease_pb2.ReleaseLeaseRequest) -> bytes:
 
         async def answer() -> lease_pb2.ReleaseLeaseResponse:
             await self.leases.release(request.name, request.producer_id, request.generation)
@@ -212,9 +199,7 @@ class PidService:
 
         return (await _answered(answer, refused)).SerializeToString()
 
-    async def _list_leases(self, payload: bytes) -> bytes:
-        request = lease_pb2.ListLeasesRequest.FromString(payload)
-        self._check_cluster(request.cluster_id)
+    async def _list_leases(self, request: lease_pb2.ListLeasesRequest) -> bytes:
         try:
             listed = await self.leases.list(request.prefix)
         except MetadataUnavailable as error:
@@ -228,9 +213,7 @@ class PidService:
             for lease in listed
         ]).SerializeToString()
 
-    async def _get_producer_progress(self, payload: bytes) -> bytes:
-        request = lease_pb2.GetProducerProgressRequest.FromString(payload)
-        self._check_cluster(request.cluster_id)
+    async def _get_producer_progress(self, request: lease_pb2.GetProducerProgressRequest) -> bytes:
         wanted = self._resolve(request.partitions)
         known = [partition for _, partition in wanted if partition is not None]
 

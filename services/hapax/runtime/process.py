@@ -30,8 +30,8 @@ from hapax.runtime.settings import Settings, SettingsError, parse_arguments
 log = telemetry.logger("process")
 
 _CLOSE_TIMEOUT_S: Final = 5.0
-_KEEP_NOTHING: Final = ("pid", "controller")
-"""Under their node id, which may so be another one each time."""
+_KNOWN_BY_ID: Final = ("broker", "coordinator")
+"""What they hold is assigned to their node id."""
 
 
 class Service(Protocol):
@@ -76,7 +76,7 @@ def run(argv: Sequence[str], role: Role | Literal["admin"], start: Start, *, kee
         log.error(f"bad settings: {error}")
         return 2
     telemetry.start_logging(_called(role, settings), settings.log_level)
-    if settings.node_id_generation_enable and role not in _KEEP_NOTHING:
+    if settings.node_id_generation_enable and role in _KNOWN_BY_ID:
         log.error(f"bad settings: node.id.generation.enable is for PID allocators and controllers; what a {role} holds "
                   "is assigned to its node.id")
         return 2

@@ -13,7 +13,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Compare, Delete, MetadataUnavailable, Put, TxnResult
+from hapax.runtime.ports import Compare, Delete, MetadataUnavailable, Put, RpcError, TxnResult
 from hapax_sim.metadata import MemoryMetadata
 from unit.control_world import KEYS, ControlWorld, is_ready, run
 
@@ -508,5 +508,20 @@ def test_the_controller_goes_on_after_the_store_was_away() -> None:
         await moved(view, lambda v: is_ready(v) and owners(v) == {101: 100})
         await world.create(controller, after=1)
         assert not world.ended
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", [
+    "CreateTopics", "DeleteTopics", "CreatePartitions", "AlterTopicConfigs", "AlterReassignments", "ElectLeaders",
+    "SetReplication",
+])
+def test_another_cluster_s_call_changes_nothing_here(name: str) -> None:
+    """Its address book was behind: pods' addresses are given out again."""
+    async def scenario(world: ControlWorld) -> None:
+        _, service = await world.controller()
+        await service.view.wait_for(lambda view: view.controller is not None)
+        with pytest.raises(RpcError, match=f"belongs to cluster {KEYS.cluster_id}, not to another"):
+            await world.call(service, name, getattr(pb, f"{name}Request")(cluster_id="another"), pb.TopicResult)
 
     run(scenario)

@@ -146,7 +146,7 @@ def test_a_node_of_another_cluster_gets_no_block_and_what_it_has_seen_does_not_c
                 service, "AllocateBlock", pid_pb2.AllocateBlockRequest(
                     size=1, in_use_below=1_000_000, cluster_id="another"), pid_pb2.AllocateBlockResponse)
         except RpcError as refused:
-            assert f"an allocator of cluster {KEYS.cluster_id}, not of another" in str(refused)
+            assert f"belongs to cluster {KEYS.cluster_id}, not to another" in str(refused)
             assert refused.status == "UNAVAILABLE"  # clients look for another one then
         else:
             raise AssertionError("another cluster's node got ids of this one")
@@ -166,7 +166,7 @@ def test_a_node_of_another_cluster_gets_no_block_and_what_it_has_seen_does_not_c
 def test_leases_of_another_cluster_are_not_asked_for_here(method: str, request_type: Any) -> None:
     async def scenario(world: ControlWorld) -> None:
         _, service = await world.allocator()
-        with pytest.raises(RpcError, match="not of another") as refused:
+        with pytest.raises(RpcError, match="not to another") as refused:
             await world.call(service, method, request_type(cluster_id="another"), pb.LeasePidResponse)
         assert refused.value.status == "UNAVAILABLE"
 

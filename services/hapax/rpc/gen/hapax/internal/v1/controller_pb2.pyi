@@ -52,14 +52,16 @@ class TopicResult(_message.Message):
     def __init__(self, name: _Optional[str] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ...) -> None: ...
 
 class CreateTopicsRequest(_message.Message):
-    __slots__ = ("topics", "timeout_ms", "validate_only")
+    __slots__ = ("topics", "timeout_ms", "validate_only", "cluster_id")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicSpec]
     timeout_ms: int
     validate_only: bool
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSpec, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSpec, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class CreateTopicsResponse(_message.Message):
     __slots__ = ("topics",)
@@ -68,14 +70,16 @@ class CreateTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
 
 class DeleteTopicsRequest(_message.Message):
-    __slots__ = ("names", "topic_ids", "timeout_ms")
+    __slots__ = ("names", "topic_ids", "timeout_ms", "cluster_id")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
     timeout_ms: int
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicsResponse(_message.Message):
     __slots__ = ("topics",)
@@ -84,7 +88,7 @@ class DeleteTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsRequest(_message.Message):
-    __slots__ = ("total_by_topic", "timeout_ms", "validate_only", "assignment_by_topic", "if_revision_by_topic")
+    __slots__ = ("total_by_topic", "timeout_ms", "validate_only", "assignment_by_topic", "if_revision_by_topic", "cluster_id")
     class TotalByTopicEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -111,12 +115,14 @@ class CreatePartitionsRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_BY_TOPIC_FIELD_NUMBER: _ClassVar[int]
     IF_REVISION_BY_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     total_by_topic: _containers.ScalarMap[str, int]
     timeout_ms: int
     validate_only: bool
     assignment_by_topic: _containers.MessageMap[str, Assignment]
     if_revision_by_topic: _containers.ScalarMap[str, int]
-    def __init__(self, total_by_topic: _Optional[_Mapping[str, int]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., assignment_by_topic: _Optional[_Mapping[str, Assignment]] = ..., if_revision_by_topic: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, total_by_topic: _Optional[_Mapping[str, int]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., assignment_by_topic: _Optional[_Mapping[str, Assignment]] = ..., if_revision_by_topic: _Optional[_Mapping[str, int]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("partitions",)
@@ -152,12 +158,14 @@ class TopicConfigChange(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ..., if_revision: _Optional[int] = ...) -> None: ...
 
 class AlterTopicConfigsRequest(_message.Message):
-    __slots__ = ("changes", "validate_only")
+    __slots__ = ("changes", "validate_only", "cluster_id")
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     changes: _containers.RepeatedCompositeFieldContainer[TopicConfigChange]
     validate_only: bool
-    def __init__(self, changes: _Optional[_Iterable[_Union[TopicConfigChange, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, changes: _Optional[_Iterable[_Union[TopicConfigChange, _Mapping]]] = ..., validate_only: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class AlterTopicConfigsResponse(_message.Message):
     __slots__ = ("topics", "revision")
@@ -178,12 +186,14 @@ class Reassignment(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., target: _Optional[_Union[Replicas, _Mapping]] = ...) -> None: ...
 
 class AlterReassignmentsRequest(_message.Message):
-    __slots__ = ("moves", "keep_replication_factor")
+    __slots__ = ("moves", "keep_replication_factor", "cluster_id")
     MOVES_FIELD_NUMBER: _ClassVar[int]
     KEEP_REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     moves: _containers.RepeatedCompositeFieldContainer[Reassignment]
     keep_replication_factor: bool
-    def __init__(self, moves: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., keep_replication_factor: _Optional[bool] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, moves: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., keep_replication_factor: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class PartitionResult(_message.Message):
     __slots__ = ("topic", "partition", "error", "reason")
@@ -218,14 +228,16 @@ class PartitionOfTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class ElectLeadersRequest(_message.Message):
-    __slots__ = ("partitions", "all", "unclean")
+    __slots__ = ("partitions", "all", "unclean", "cluster_id")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
     UNCLEAN_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionOfTopic]
     all: bool
     unclean: bool
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOfTopic, _Mapping]]] = ..., all: _Optional[bool] = ..., unclean: _Optional[bool] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOfTopic, _Mapping]]] = ..., all: _Optional[bool] = ..., unclean: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class ElectLeadersResponse(_message.Message):
     __slots__ = ("error", "reason", "partitions", "revision")
@@ -240,14 +252,16 @@ class ElectLeadersResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class SetReplicationRequest(_message.Message):
-    __slots__ = ("drain", "undrain", "bytes_per_second")
+    __slots__ = ("drain", "undrain", "bytes_per_second", "cluster_id")
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     UNDRAIN_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     drain: _containers.RepeatedScalarFieldContainer[int]
     undrain: _containers.RepeatedScalarFieldContainer[int]
     bytes_per_second: int
-    def __init__(self, drain: _Optional[_Iterable[int]] = ..., undrain: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+    cluster_id: str
+    def __init__(self, drain: _Optional[_Iterable[int]] = ..., undrain: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class SetReplicationResponse(_message.Message):
     __slots__ = ("error", "reason")
