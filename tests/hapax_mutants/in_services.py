@@ -160,7 +160,7 @@ MUTANTS = (
         (unit("broker/test_calls.py"), unit("kafka")),
     ),
     Mutant(
-        "cold ranges are read on the loop", "rule 18", "runtime/log/segment_log.py",
+        "cold ranges are read on the loop", "rule 18", "runtime/log/reading.py",
         "        if not warmed and not segment.file.is_cached(position, size):",
         "        if False and not segment.file.is_cached(position, size):",
         (unit("runtime/log/test_segment_log.py"), unit("broker")),

@@ -200,7 +200,7 @@ class Copying:
 
     async def _rebuild(self, cut: int) -> None:
         replica, segment_log = self.replica, self.replica.log
-        segment_log.truncate_to(cut)
+        await segment_log.truncate_to(cut)
         while (newest := read_newest_snapshot(segment_log)) is not None:
             content, offset = newest
             try:
@@ -210,7 +210,7 @@ class Copying:
                 log.warning("a damaged snapshot is passed over", partition=replica.name, offset=offset, error=error)
                 segment_log.disk.remove(f"{segment_log.folder}/{offset_name(offset, SNAPSHOT)}")
                 segment_log.snapshot_offsets.remove(offset)
-                segment_log.truncate_to(cut)
+                await segment_log.truncate_to(cut)
         else:
             replica.machine.truncate_to(cut, None)
             replica.inheritance.lacking |= segment_log.start_offset > 0

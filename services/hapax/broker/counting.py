@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from hapax.codec.batch import iterate_batches
 from hapax.codec.records import decode_batch
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.runtime.log.reading import Cold
 from hapax.runtime.log.segment import LogRange
-from hapax.runtime.log.segment_log import Cold
 
 if TYPE_CHECKING:
     from hapax.broker.replica import ReadRange, Replica

@@ -20,8 +20,8 @@ from hapax.kafka.fetch import (
 )
 from hapax.kafka.table import DEFERRED, CloseConnection, RequestContext
 from hapax.runtime import telemetry
+from hapax.runtime.log.reading import Cold
 from hapax.runtime.log.segment import LogRange
-from hapax.runtime.log.segment_log import Cold
 from hapax.runtime.ports import Chunk
 
 Find = Callable[[str | bytes, int], Replica]

@@ -23,8 +23,8 @@ from hapax.kafka.table import DEFERRED, RequestContext
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import Node
 from hapax.runtime.incidents import Incidents
+from hapax.runtime.log.reading import Cold
 from hapax.runtime.log.segment import LogRange
-from hapax.runtime.log.segment_log import Cold
 from hapax.runtime.log.soundness import Damaged
 
 log = telemetry.logger("followers")

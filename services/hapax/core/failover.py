@@ -153,7 +153,7 @@ def prefer(partition: P, brokers: Brokers) -> P:
     broker = brokers.get(wanted)
     if broker is None or broker.rank < FIT or not _is_same(partition, wanted, broker):
         return partition
-    return _led(partition, wanted, partition.isr, brokers)
+    return _led(partition, wanted, _members(partition, brokers), brokers)
 
 
 # --- reassignment -------------------------------------------------------------------------------------------------
@@ -265,13 +265,18 @@ def _restricted(partition: P, isr: tuple[NodeId, ...]) -> P:
 
 
 def _led(partition: P, leader: NodeId, members: tuple[NodeId, ...], brokers: Brokers) -> P:
-    """Members that are registered anew count under their new registrations: they have what they had."""
+    """Members with a new registration count under it where their folder has what they had. Any other member keeps the
+    registration that was in sync, so that nothing confirms it; the leader itself is the last resort."""
+
+    def registration(node: NodeId) -> RegistrationEpoch:
+        recorded = partition.member_registration(node) if node in partition.isr else NO_REGISTRATION
+        broker = brokers.get(node)
+        confirmed = broker is not None and (node == leader or broker.has_what(recorded))
+        return broker.registration if broker is not None and confirmed else recorded
+
     return replace(
         partition, leader=leader, leader_epoch=_raised(partition), leader_registration=brokers[leader].registration,
-        isr=members,
-        isr_registrations=tuple(
-            brokers[node].registration if node in brokers else partition.member_registration(node)
-            for node in members))
+        isr=members, isr_registrations=tuple(map(registration, members)))
 
 
 def _raised(partition: PartitionState) -> LeaderEpoch:

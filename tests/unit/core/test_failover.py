@@ -198,6 +198,25 @@ def test_the_preferred_replica_leads_again_once_it_is_in_sync_and_fit() -> None:
     assert prefer(fresh, live(0, 1, 2)) is fresh  # one move at a time
 
 
+def test_a_preferred_election_does_not_confirm_a_member_that_came_back_without_its_data() -> None:
+    """ElectLeaders asks for it at any moment, also before the controller has looked at who came back."""
+    partition = state(1)
+    lossy = live(0, 1) | back(2, 22, intact_since=22)
+    assert not lossy[NodeId(2)].has_what(RegistrationEpoch(12))
+    elected = prefer(partition, lossy)
+    assert (elected.leader, elected.isr, elected.isr_registrations) == (0, (0, 1), (10, 11))
+    whole = prefer(partition, live(0, 1) | back(2, 22, intact_since=1))
+    assert whole.leader == 0
+    assert all(whole.member_registration(node) != 12 for node in whole.isr)
+
+
+def test_no_change_of_leader_confirms_a_member_that_came_back_without_its_data() -> None:
+    moved = reassign(state(0), ids(1, 2))
+    ended = complete(moved, live(0, 1) | back(2, 22, intact_since=22))
+    assert ended.leader == 1
+    assert NodeId(2) not in ended.isr or ended.member_registration(NodeId(2)) == 12
+
+
 # --- reassignment -------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ which recovery starts. A name, an index entry or a snapshot is never ahead of th
 from __future__ import annotations
 
 import asyncio
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -25,50 +24,27 @@ from hapax.runtime.log.layout import (
     encode_leader_epochs,
     offset_name,
 )
-from hapax.runtime.log.segment import LogRange, Segment
-from hapax.runtime.log.soundness import NOWHERE, Damage, Damaged, Pace
+from hapax.runtime.log.reading import MANY_BATCHES, Cold, Fetched, Reading
+from hapax.runtime.log.segment import Segment
+from hapax.runtime.log.soundness import NOWHERE, Damage, Pace
 from hapax.runtime.log.survey import check, survey
 from hapax.runtime.log.txn_index import append_aborted, cut_aborted, encode_aborted
 from hapax.runtime.ports import Disk
 
 Bytes = bytes | bytearray | memoryview
 
-_RECENT: Final = 512
-"""Positions of so many last batches are remembered: readers at the end of the log need no index."""
-_WARM_BYTES: Final = 32 << 20
-"""The last bytes that this process wrote are taken to be in the page cache without asking."""
 _SNAPSHOTS_KEPT: Final = 2
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _SCAN_COST_OF_BATCH: Final = 256
 """A batch costs recovery as much as so many bytes, however small it is."""
-_PROBE: Final = 64 << 10
-"""A scan from an index entry to a batch reads less than this."""
-
-
-class Cold(Exception):
-    """The range to read is not in memory, or not known to be sound: `await log.warm(cold)`, then read again."""
-
-    def __init__(self, segment: Segment, position: int, size: int) -> None:
-        super().__init__()
-        self.segment = segment
-        self.position = position
-        self.size = size
-
-
-class Fetched(NamedTuple):
-    """Whole batches of one segment, from the batch that holds the offset asked for."""
-
-    range: LogRange | None
-    """None: no bytes."""
-    next_offset: int
-    """Where a reader goes on; exclusive upper bound of the batches' offsets."""
 
 
 class Unsynced(NamedTuple):
     """The part of a log that one sync makes durable."""
 
     segments: list[Segment]
-    sizes: list[int]
+    generations: list[int]
+    """The last write to each: how many syncs had begun before it. A later write belongs to a later sync."""
     end_offset: int
     cuts: int
     """A log that was cut since may have other bytes below `end_offset`."""
@@ -82,7 +58,8 @@ class SegmentLog:
         self.folder = folder
         self.config = config
         self.segments: list[Segment] = []
-        self._bases: list[int] = []
+        self.bases: list[int] = []
+        """Base offsets of `segments`."""
         self.end_offset = 0
         self.synced_offset = 0
         """Everything below is durable."""
@@ -105,16 +82,18 @@ class SegmentLog:
         self.pinned = False
         """Closed segments must stay for now: compaction is reading them."""
         self._active: Segment
-        self._unsynced: list[Segment] = []
+        self._unsynced: dict[Segment, int] = {}
+        """Changed segments -> how many syncs had begun when they were last changed. Never their size: a file that is
+        cut may have grown to its former size when a sync ends that has not seen what it holds now."""
+        self._syncs_begun = 0
         self._unsynced_files: dict[str, int] = {}
         self._unsynced_folders: dict[str, int] = {}
         """What must be synced for its name or content; the number tells a later wish from an earlier one."""
         self._wishes = 0
         self._unindexed: list[Segment] = []
         self._unwritten_aborted = AbortedIndex()
-        self._recent_offsets = array("q")  # packed: a broker has as many of them as it has logs
-        self._recent_positions = array("q")
-        self._written_from = 0
+        self._reading = Reading(self)
+        self._recent_offsets, self._recent_positions = self._reading.offsets, self._reading.positions
         self._surveys: dict[Segment, asyncio.Task[None]] = {}
 
     # --- make and open --------------------------------------------------------------------------------------------
@@ -133,14 +112,13 @@ class SegmentLog:
 
     def add_segment(self, segment: Segment) -> None:
         self.segments.append(segment)
-        self._bases.append(segment.base_offset)
+        self.bases.append(segment.base_offset)
         self._active = segment
 
     def opened(self) -> None:
         """All segments are there: appends go to the last one."""
-        self._written_from = self._active.size
         self._active.set_roll_age(self.config.segment_ms)
-        del self._recent_offsets[:], self._recent_positions[:]
+        self._reading.opened()
 
     def _write_unsynced(self, name: str, data: bytes) -> None:
         """A small file, replaced as a whole. Durable with the next sync."""
@@ -160,7 +138,7 @@ class SegmentLog:
 
     @property
     def start_offset(self) -> int:
-        return self._bases[0]
+        return self.bases[0]
 
     @property
     def active(self) -> Segment:
@@ -173,7 +151,7 @@ class SegmentLog:
         """About how many bytes lie from `offset` on: exact at the boundaries of segments."""
         if offset >= self.end_offset:
             return 0
-        at = max(0, bisect_right(self._bases, offset) - 1)
+        at = max(0, bisect_right(self.bases, offset) - 1)
         segment = self.segments[at]
         end = self.base_after(segment)
         share = (end - max(offset, segment.base_offset)) / max(1, end - segment.base_offset)
@@ -201,18 +179,16 @@ class SegmentLog:
             segment.file.truncate(before)
             raise
         segment.note(before, size, last_offset, timestamp)
-        offsets = self._recent_offsets
-        offsets.append(base_offset)
+        self._recent_offsets.append(base_offset)
         self._recent_positions.append(before)
-        if len(offsets) >= 2 * _RECENT:
+        if len(self._recent_offsets) >= MANY_BATCHES:
             self._after_many_batches(segment)
         self.end_offset = last_offset + 1
         self.scan_cost += size + _SCAN_COST_OF_BATCH
-        if not self._unsynced or self._unsynced[-1] is not segment:
-            self._unsynced.append(segment)
+        self._unsynced[segment] = self._syncs_begun
 
     def _after_many_batches(self, segment: Segment) -> None:
-        del self._recent_offsets[:_RECENT], self._recent_positions[:_RECENT]
+        self._reading.trim()
         if len(segment.index) * OFFSET_ENTRY >= self.config.index_bytes:
             segment.roll_after = -1
 
@@ -243,7 +219,7 @@ class SegmentLog:
         """All there are, in the order of their markers, in place of what the `.txnindex` files say. Durable with the
         next `sync`."""
         self._unwritten_aborted.truncate_to(0)
-        ends = [*self._bases[1:], NOWHERE]
+        ends = [*self.bases[1:], NOWHERE]
         markers = [entry.last_offset for entry in entries]
         for segment, end in zip(self.segments, ends, strict=True):
             mine = entries[bisect_left(markers, segment.base_offset) : bisect_left(markers, end)]
@@ -274,20 +250,22 @@ class SegmentLog:
 
         Two syncs at once do the same work twice, and neither believes the other.
         """
-        segments = self._unsynced[:]
+        segments = list(self._unsynced)
         for segment in segments:
             segment.hold()
             if segment not in self._unindexed:
                 self._unindexed.append(segment)
-        return Unsynced(segments, [segment.size for segment in segments], self.end_offset, self.cuts)
+        self._syncs_begun += 1
+        return Unsynced(segments, list(self._unsynced.values()), self.end_offset, self.cuts)
 
     def release(self, unsynced: Unsynced) -> None:
         for segment in unsynced.segments:
             segment.release()
 
     def finish_sync(self, unsynced: Unsynced) -> None:
-        synced = dict(zip(map(id, unsynced.segments), unsynced.sizes, strict=True))
-        self._unsynced = [s for s in self._unsynced if synced.get(id(s)) != s.size]
+        for segment, generation in zip(unsynced.segments, unsynced.generations, strict=True):
+            if self._unsynced.get(segment) == generation:
+                del self._unsynced[segment]
         if unsynced.end_offset > self.synced_offset and unsynced.cuts == self.cuts:
             self.synced_offset = unsynced.end_offset
 
@@ -365,137 +343,8 @@ class SegmentLog:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool = True, warmed: bool = False
     ) -> Fetched:
-        """Whole batches from the one that holds `offset`, all below `end_offset`, about `max_bytes` of one segment.
-
-        `start_offset <= offset <= end_offset <= self.end_offset`, and `end_offset` is a boundary of batches. With
-        `at_least_one`, a first batch that is larger than `max_bytes` is returned all the same: a reader always
-        makes progress. Raises Cold for what is not in memory (unless `warmed`) or was never checked by this process,
-        and Damaged.
-        """
-        at = bisect_right(self._bases, offset) - 1
-        while True:
-            if offset >= end_offset:
-                return Fetched(None, offset)
-            segment = self.segments[at]
-            if self._is_warm(segment, offset):
-                return self._cut(at, offset, self._position(at, offset), max_bytes, end_offset, at_least_one)
-            if segment.damage is not None:
-                return self._read_beside(segment.damage, at, offset, max_bytes, end_offset, warmed=warmed)
-            begin = self._require(segment, offset, max_bytes, warmed=warmed)
-            start = self._position(at, offset)
-            if start < segment.size:
-                fetched = self._cut(at, offset, start, max_bytes, end_offset, at_least_one)
-                stop = start if fetched.range is None else start + fetched.range.size
-                if not segment.sound.covers(begin, stop):
-                    if fetched.range is not None:
-                        fetched.range.release()
-                    raise Cold(segment, begin, max(1, stop - begin))
-                return fetched
-            if segment.size and not segment.sound.covers(begin, segment.size):
-                raise Cold(segment, begin, segment.size - begin)
-            at += 1  # Compaction left nothing at the end of this segment.
-            if at == len(self.segments):
-                return Fetched(None, end_offset)
-            offset = self._bases[at]
-
-    def _cut(
-        self, at: int, offset: int, start: int, max_bytes: int, end_offset: int, at_least_one: bool
-    ) -> Fetched:
-        segment = self.segments[at]
-        stop = self._position(at, end_offset)
-        if stop - start <= max_bytes:
-            next_offset = end_offset
-            if at + 1 < len(self._bases):
-                next_offset = min(end_offset, self._bases[at + 1])
-        else:
-            limit = start + max_bytes
-            stop = self._batch_start_at_or_below(segment, limit)
-            if stop <= start:
-                stop = start
-                while (place := segment.place_at(stop)) is not None and place.end <= limit:
-                    stop = place.end
-                if stop == start and place is not None:
-                    if not at_least_one:
-                        return Fetched(None, offset)
-                    stop = place.end
-            next_place = segment.place_at(stop)
-            next_offset = end_offset if next_place is None else next_place.base_offset
-        if stop <= start:
-            return Fetched(None, offset)
-        return Fetched(LogRange(segment, start, stop - start), next_offset)
-
-    def _batch_start_at_or_below(self, segment: Segment, position: int) -> int:
-        if segment is self._active and self._recent_positions and position >= self._recent_positions[0]:
-            return self._recent_positions[bisect_right(self._recent_positions, position) - 1]
-        return segment.index.batch_start_at_or_below(position)
-
-    def _position(self, at: int, offset: int) -> int:
-        """Where the batch that holds `offset` begins; the segment's size where it ends below."""
-        segment = self.segments[at]
-        if at == len(self.segments) - 1:
-            if offset >= self.end_offset:
-                return segment.size
-            recent = self._recent_offsets
-            if recent and offset >= recent[0]:
-                return self._recent_positions[bisect_right(recent, offset) - 1]
-        elif offset >= self._bases[at + 1]:
-            return segment.size
-        place = segment.find(offset)
-        return segment.size if place is None else place.position
-
-    def _is_warm(self, segment: Segment, offset: int) -> bool:
-        if segment is not self._active:
-            return False
-        recent = self._recent_offsets
-        if recent and offset >= recent[0]:
-            return True
-        position = segment.index.position_before(offset)
-        return position >= self._written_from and segment.size - position <= _WARM_BYTES
-
-    def _require(self, segment: Segment, offset: int, max_bytes: int, *, warmed: bool) -> int:
-        """Where the search for `offset` begins; from there on everything is sound and (unless `warmed`) in memory, as
-        far as most reads go. Raises Cold."""
-        if not segment.index.loaded:
-            if not warmed:
-                raise Cold(segment, -1, 0)
-            segment.load_indexes()
-        if segment is not self._active and segment.was_touched():
-            segment.sound.doubt()
-        position = segment.index.position_before(offset)
-        size = min(max_bytes + _PROBE, segment.size - position)
-        if size <= 0:
-            if segment.size == 0:
-                return 0
-            segment.index.suspect = True  # it leads beyond the end
-        if segment.index.suspect:
-            raise Cold(segment, 0, segment.size)
-        if not segment.sound.covers(position, position + size):
-            raise Cold(segment, position, size)
-        if not warmed and not segment.file.is_cached(position, size):
-            raise Cold(segment, position, size)
-        return position
-
-    def _read_beside(
-        self, damage: Damage, at: int, offset: int, max_bytes: int, end_offset: int, *, warmed: bool
-    ) -> Fetched:
-        """What a damaged segment still has of it. Raises Damaged, Cold."""
-        segment = self.segments[at]
-        run = damage.run_of(offset)
-        if run is None:
-            raise Damaged(damage.path, offset)
-        begin = segment.index.position_before(offset)
-        first = segment.find(offset, begin if run.start <= begin < run.end else run.start)
-        if first is None or first.position >= run.end or first.base_offset >= end_offset:
-            return Fetched(None, offset)
-        stop, place = first.end, segment.place_at(first.end)
-        while place is not None and place.end <= min(run.end, first.position + max_bytes):
-            if place.base_offset >= end_offset:
-                break
-            stop, place = place.end, segment.place_at(place.end)
-        if not warmed and not segment.file.is_cached(first.position, stop - first.position):
-            raise Cold(segment, first.position, stop - first.position)
-        next_offset = run.next_offset if stop >= run.end or place is None else place.base_offset
-        return Fetched(LogRange(segment, first.position, stop - first.position), min(next_offset, end_offset))
+        """See `Reading.read`. Raises Cold, Damaged."""
+        return self._reading.read(offset, max_bytes, end_offset, at_least_one=at_least_one, warmed=warmed)
 
     async def warm(self, cold: Cold) -> None:
         """Brings what a read was missing into memory, off the loop, and checks it. Raises OSError."""
@@ -546,11 +395,11 @@ class SegmentLog:
 
     def base_after(self, segment: Segment) -> int:
         """Where the next segment begins; for the active one, where the log ends."""
-        at = bisect_right(self._bases, segment.base_offset)
-        return self._bases[at] if at < len(self._bases) else self.end_offset
+        at = bisect_right(self.bases, segment.base_offset)
+        return self.bases[at] if at < len(self.bases) else self.end_offset
 
     def segment_of(self, offset: int) -> Segment:
-        return self.segments[bisect_right(self._bases, offset) - 1]
+        return self.segments[bisect_right(self.bases, offset) - 1]
 
     # --- retention ------------------------------------------------------------------------------------------------
 
@@ -567,7 +416,7 @@ class SegmentLog:
         excess = self.size() - self.config.retention_bytes if self.config.retention_bytes != UNLIMITED else 0
         dropped: list[Segment] = []
         limit = min(limit, covered)
-        for segment, following in zip(self.segments, self._bases[1:], strict=False):
+        for segment, following in zip(self.segments, self.bases[1:], strict=False):
             too_large = 0 < segment.size <= excess
             if following > limit or not (too_large or self._expired(segment, now_ms)):
                 break
@@ -586,18 +435,18 @@ class SegmentLog:
     def drop_first(self, count: int) -> None:
         """Removes the first segments; their files go when their readers are done."""
         dropped = self.segments[:count]
-        del self.segments[:count], self._bases[:count]
+        del self.segments[:count], self.bases[:count]
         self._unwritten_aborted.advance_start(self.start_offset)
         for segment in dropped:
             self._unindexed = [s for s in self._unindexed if s is not segment]
-            self._unsynced = [s for s in self._unsynced if s is not segment]
+            self._unsynced.pop(segment, None)
             segment.drop(remove=True)
 
     def drop_below(self, offset: int) -> int:
         """Removes the segments that lie wholly below `offset`; returns how many (the leader's log start has moved)."""
         if self.pinned:
             return 0
-        count = max(0, bisect_right(self._bases, offset) - 1)
+        count = max(0, bisect_right(self.bases, offset) - 1)
         if count:
             self.drop_first(count)
         return count
@@ -605,44 +454,49 @@ class SegmentLog:
     def drop_last(self, count: int) -> None:
         """Removes the last segments: what was cut lay before them or in them."""
         dropped = self.segments[len(self.segments) - count :]
-        del self.segments[len(self.segments) - count :], self._bases[len(self._bases) - count :]
+        del self.segments[len(self.segments) - count :], self.bases[len(self.bases) - count :]
         self._active = self.segments[-1]
         for segment in dropped:
             self._unindexed = [s for s in self._unindexed if s is not segment]
-            self._unsynced = [s for s in self._unsynced if s is not segment]
+            self._unsynced.pop(segment, None)
             segment.drop(remove=True)
 
     # --- cut ------------------------------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> int:
-        """Cuts everything from `offset` on, a boundary of batches above the log's start; durable with the next sync.
+    async def truncate_to(self, offset: int) -> int:
+        """Cuts everything from `offset` on, a boundary of batches above the log's start, durably: what is appended next
+        may be on the disk before any name changes there, and no file of the former course may come back beside it.
 
         Returns the offset from which the state must be replayed: that of the newest snapshot left, else the log's
         start. What the indexes of aborted transactions say from there on is removed. Nothing may be at work in the
-        log beside a sync. Raises OSError.
+        log beside a sync. Raises OSError, SyncFailed.
         """
         self.cuts += 1
-        for snapshot in [at for at in self.snapshot_offsets if at > offset]:
+        ahead = [at for at in self.snapshot_offsets if at > offset]
+        for snapshot in ahead:
             self.disk.remove(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}")
             self.snapshot_offsets.remove(snapshot)
+        if ahead:
+            await sync_folder(self.disk, self.folder)
         replay_from = self.snapshot_offsets[-1] if self.snapshot_offsets else self.start_offset
-        self.drop_last(len(self._bases) - max(1, bisect_right(self._bases, offset)))
+        self.drop_last(len(self.bases) - max(1, bisect_right(self.bases, offset)))
         segment = self._active
         segment.load_indexes()
         place = segment.find(offset)
         if place is not None:
             segment.truncate(place.position, place.base_offset)
             segment.note_again()
-        for each in self.segments[max(0, bisect_right(self._bases, replay_from) - 1) :]:
+        for each in self.segments[max(0, bisect_right(self.bases, replay_from) - 1) :]:
             cut_aborted(self.disk, each.path(TXN_INDEX), replay_from)
         self._unwritten_aborted.truncate_to(replay_from)
         self.end_offset = offset
         self.synced_offset = min(self.synced_offset, offset)
-        for segments in (self._unsynced, self._unindexed):
-            if segment not in segments:
-                segments.append(segment)
+        self._unsynced[segment] = self._syncs_begun
+        if segment not in self._unindexed:
+            self._unindexed.append(segment)
         self.opened()
         self._want_folder_synced(self.folder)
+        await self.sync()
         return replay_from
 
     def restart_at(self, offset: int) -> None:
@@ -653,7 +507,7 @@ class SegmentLog:
         self.snapshot_offsets.clear()
         former = self.segments[:]
         self.segments.clear()
-        self._bases.clear()
+        self.bases.clear()
         self._unsynced.clear()
         self._unindexed.clear()
         self._unwritten_aborted.truncate_to(0)
@@ -667,7 +521,7 @@ class SegmentLog:
 
     async def recovered(self, scanned: Sequence[Segment]) -> None:
         """Recovery scanned these segments and wrote them again: now they become durable, before they count."""
-        self._unsynced = list(scanned)
+        self._unsynced = dict.fromkeys(scanned, self._syncs_begun)
         self._unindexed = list(scanned)
         for segment in scanned:
             segment.closed()
@@ -683,10 +537,10 @@ class SegmentLog:
         new.closed()
         at = self.segments.index(old[0])
         self.segments[at : at + len(old)] = [new]
-        self._bases[at : at + len(old)] = [new.base_offset]
+        self.bases[at : at + len(old)] = [new.base_offset]
         for segment in old:
             self._unindexed = [s for s in self._unindexed if s is not segment]
-            self._unsynced = [s for s in self._unsynced if s is not segment]
+            self._unsynced.pop(segment, None)
             segment.drop(remove=segment.base_offset != new.base_offset)
 
     # --- end ------------------------------------------------------------------------------------------------------

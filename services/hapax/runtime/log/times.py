@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hapax.runtime.log.reading import Cold
 from hapax.runtime.log.segment import Place, Segment
-from hapax.runtime.log.segment_log import Cold, SegmentLog
+from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.soundness import Damaged
 
 

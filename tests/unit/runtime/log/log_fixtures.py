@@ -10,8 +10,9 @@ from hapax.core.batch import BatchHeader
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.config import LogConfig
+from hapax.runtime.log.reading import Cold, Fetched
 from hapax.runtime.log.recovery import Recovery, open_log
-from hapax.runtime.log.segment_log import Cold, Fetched, SegmentLog
+from hapax.runtime.log.segment_log import SegmentLog
 
 FOLDER = "t-0"
 

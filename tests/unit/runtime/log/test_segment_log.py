@@ -9,7 +9,8 @@ import pytest
 from hapax.codec.batch import iterate_batches
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.segment_log import Cold, SegmentLog
+from hapax.runtime.log.reading import Cold
+from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.times import find_max_timestamp, find_timestamp
 from unit.runtime.log.log_fixtures import FOLDER, append, batch, reopen
 
@@ -178,7 +179,7 @@ async def test_a_cold_range_is_read_ahead(log: SegmentLog, monkeypatch: pytest.M
     cold = True
     monkeypatch.setattr(type(log.active.file), "is_cached", lambda *_: not cold)
     log.opened()
-    log._written_from = log.active.size
+    log._reading._written_from = log.active.size
     with pytest.raises(Cold) as raised:
         log.read(0, 1000, log.end_offset)
     await log.warm(raised.value)

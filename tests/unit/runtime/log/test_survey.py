@@ -12,7 +12,8 @@ from hapax.codec.batch import iterate_batches, patch_prefix
 from hapax.core.batch import BatchHeader
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.segment_log import Cold, SegmentLog
+from hapax.runtime.log.reading import Cold
+from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.soundness import Damage, Damaged, Sound, Walk
 from hapax.runtime.log.times import find_max_timestamp, find_timestamp
 from unit.runtime.log.log_fixtures import FOLDER, batch, read, reopen

@@ -36,7 +36,7 @@ async def test_what_is_cut_is_gone_also_after_a_crash(disk: RealDisk, cut: int) 
         append(log, records=2, timestamp=1000 + number)
     await log.sync()
     assert len(log.segments) == 2
-    assert log.truncate_to(cut) == 0
+    assert await log.truncate_to(cut) == 0
     assert log.end_offset == log.synced_offset == cut
     assert await replayed(log, 0) == list(range(0, cut, 2))
     assert offsets(log, 0, 100_000, end=cut) == list(range(0, min(cut, 40), 2))
@@ -56,7 +56,7 @@ async def test_a_sync_that_began_before_the_cut_promises_nothing_of_what_came_af
     for _ in range(10):
         append(log)
     under_way = log.begin_sync()
-    log.truncate_to(4)
+    await log.truncate_to(4)
     for _ in range(3):
         append(log)
     log.release(under_way)
@@ -64,6 +64,40 @@ async def test_a_sync_that_began_before_the_cut_promises_nothing_of_what_came_af
     assert log.synced_offset <= 4
     await log.sync()
     assert log.synced_offset == 7
+
+
+async def test_a_file_that_is_cut_and_grows_to_its_former_size_during_a_sync_is_still_to_be_synced(
+    log: SegmentLog,
+) -> None:
+    for _ in range(10):
+        append(log)
+    under_way = log.begin_sync()
+    await log.truncate_to(4)
+    for _ in range(6):
+        append(log)
+    log.release(under_way)
+    log.finish_sync(under_way)
+    assert log.synced_offset <= 4
+    following = log.begin_sync()
+    assert [segment.size for segment in following.segments] == [1000], "the file holds bytes that no sync has seen"
+    log.release(following)
+    log.finish_sync(following)
+    assert log.synced_offset == 10
+
+
+async def test_a_write_during_a_sync_waits_for_the_next_one(log: SegmentLog) -> None:
+    append(log)
+    under_way = log.begin_sync()
+    append(log)
+    overlapping = log.begin_sync()
+    log.finish_sync(under_way)
+    log.release(under_way)
+    assert log.synced_offset == 1
+    assert log.begin_sync().segments == [log.active]
+    log.finish_sync(overlapping)
+    log.release(overlapping)
+    assert log.begin_sync().segments == []
+    assert log.synced_offset == 2
 
 
 async def test_snapshots_above_the_cut_go_and_one_below_what_is_committed_stays(log: SegmentLog) -> None:
@@ -76,7 +110,7 @@ async def test_snapshots_above_the_cut_go_and_one_below_what_is_committed_stays(
     log.note_aborted(AbortedTransaction(7, 0, 5, 6))
     log.note_aborted(AbortedTransaction(7, 11, 12, 13))
     await log.checkpoint(40, b"at 40")
-    assert log.truncate_to(19) == 10
+    assert await log.truncate_to(19) == 10
     assert read_newest_snapshot(log) == (b"at 10", 10)
     assert await replayed(log, 10) == list(range(10, 19))
     kept = read_aborted(log.disk, f"{FOLDER}/{offset_name(0, TXN_INDEX)}")
@@ -117,7 +151,7 @@ async def test_a_segment_that_takes_the_name_of_one_in_use_keeps_its_files(disk:
         append(log)
     under_way = log.begin_sync()
     if again == "cut":
-        log.truncate_to(5)
+        await log.truncate_to(5)
         for _ in range(8):
             append(log)
     else:
