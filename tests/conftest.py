@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.etcd import find_etcd
 from hapax.cli.local.folder import LocalClusterError
+from hapax.runtime import supervision
 
 ClusterFactory = Callable[..., LocalCluster]
 _LOG_LINES = 30
@@ -68,6 +69,23 @@ class Queues(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Queues:
     config.option.loadscopereorder = False
     return Queues(config, log)
+
+
+@pytest.fixture
+def task_failures() -> Iterator[Counter[str]]:
+    """For tests in which a task fails on purpose: unexpected exceptions by the task's name."""
+    supervision.FAILURES.clear()
+    yield supervision.FAILURES
+    supervision.FAILURES.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_task_fails(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A task's unexpected exception fails the test in whose process it happened."""
+    before = supervision.FAILURES.copy()
+    yield
+    if "task_failures" not in request.fixturenames:
+        assert supervision.FAILURES - before == Counter()
 
 
 @pytest.fixture(scope="session")

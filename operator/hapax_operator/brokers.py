@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from hapax.core.errors import Refusal
 from hapax.kafka.administration import Administration
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView
-from hapax.runtime.ports import Clock, Task
+from hapax.runtime.ports import Clock, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import apply_drain, apply_moves
 from hapax_operator.conditions import Condition, camel
@@ -47,11 +48,13 @@ class BrokerReconciler:
     """`start()` while this process leads; `close()`."""
 
     def __init__(
-        self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, namespace: str, name: str
+        self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
+        namespace: str, name: str,
     ) -> None:
         self._view = view
         self._administration = administration
         self._api = api
+        self._random = random
         self._ref = Ref(POOLS, namespace, name)
         self._pools = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{POOLS}"
         self._workloads = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
@@ -64,11 +67,10 @@ class BrokerReconciler:
 
     def start(self) -> None:
         self._unsubscribe = self._view.on_change(self._changed)
-        loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._work(), name="brokers"),
-            loop.create_task(self._follow(self._pools), name="brokers-pool"),
-            loop.create_task(self._follow(self._workloads), name="brokers-statefulset"),
+            supervision.keep(self._work, "brokers", self._random),
+            supervision.keep(partial(self._follow, self._pools), "brokers-pool", self._random),
+            supervision.keep(partial(self._follow, self._workloads), "brokers-statefulset", self._random),
         ]
 
     async def close(self) -> None:

@@ -16,9 +16,9 @@ from hapax.client.errors import HapaxError
 from hapax.client.identities import Identities
 from hapax.core.errors import Refusal
 from hapax.kafka.administration import Administration
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView
-from hapax.runtime.ports import Clock, MetadataUnavailable, Task
+from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.conditions import Condition, camel
@@ -81,7 +81,7 @@ class Reconciler:
     """`start()` while this process leads; `seen` and `gone` on its loop; `close()`."""
 
     def __init__(
-        self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock,
+        self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
         metrics: telemetry.Metrics, policies: PolicyWriter,
     ) -> None:
         self.resources = Known()
@@ -90,10 +90,11 @@ class Reconciler:
         self._maker = TopicMaker(administration, TIMEOUT_MS)
         self._api = api
         self._clock = clock
+        self._random = random
         self._policies = policies
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._spark = SparkRuns(api, clock, World(
+        self._spark = SparkRuns(api, clock, random, World(
             refresh=self._current_producer, seen=self._written, note=self._note, ids=self._ids_of,
             fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)))
         self._tasks: list[Task] = []
@@ -106,8 +107,8 @@ class Reconciler:
 
     def start(self) -> None:
         self._unsubscribe = self._view.on_change(self._changed)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work(), name=f"reconciler-{index}") for index in range(_WORKERS)]
+        self._tasks = [
+            supervision.keep(self._work, "reconciler", self._random, index) for index in range(_WORKERS)]
         for stored in self._view.policies:
             self._queue.add_after(PolicyUid(stored.policy.uid), _ORPHANS_AFTER_S)
 

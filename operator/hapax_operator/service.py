@@ -15,7 +15,7 @@ import kopf
 from hapax.controller.service import ControllerService
 from hapax.controller.service import start as start_controller
 from hapax.kafka.administration import Administration
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Ports, Task
 from hapax.runtime.settings import Settings
 from hapax_operator.api import KubeApi, login
@@ -57,8 +57,7 @@ class OperatorService:
         return self._controller.ready()
 
     def start(self) -> None:
-        self._reign = asyncio.get_running_loop().create_task(self._lead(), name="operator")
-        self._reign.add_done_callback(self._ended)
+        self._reign = supervision.vital(self._lead(), "operator", self._failed)
 
     async def drain(self) -> None:
         await self._controller.drain()
@@ -84,12 +83,13 @@ class OperatorService:
         self._api = api = await self._logged_in()
         administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
-            view, administration, api, self._ports.clock, self._metrics,
+            view, administration, api, self._ports.clock, self._ports.random, self._metrics,
             PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)))
         reconciler.start()
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")
-            self._pool = BrokerReconciler(view, administration, api, self._ports.clock, namespace, name)
+            self._pool = BrokerReconciler(
+                view, administration, api, self._ports.clock, self._ports.random, namespace, name)
             self._pool.start()
         loop = asyncio.get_running_loop()
 
@@ -112,10 +112,8 @@ class OperatorService:
                 log.warning("cannot find the API server, trying again", error=error)
                 await asyncio.sleep(_LOGIN_AGAIN_S)
 
-    def _ended(self, task: Task) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the operator's task failed", exc_info=error)
-            self._on_lost(f"the operator's task failed: {error!r}")
+    def _failed(self, error: BaseException) -> None:
+        self._on_lost(f"the operator's task failed: {error!r}")
 
 
 def _tell(reconciler: Reconciler, plural: str, kind: str | None, body: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Clock, Task
 from hapax_operator.conditions import from_millis
 from hapax_operator.plan_spark import PodSeen
@@ -83,7 +83,7 @@ class ProgressReader:
         now = self._clock.now_ms()
         if pod.address and pod.uid not in self._tasks and now - self._asked_ms.get(pod.uid, 0) >= _EVERY_MS:
             self._asked_ms[pod.uid] = now
-            task = asyncio.get_running_loop().create_task(self._ask(pod, wake), name=f"progress-{pod.name}")
+            task = supervision.once(self._ask(pod, wake), "spark-progress", pod.name)
             self._tasks[pod.uid] = task
             task.add_done_callback(lambda _: self._tasks.pop(pod.uid, None))
         return self._known.get(pod.uid)

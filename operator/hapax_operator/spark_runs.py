@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from hapax.runtime import telemetry
-from hapax.runtime.ports import Clock, Task
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.ports import Clock, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.conditions import Condition
 from hapax_operator.plan_producer import Fence, ProducerSeen
@@ -69,9 +70,10 @@ class SparkView(NamedTuple):
 class SparkRuns:
     """`look` by the reconciler's workers, for one resource never by two at a time; `close()`."""
 
-    def __init__(self, api: KubeApi, clock: Clock, world: World) -> None:
+    def __init__(self, api: KubeApi, clock: Clock, random: Randomness, world: World) -> None:
         self._api = api
         self._clock = clock
+        self._random = random
         self._world = world
         self._progress = ProgressReader(clock)
         self._watches: dict[str, Task] = {}
@@ -106,8 +108,8 @@ class SparkRuns:
         ref, identity = resource.meta.ref, identity_of(resource)
         key = (ref.namespace, identity)
         if ref.namespace not in self._watches:
-            self._watches[ref.namespace] = asyncio.get_running_loop().create_task(
-                self._watch(ref.namespace), name=f"spark-pods-{ref.namespace}")
+            self._watches[ref.namespace] = supervision.keep(
+                partial(self._watch, ref.namespace), "spark-pods", self._random, ref.namespace)
         self._refs.setdefault(key, set()).add(ref)
         verdict = self._plan(resource, list(self._pods.get(key, {}).values()), None, conflict)
         for _ in range(_ROUNDS):

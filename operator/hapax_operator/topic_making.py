@@ -9,6 +9,7 @@ from typing import Final
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.administration import Administration
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime import supervision
 from hapax.runtime.ports import Task
 
 _GATHER_S: Final = 0.02
@@ -46,7 +47,7 @@ class TopicMaker:
             self._timer.cancel()
             self._timer = None
         batch, self._waiting = self._waiting, []
-        call = asyncio.get_running_loop().create_task(self._create(batch), name="topic-maker")
+        call = supervision.once(self._create(batch), "topic-maker")
         self._calls[call] = None
         call.add_done_callback(self._calls.pop)
 

@@ -35,6 +35,7 @@ from hapax.client.fetcher import Chunk
 from hapax.client.raw_fetch import RawFetch
 from hapax.client.settings import SETTINGS
 from hapax.core.errors import ErrorCode
+from hapax.runtime import supervision
 from hapax_spark.arrow import OutputColumns
 from hapax_spark.decoding import batches_to_arrow
 from hapax_spark.errors import CheckpointError, lost
@@ -223,7 +224,7 @@ class Cluster:
         names = {topic for topic, _ in partitions}
 
         async def watched() -> T:
-            answer = asyncio.ensure_future(asking)
+            answer = supervision.judged(asking)
             try:
                 while not (await asyncio.wait([answer], timeout=_GONE_AFTER_S))[0]:
                     with contextlib.suppress(HapaxError):  # while nobody can say, the answer may come
@@ -295,7 +296,7 @@ class Cluster:
         """Work that goes on whenever the loop runs; its first request has left when this returns."""
 
         async def begin() -> asyncio.Task[T]:
-            task = asyncio.ensure_future(work)
+            task = supervision.judged(work)
             for _ in range(_STEPS_TO_A_REQUEST):
                 await asyncio.sleep(0)
             return task

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hapax.broker.scrubber import unchecked
+from hapax.runtime import supervision
 from hapax.runtime.log.segment import Segment
 from hapax_checker import Operation
 from hapax_sim.cluster import SimCluster
@@ -86,6 +87,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     asyncio.set_event_loop(loop)
     result = Result(seed)
     began = time.process_time()
+    failed_before = supervision.FAILURES.copy()
     served = Served()
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     logging.getLogger("asyncio").disabled = True
@@ -105,6 +107,8 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     except (Deadlock, Runaway) as error:
         result.anomalies.append(f"{type(error).__name__.lower()}: {error}")
     finally:
+        failed = supervision.FAILURES - failed_before
+        result.anomalies += [f"task failed: {name} {times} times" for name, times in sorted(failed.items())]
         result.logical_s = loop.time()
         result.cpu_s = time.process_time() - began
         result.trace_hash = loop.trace_hash()

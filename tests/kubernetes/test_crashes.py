@@ -117,7 +117,8 @@ class World:
             part.life = life  # type: ignore[attr-defined]
         await api.start()
         await identities.start()
-        reconciler = Reconciler(self.view, administration, api, self.clock, telemetry.Metrics(), policies)
+        reconciler = Reconciler(
+            self.view, administration, api, self.clock, random.Random(1), telemetry.Metrics(), policies)
         reconciler._clients[Identities] = identities
         reconciler.start()
         watching = asyncio.ensure_future(self._watch(api, reconciler, refs))

@@ -70,6 +70,13 @@ def test_nothing_is_left_for_later(files: list[str]) -> None:
     assert offences(files, r"\b(TODO|FIXME|XXX|HACK)\b", ".py", ".proto", ".sh", ".md", ".go") == []
 
 
+def test_tasks_are_started_by_supervision_alone(files: list[str]) -> None:
+    """What the failure of a task means is said where it starts."""
+    product = [name for name in files if name.startswith(("services/", "operator/", "spark/", "load/"))]
+    pattern = r"\b(create_task|ensure_future|TaskGroup)\("
+    assert offences(product, pattern, ".py", but=("services/hapax/runtime/supervision.py",)) == []
+
+
 def test_modules_stay_short(files: list[str]) -> None:
     long = {
         name: lines

@@ -11,6 +11,7 @@ from hapax.admin.problems import unavailable
 from hapax.admin.shared import Shared
 from hapax.client import Admin, Leases
 from hapax.codec.metadata import Role
+from hapax.runtime import supervision
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Ports
 from hapax.runtime.settings import Settings
@@ -38,13 +39,13 @@ class Clients:
     async def admin(self) -> Admin:
         """Raises Problem, HapaxError."""
         if self._admin is None or _failed(self._admin) or self._all_moved():
-            self._admin = asyncio.ensure_future(Admin(self._options(), ports=self._ports).start())
+            self._admin = supervision.judged(Admin(self._options(), ports=self._ports).start())
         return await asyncio.shield(self._admin)
 
     async def leases(self) -> Leases:
         """Raises Problem, HapaxError."""
         if self._leases is None or _failed(self._leases):
-            self._leases = asyncio.ensure_future(Leases(self._options(), ports=self._ports).start())
+            self._leases = supervision.judged(Leases(self._options(), ports=self._ports).start())
         return await asyncio.shield(self._leases)
 
     async def call(self, work: Callable[[Admin], Awaitable[T]]) -> T:

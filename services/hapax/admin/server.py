@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import h11
@@ -26,7 +26,7 @@ from uvicorn.server import ServerState
 
 from hapax.admin.metrics import CONNECTIONS, CONNECTIONS_CLOSED, CONNECTIONS_WAITING
 from hapax.admin.problems import MEDIA_TYPE, Problem
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("http")
@@ -225,7 +225,11 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """`start` returns once it listens; `close` lets what runs finish, for a few seconds."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: telemetry.Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, metrics: telemetry.Metrics, fault: Callable[[BaseException], None]
+    ) -> None:
+        """`fault`: it serves no more, and was not asked to end."""
+        self._fault = fault
         limits = Limits(settings, metrics)
         connection = type("LimitedConnection", (Connection,), {"limits": limits})
         address = settings.admin_address
@@ -246,7 +250,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Raises OSError."""
-        self._serving = asyncio.get_running_loop().create_task(self._server.serve(), name="http")
+        self._serving = supervision.vital(self._server.serve(), "http", self._fault)
         while not self._server.started:
             done, _ = await asyncio.wait([self._serving], timeout=0.01)
             if done:

@@ -64,7 +64,9 @@ async def start(
         app = make_app(Context(ports, settings, view, clients, Shared(settings.admin_request_timeout_ms / 1000)))
         idempotency = Idempotency(
             ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
-        server = HttpServer(Gate(app, settings, tokens, idempotency, metrics, now), settings, metrics)
+        server = HttpServer(
+            Gate(app, settings, tokens, idempotency, metrics, now), settings, metrics,
+            lambda error: on_lost(f"the HTTP server failed: {error!r}"))
         await server.start()
     except BaseException:
         await clients.close()

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from hapax.runtime import supervision
+
 T = TypeVar("T")
 
 
@@ -22,9 +24,9 @@ class Shared:
     async def call(self, key: object, work: Callable[[], Awaitable[T]]) -> T:
         """A caller that is given up leaves it going for the others. Raises what `work` raises, TimeoutError."""
         if key not in self._running:
-            made = self._running[key] = asyncio.ensure_future(self._work(key, work))
+            made = self._running[key] = supervision.judged(self._work(key, work))
         elif key not in self._next:
-            made = self._next[key] = asyncio.ensure_future(self._after(self._running[key], key, work))
+            made = self._next[key] = supervision.judged(self._after(self._running[key], key, work))
         else:
             made = self._next[key]
         made.add_done_callback(_looked_at)

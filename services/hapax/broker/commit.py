@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from hapax.runtime import supervision
 from hapax.runtime.log.durable import SyncFailed, sync_files
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.ports import Disk
@@ -66,9 +67,9 @@ class Committer:
         wanted = min(_LANES, -(-len(self._queue) // _LOGS_PER_ROUND))
         while self._open < wanted:
             self._open += 1
-            lane = asyncio.get_running_loop().create_task(self._run())
+            lane = supervision.vital(self._run(), "group-commit", self._lane_failed)
             self._lanes.add(lane)
-            lane.add_done_callback(self._closed_lane)
+            lane.add_done_callback(self._lanes.discard)
 
     async def _run(self) -> None:
         queue = self._queue
@@ -80,10 +81,8 @@ class Committer:
         finally:
             self._open -= 1
 
-    def _closed_lane(self, lane: asyncio.Task[None]) -> None:
-        self._lanes.discard(lane)
-        if not lane.cancelled() and (error := lane.exception()) is not None:
-            self.fatal(f"group commit failed: {error!r}")  # else writes would wait for this lane for ever
+    def _lane_failed(self, error: BaseException) -> None:
+        self.fatal(f"group commit failed: {error!r}")  # else writes would wait for this lane for ever
 
     async def _round(self, partitions: list[Committed]) -> None:
         rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]

@@ -20,8 +20,8 @@ from hapax.codec.batch import check_batch, iterate_batches
 from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
-from hapax.runtime import telemetry
-from hapax.runtime.log.durable import sync_folder
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.log.durable import SyncFailed, sync_folder
 from hapax.runtime.log.layout import BEGINS_ANEW, INHERITED, SNAPSHOT, encode_inherited, offset_name
 from hapax.runtime.log.recovery import read_newest_snapshot, replay_again
 from hapax.runtime.log.txn_index import decode_aborted
@@ -165,7 +165,8 @@ class Copying:
                 callback()
             self._done.clear()
 
-        asyncio.get_running_loop().create_task(work, name="copying").add_done_callback(finished)
+        supervision.once(
+            work, "copying", self.replica.name, expected=(OSError, SyncFailed, Refusal)).add_done_callback(finished)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Calls back, later, when nothing is at work in the log; to be asked while `busy`."""

@@ -19,7 +19,7 @@ from hapax.kafka.fetch import (
     failed,
 )
 from hapax.kafka.table import DEFERRED, CloseConnection, RequestContext
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.log.reading import Cold
 from hapax.runtime.log.segment import LogRange
 from hapax.runtime.ports import Chunk
@@ -124,7 +124,7 @@ class Poll:
             results.append(fetched)
         if cold:
             _release(results)
-            self._warming = asyncio.get_running_loop().create_task(self._warm(cold))
+            self._warming = supervision.once(self._warm(cold), "warm-for-reader")
             return None
         if size >= request.min_bytes or error or self._expired or not request.partitions:
             service.fetched_bytes.value += size

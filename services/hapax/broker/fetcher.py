@@ -30,7 +30,7 @@ from hapax.kafka.replica_fetch import (
     decode_response,
     encode_request,
 )
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.soundness import Damaged
@@ -169,7 +169,7 @@ class Fetcher:
         self._answered = 0
         self._scheduled = False
         self._look = asyncio.Event()
-        self._task: Task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher-{leader}")
+        self._task: Task = supervision.keep(self._run, "fetcher", surroundings.random, leader)
 
     # --- what is copied ---------------------------------------------------------------------------------------------
 
@@ -451,7 +451,7 @@ class Fetcher:
 
 
 async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
-    waits = [asyncio.ensure_future(one.wait()), asyncio.ensure_future(other.wait())]
+    waits = [supervision.judged(one.wait()), supervision.judged(other.wait())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -20,7 +20,7 @@ from hapax.core.types import NodeId
 from hapax.kafka.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResult, encode_response, failed
 from hapax.kafka.internal_writes import read_proof
 from hapax.kafka.table import DEFERRED, RequestContext
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Node
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.log.reading import Cold
@@ -201,7 +201,7 @@ class Session:
                 pull.fail(ErrorCode.KAFKA_STORAGE_ERROR)
             pull.resume()
 
-        task = asyncio.get_running_loop().create_task(read_ahead(), name="warm-for-follower")
+        task = supervision.once(read_ahead(), "warm-for-follower", replica.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -7,6 +7,7 @@ what it said it has: a fetch that is still on its way must not bring it back in,
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from hapax.broker.partitions import PartitionSet
@@ -14,7 +15,7 @@ from hapax.broker.replica import Replica
 from hapax.core.damage import Remedy, remedy, without
 from hapax.core.types import TopicIdPartition
 from hapax.kafka.events import EventLog
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Partition
 from hapax.runtime.guarded_writes import Change, write_changes
 from hapax.runtime.log.layout import TXN_INDEX
@@ -58,9 +59,9 @@ class Healing:
             )
         known = self._damaged.get(replica.id)
         if known is None or known[0] is not replica:
-            task = asyncio.get_running_loop().create_task(self._heal(replica), name="healing")
+            task = supervision.keep(
+                partial(self._heal, replica), "healing", self._partitions.random, replica.name)
             self._damaged[replica.id] = replica, task
-            task.add_done_callback(_say_failure)
 
     def mislisted(self, replica: Replica, segment: Segment, count: int) -> None:
         """`replica.Shared.mislisted`."""
@@ -142,8 +143,3 @@ class Healing:
         if outcome.done:
             self._departed.add(replica)
             log.warning("a damaged replica has left the in-sync set", partition=replica.name, led=replica.serving)
-
-
-def _say_failure(task: Task) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a damaged replica is not looked after any more", exc_info=error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.partition import PartitionSnapshot
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.log.compaction import Compacted, Rules, compact, dirty_segments
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.soundness import Damaged
@@ -44,7 +44,7 @@ class Housekeeping:
             return
         snapshot = self._replica.machine.snapshot()
         self._replica.log.checkpoint_started()
-        self.checkpoint = asyncio.get_running_loop().create_task(self._run_checkpoint(snapshot), name="checkpoint")
+        self.checkpoint = supervision.once(self._run_checkpoint(snapshot), "checkpoint", self._replica.name)
 
     async def _run_checkpoint(self, snapshot: PartitionSnapshot) -> None:
         try:
@@ -122,7 +122,7 @@ class Housekeeping:
         if replication is not None:
             replication.compacting()
         now_ms = clock.now_ms()
-        self._compaction = asyncio.get_running_loop().create_task(compact(segment_log, self.compacted_to, Rules(
+        self._compaction = supervision.judged(compact(segment_log, self.compacted_to, Rules(
             limit=limit,
             aborted=machine.aborted_transactions(machine.log_start_offset, limit),
             is_last_of_producer=self._is_last_of_producer,

@@ -11,10 +11,10 @@ from hapax.broker.replica import Replica
 from hapax.core.failover import STOPPING
 from hapax.core.replication import Eligible, Proposal
 from hapax.core.types import NodeId, RegistrationEpoch
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.guarded_writes import Change, write_changes
-from hapax.runtime.ports import Clock, Compare, MetadataStore, MetadataUnavailable, Put, Task
+from hapax.runtime.ports import Clock, Compare, MetadataStore, MetadataUnavailable, Put, Randomness, Task
 from hapax.runtime.registration import Registration
 
 log = telemetry.logger("in-sync")
@@ -31,13 +31,14 @@ class InSync:
     """`reconsider` a partition whose set may have to change; the rest happens by itself. `start`, `close`."""
 
     def __init__(
-        self, view: ClusterView, store: MetadataStore, clock: Clock, led: Callable[[], Sequence[Replica]],
-        lag_max_ms: int,
+        self, view: ClusterView, store: MetadataStore, clock: Clock, random: Randomness,
+        led: Callable[[], Sequence[Replica]], lag_max_ms: int,
     ) -> None:
         """`led`: the replicas that this broker leads."""
         self._view = view
         self._store = store
         self._clock = clock
+        self._random = random
         self._led = led
         self._lag_max_ms = lag_max_ms
         self._registration: Registration | None = None
@@ -50,10 +51,9 @@ class InSync:
 
     def start(self, registration: Registration) -> None:
         self._registration = registration
-        loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._write(), name="in-sync"), loop.create_task(self._check(), name="in-sync-lag"),
-            loop.create_task(self._expire(), name="in-sync-waits"),
+            supervision.keep(work, name, self._random)
+            for work, name in ((self._write, "in-sync"), (self._check, "in-sync-lag"), (self._expire, "in-sync-waits"))
         ]
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ from hapax.codec.snapshot import decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.replication import Replication
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition, TopicPartition
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Partition, Topic
 from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.log.config import LogConfig
@@ -73,7 +73,8 @@ class PartitionSet:
         self.replicas: dict[TopicIdPartition, Replica] = {}
         """Open ones, whether they serve or not."""
         self.fetchers = fetchers
-        self.in_sync = InSync(view, store, shared.clock, self.led, settings.replica_lag_time_max_ms)
+        self.random: Final = fetchers.surroundings.random
+        self.in_sync = InSync(view, store, shared.clock, self.random, self.led, settings.replica_lag_time_max_ms)
         self.high_watermarks = HighWatermarks(shared.disk)
         self.intact_since = 0
         """What this folder had when a process of that registration had it is still there; 0: only what it has now."""
@@ -196,15 +197,12 @@ class PartitionSet:
         for partition in [*self._folders, *(p.id for p in self.view.partitions())]:
             self._changed[partition] = None
         self._wake.set()
-        self._follower = asyncio.get_running_loop().create_task(self._follow(), name="partitions")
-        self._follower.add_done_callback(self._follower_ended)
-        self._checkpoints = asyncio.get_running_loop().create_task(self._checkpoint(), name="high-watermarks")
+        self._follower = supervision.vital(self._follow(), "partitions", self._follower_failed)
+        self._checkpoints = supervision.keep(self._checkpoint, "high-watermarks", self.random)
 
-    def _follower_ended(self, follower: Task) -> None:
+    def _follower_failed(self, error: BaseException) -> None:
         """Nothing is opened or accepted any more: a node that led on like this would look alive and serve nobody."""
-        if not follower.cancelled() and (error := follower.exception()) is not None:
-            log.error("partitions are not followed any more", exc_info=error)
-            self.shared.committer.fatal(f"a fault of this program: {error!r}")
+        self.shared.committer.fatal(f"a fault of this program: {error!r}")
 
     def _on_change(self, changes: Changes) -> None:
         for name in changes.topics:

@@ -12,7 +12,7 @@ from typing import Final
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.log.segment import Segment
 from hapax.runtime.ports import Clock, Task
@@ -43,7 +43,7 @@ class Scrubber:
 
     def start(self) -> None:
         if self._settings.log_scrub_bytes_per_second:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="scrubber")
+            self._task = supervision.keep(self._run, "scrubber", self._partitions.random)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -55,7 +55,8 @@ class Scrubber:
             for number, replica in enumerate(list(self._partitions.replicas.values())):
                 for segment in list(replica.log.segments):
                     if self._is_due(segment):
-                        await self._scrub(replica, segment)
+                        with supervision.contained("scrubber", replica.name):
+                            await self._scrub(replica, segment)
                 if number % _SLICE == _SLICE - 1:
                     await asyncio.sleep(0)
             await asyncio.sleep(_PAUSE_S)

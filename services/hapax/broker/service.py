@@ -86,7 +86,7 @@ class BrokerService:
         self._rpc_server: RpcServer | None = None
         self.node_id = NodeId(settings.node_id)
         self.verifier = Verifier(ports.network, view)
-        self.storage = StorageGuard(ports.disk, self._stand)
+        self.storage = StorageGuard(ports.disk, ports.random, self._stand)
         self.committer = Committer(ports.disk, self._fatal, self.storage.slow, settings.log_flush_slow_ms / 1000)
         self._snapshots = SnapshotSource(ports.network, view)
         self.partitions = PartitionSet(

@@ -7,8 +7,8 @@ import errno
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from hapax.runtime import telemetry
-from hapax.runtime.ports import Disk, Task
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.ports import Disk, Randomness, Task
 
 log = telemetry.logger("storage")
 
@@ -32,9 +32,12 @@ class Refusing(Protocol):
 class StorageGuard:
     """Knows the partitions that refuse writes, and lets them go on as soon as a probe can be written and synced."""
 
-    def __init__(self, disk: Disk, on_standing: Callable[[str], None] = lambda standing: None) -> None:
+    def __init__(
+        self, disk: Disk, random: Randomness, on_standing: Callable[[str], None] = lambda standing: None
+    ) -> None:
         """`on_standing` is told how fit the disk is: "" or why the broker should lead nothing that others can."""
         self._disk = disk
+        self._random = random
         self._on_standing = on_standing
         self._refusing: list[Refusing] = []
         self._slow = False
@@ -62,7 +65,7 @@ class StorageGuard:
     def _watch(self, standing: str) -> None:
         self._on_standing(standing)
         if self._prober is None:
-            self._prober = asyncio.get_running_loop().create_task(self._probe(), name="storage-probe")
+            self._prober = supervision.keep(self._probe, "storage-probe", self._random)
 
     async def _probe(self) -> None:
         while self._refusing or self._slow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from hapax.broker.partitions import PartitionSet
@@ -13,7 +14,7 @@ from hapax.core.hashing import shard_of
 from hapax.core.partition import OpenTransaction
 from hapax.core.types import TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.ports import Clock, Network, Randomness, RpcError, Task
@@ -45,13 +46,13 @@ class Upkeep:
         self._tasks: list[Task] = []
 
     def start(self) -> None:
-        for work, interval in (
-            (self.retire, self._settings.log_retention_check_interval_ms / 1000),
-            (self.expire, _EXPIRY_EVERY_S),
-            (self.compact, _COMPACTION_EVERY_S),
-            (self._hanging.look, self._hanging.interval_s),
+        for name, work, interval in (
+            ("retention", self.retire, self._settings.log_retention_check_interval_ms / 1000),
+            ("expiry", self.expire, _EXPIRY_EVERY_S),
+            ("compaction", self.compact, _COMPACTION_EVERY_S),
+            ("hanging", self._hanging.look, self._hanging.interval_s),
         ):
-            self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(work, interval)))
+            self._tasks.append(supervision.keep(partial(self._repeat, work, interval), name, self._random))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -66,45 +67,53 @@ class Upkeep:
     async def retire(self) -> None:
         """Retention by time and size."""
         for replica in self._serving():
-            try:
-                replica.keeping.retire()
-            except OSError as error:  # a full disk may refuse the new segment; the next round tries again
-                log.warning("retention failed", partition=replica.name, error=error)
+            with supervision.contained("retention", replica.name):
+                try:
+                    replica.keeping.retire()
+                except OSError as error:  # a full disk may refuse the new segment; the next round tries again
+                    log.warning("retention failed", partition=replica.name, error=error)
             await asyncio.sleep(0)
 
     async def expire(self) -> None:
         """Idle producers. Internal writers' state never expires (rule 1). On the way: the ids in use, for the memory
         of what the store has given out (rule 12)."""
         for replica in self._serving():
-            self._partitions.view.seen.saw_producer_id(replica.machine.producers.highest)
-            if not replica.internal and not replica.storage_error:
-                due = replica.machine.decide_expiry(self._clock.now_ms())
-                if due is not None:
-                    try:
-                        replica.append_control(due)
-                    except Refusal as refusal:
-                        log.warning("producers were not expired", partition=replica.name, reason=refusal)
+            with supervision.contained("expiry", replica.name):
+                self._expire(replica)
             await asyncio.sleep(0)
+
+    def _expire(self, replica: Replica) -> None:
+        self._partitions.view.seen.saw_producer_id(replica.machine.producers.highest)
+        if not replica.internal and not replica.storage_error:
+            due = replica.machine.decide_expiry(self._clock.now_ms())
+            if due is not None:
+                try:
+                    replica.append_control(due)
+                except Refusal as refusal:
+                    log.warning("producers were not expired", partition=replica.name, reason=refusal)
 
     async def compact(self) -> None:
         """Compacted topics, one after the other."""
         for replica in list(self._partitions.replicas.values()):
-            if not replica.log.config.compact or replica.storage_error:
-                continue
-            try:
-                done = await replica.keeping.compact()
-            except SyncFailed as error:
-                self._partitions.shared.committer.failed(error)
-                return
-            except OSError as error:
-                log.warning("compaction failed; trying again later", partition=replica.name, error=error)
-                continue
-            if done is not None:
-                log.info(
-                    "compacted", partition=replica.name, up_to=done.up_to, bytes_before=done.bytes_before,
-                    bytes_after=done.bytes_after, segments_before=done.segments_before,
-                    segments_after=done.segments_after,
-                )
+            if replica.log.config.compact and not replica.storage_error:
+                with supervision.contained("compaction", replica.name):
+                    await self._compact(replica)
+
+    async def _compact(self, replica: Replica) -> None:
+        try:
+            done = await replica.keeping.compact()
+        except SyncFailed as error:
+            self._partitions.shared.committer.failed(error)
+            return
+        except OSError as error:
+            log.warning("compaction failed; trying again later", partition=replica.name, error=error)
+            return
+        if done is not None:
+            log.info(
+                "compacted", partition=replica.name, up_to=done.up_to, bytes_before=done.bytes_before,
+                bytes_after=done.bytes_after, segments_before=done.segments_before,
+                segments_after=done.segments_after,
+            )
 
     def _serving(self) -> list[Replica]:
         return [replica for replica in self._partitions.replicas.values() if replica.serving]
@@ -153,7 +162,9 @@ class HangingWatch:
                 "a transaction hangs; asking its coordinator to abort it", partition=replica.name,
                 producer_id=transaction.producer_id, first_offset=transaction.first_offset,
             )
-            refusal = await self.ask_to_abort(replica, transaction)
+            refusal = None
+            with supervision.contained("hanging", replica.name):
+                refusal = await self.ask_to_abort(replica, transaction)
             if refusal is not None:
                 log.info("the coordinator left it alone", partition=replica.name, reason=refusal)
                 if refusal.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:

@@ -11,6 +11,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
 from hapax.core.verification import Answer, Question
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
+from hapax.runtime import supervision
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
 
@@ -55,7 +56,7 @@ class Verifier:
     def _flush(self) -> None:
         pending, self._pending = self._pending, {}
         for key, asked in pending.items():
-            task = asyncio.get_running_loop().create_task(self._call(key, asked))
+            task = supervision.once(self._call(key, asked), "verification")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

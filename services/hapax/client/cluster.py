@@ -20,6 +20,7 @@ from hapax.core.types import TopicPartition
 from hapax.kafka import messages
 from hapax.kafka.messages import unknown_tag
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
+from hapax.runtime import supervision
 from hapax.runtime.ports import RpcChannel, RpcError
 
 T = TypeVar("T")
@@ -116,7 +117,9 @@ class Cluster:
         """Finds the cluster. Raises RetriableError where no bootstrap server answers in time."""
         await self.within(self.options["request.timeout.ms"], "finding the cluster", self._ask)
         self._tasks = [
-            asyncio.ensure_future(self._refresh_for_ever()), asyncio.ensure_future(Attention(self).run())]
+            supervision.keep(self._refresh_for_ever, "client-metadata", self.ports.random),
+            supervision.keep(Attention(self).run, "client-attention", self.ports.random),
+        ]
 
     async def close(self) -> None:
         for each in self._tasks:
@@ -217,7 +220,9 @@ class Cluster:
                     self._wanted.set()
                 else:
                     backoff = Backoff(self.options, self.ports)
-            except HapaxError:
+            except Exception as error:  # those who wait must not wait for ever
+                if not isinstance(error, HapaxError):
+                    supervision.failed("client-metadata", error)
                 pause = backoff.seconds()
                 self._wanted.set()
             for waiting in rounds:
@@ -343,7 +348,8 @@ class Cluster:
             if address is None:
                 self.refresh_soon()
                 raise PeerError(f"node {node_id} is not known")
-            task = self._peers[key] = asyncio.ensure_future(self._connect(*address))
+            task = self._peers[key] = supervision.once(
+                self._connect(*address), "client-connect", node_id, expected=(PeerError, PeerUnsupported))
             self._connecting[key] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._peers.get(key) is done and self._connecting.pop(key, None))
         try:
@@ -417,7 +423,8 @@ class Cluster:
                 self._addresses.cancelled() or self._addresses.exception() is not None
                 or self.now() >= self._addresses_until)
         ):
-            self._addresses = asyncio.ensure_future(self._ask_for_addresses())
+            self._addresses = supervision.once(
+                self._ask_for_addresses(), "client-addresses", expected=(HapaxError, PeerError, PeerUnsupported))
         return await asyncio.shield(self._addresses)
 
     async def _ask_for_addresses(self) -> tuple[dict[int, str], str | None]:

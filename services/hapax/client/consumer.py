@@ -24,6 +24,7 @@ from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
+from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
 
 log = logging.getLogger("hapax.client")
@@ -50,7 +51,8 @@ class Consumer(Connected):
 
     async def _after_start(self) -> None:
         if self._group is not None and self._options["enable.auto.commit"]:
-            self._auto = asyncio.ensure_future(self._commit_from_time_to_time())
+            self._auto = supervision.keep(
+                self._commit_from_time_to_time, "client-auto-commit", self._cluster.ports.random)
 
     async def _before_close(self) -> None:
         """Commits positions where enable.auto.commit says so."""

@@ -40,6 +40,7 @@ from hapax.core.client_producer_state import (
 from hapax.core.client_producer_verdicts import Verdict
 from hapax.core.errors import ErrorCode, error_name
 from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
+from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
 
 log = logging.getLogger("hapax.client")
@@ -180,7 +181,7 @@ class Engine:
     # --- the coordinators -------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+        task = supervision.once(work, "client-producer")
         self._tasks[task] = None
         task.add_done_callback(self._finished)
 

@@ -27,6 +27,7 @@ from hapax.core.errors import ErrorCode, Refusal, error_name
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
+from hapax.runtime import supervision
 
 _HURRY_MS = 20
 _NAMES = 12
@@ -266,7 +267,7 @@ class Fetcher:
         now = self._cluster.now()
         unknown = [p for p, r in self._readings.items() if r.position is None and self._retry_at.get(p, 0) <= now]
         if unknown and self._starting is None:
-            self._starting = asyncio.ensure_future(self._start(unknown))
+            self._starting = supervision.once(self._start(unknown), "client-positions")
             self._starting.add_done_callback(self._started)
         share = self._options["max.partition.fetch.bytes"]
         due: dict[int, list[TopicPartition]] = {}
@@ -282,7 +283,7 @@ class Fetcher:
             elif leader.node_id not in self._fetches:
                 due.setdefault(leader.node_id, []).append(partition)
         for node_id, partitions in due.items():
-            task = asyncio.ensure_future(self._fetch(node_id, partitions))
+            task = supervision.once(self._fetch(node_id, partitions), "client-fetch", node_id)
             self._fetches[node_id] = task
             task.add_done_callback(partial(self._fetched, node_id))
 

@@ -30,6 +30,7 @@ from hapax.core.client_producer_state import IllegalTransition, State
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.core.types import Sequence as SequenceNumber
+from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
 
 log = logging.getLogger("hapax.client")
@@ -274,7 +275,7 @@ class Producer:
         with self._worded():
             self._machine.offsets_sent()
         membership = ConsumerGroup(group) if isinstance(group, str) else group
-        calling = asyncio.ensure_future(self._engine.coordination.send_offsets(offsets, membership))
+        calling = supervision.judged(self._engine.coordination.send_offsets(offsets, membership))
         try:
             accepted = await self._at_most(calling, "sending offsets")
         finally:

@@ -19,6 +19,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import NO_OFFSET, Offset, TimestampMs
 from hapax.kafka.messages import ProduceRequest
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
+from hapax.runtime import supervision
 
 _NO_TOPIC_IDS = 12
 """Produce names topics by id from version 13 on."""
@@ -60,7 +61,7 @@ class Sender:
             if peer is None:
                 self._waiting.setdefault(node_id, deque()).extend(requests)
                 if node_id not in self._opening:
-                    self._opening[node_id] = asyncio.ensure_future(self._open(node_id))
+                    self._opening[node_id] = supervision.once(self._open(node_id), "client-open", node_id)
                 continue
             for request in requests:
                 self._submit(peer, request)

@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from hapax.core.types import NodeId
 from hapax.kafka.peer import api_versions_question
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node
 from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataUnavailable, Network, Randomness, Task
 from hapax.runtime.rpc import unknown_call
@@ -72,7 +73,7 @@ class Presence:
 
     def start(self) -> None:
         self._unsubscribe = self._view.on_change(self._changed)
-        self._asking = asyncio.get_running_loop().create_task(self._ask(), name="presence")
+        self._asking = supervision.keep(self._ask, "presence", self._random)
         self.look()
 
     def look(self) -> None:
@@ -110,7 +111,8 @@ class Presence:
                 watched = None
             if node is not None and watched is None:
                 watched = self._watching[node_id] = _Watched(node)
-                watched.task = asyncio.get_running_loop().create_task(self._watch(watched), name=f"presence-{node_id}")
+                watched.task = supervision.keep(
+                    partial(self._watch, watched), "presence-of-node", self._random, node_id)
 
     # --- dead
 

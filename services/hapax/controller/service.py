@@ -34,7 +34,7 @@ from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch
 from hapax.kafka.events import EventLog
 from hapax.kafka.metrics import FENCINGS
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
 from hapax.runtime.guarded_writes import Change, Outcome, write_changes
 from hapax.runtime.node_ids import claim_folder, fixed_id, open_ids
@@ -155,8 +155,9 @@ class ControllerService:
         self.view.on_change(self._changed)
         self._presence.start()
         self._changed(Changes(nodes=dict.fromkeys(node.node_id for node in self.view.nodes())))
-        self._candidate = asyncio.get_running_loop().create_task(self._campaign(), name="controller")
-        self._candidate.add_done_callback(lambda task: _died(task, on_lost))
+        self._candidate = supervision.vital(
+            # A candidate that neither acts nor campaigns would be the silent kind of failure.
+            self._campaign(), "controller", lambda error: on_lost(f"the controller's task failed: {error!r}"))
 
     async def drain(self) -> None:
         """Another candidate takes over as soon as `close` gives the registration, and the key with it, up."""
@@ -288,7 +289,7 @@ class ControllerService:
     def _judged(self, node: Node, silent: bool) -> None:
         """A node fell silent or answers. One that should act and does not answer loses the key."""
         if node.role == "controller" and silent:
-            task = asyncio.get_running_loop().create_task(self._depose(node))
+            task = supervision.once(self._depose(node), "depose", node.node_id)
             self._deposing.add(task)
             task.add_done_callback(self._deposing.discard)
         elif self._term and silent:
@@ -537,13 +538,6 @@ class ControllerService:
 
 def _by_role(view: ClusterView) -> Counter[str]:
     return Counter(node.role for node in view.nodes())
-
-
-def _died(task: Task, on_lost: Callable[[str], None]) -> None:
-    """A candidate that neither acts nor campaigns would be the silent kind of failure."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("the controller's task failed", exc_info=error)
-        on_lost(f"the controller's task failed: {error!r}")
 
 
 async def start(

@@ -16,6 +16,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, TopicId
 from hapax.kafka.messages import FetchRequest
 from hapax.kafka.peer import Peer, PeerError
+from hapax.runtime import supervision
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.ports import Network
 
@@ -81,10 +82,10 @@ class LogReader:
         key = (leader.node_id, leader.registration)
         opened = self._peers.get(key)
         if opened is None:
-            opened = self._peers[key] = asyncio.ensure_future(Peer.connect(
+            opened = self._peers[key] = supervision.once(Peer.connect(
                 self._network, leader.host, leader.port, client_id=self._client_id,
                 request_timeout_ms=self._request_timeout_ms,
-            ))
+            ), "log-reader-connect", expected=(PeerError,))
         return await asyncio.shield(opened)
 
     async def _fetch(

@@ -31,7 +31,7 @@ from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpo
 from hapax.kafka.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
 from hapax.kafka.messages import ListOffsetsRequest, ProduceRequest
 from hapax.kafka.peer import Peer, PeerError
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.ports import Clock, Network, Task
 
@@ -337,7 +337,7 @@ class _Link:
             return
         if self._peer is None:
             if self._connecting is None:
-                self._connecting = self._loop.create_task(self._connect(), name="log-writer-connect")
+                self._connecting = supervision.vital(self._connect(), "log-writer-connect", self._writer.on_fault)
             return
         while self._ready and self._in_flight < MAX_IN_FLIGHT and self._peer is not None:
             self._send()

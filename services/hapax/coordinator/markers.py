@@ -20,7 +20,7 @@ from hapax.core.transaction_record import TransactionPartition
 from hapax.core.transaction_requests import Marker, MarkerResult, SendMarkers
 from hapax.core.types import NodeId, ShardEpoch, ShardId
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.cluster import Node as ClusterNode
 from hapax.runtime.ports import Network, Randomness, RpcError
@@ -173,19 +173,13 @@ class MarkerSender:
         del queue.items[:MAX_PER_CALL]
         if items:
             queue.calls += 1
-            call = self._loop.create_task(self._call(address, queue, items), name="markers")
+            call = supervision.vital(self._call(address, queue, items), "markers", self._on_fault)
             self._calls.add(call)
-            call.add_done_callback(self._called)
+            call.add_done_callback(self._calls.discard)
         elif not queue.items and not queue.calls:
             self._queues.pop(address, None)
         if queue.items:
             self._schedule(address, queue)
-
-    def _called(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled() and (error := call.exception()) is not None:
-            log.error("markers failed", exc_info=error)
-            self._on_fault(error)
 
     async def _call(self, address: tuple[str, bool], queue: _Queue, items: list[_Item]) -> None:
         rpc_address, offsets = address

@@ -27,7 +27,7 @@ from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, ShardEpoch, ShardId, TopicId
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, Randomness, Task
 from hapax.runtime.settings import Settings
@@ -95,8 +95,7 @@ class Shard:
     # --- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._live(), name=f"{self.kind}-shard-{self.shard}")
-        self._task.add_done_callback(self._ended)
+        self._task = supervision.vital(self._live(), f"{self.kind}-shard", self._failed, self.shard)
 
     def release(self, reason: str) -> None:
         """The shard is another's, or the process ends: everything that waits is sent away."""
@@ -107,12 +106,10 @@ class Shard:
             self._task.cancel()
         self._stop(ErrorCode.NOT_COORDINATOR, reason)
 
-    def _ended(self, task: Task) -> None:
+    def _failed(self, error: BaseException) -> None:
         """A shard's life ends by its release; anything else is a fault of this program."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("shard failed", exc_info=error, kind=self.kind, shard=self.shard)
-            self.release("the shard failed")
-            self.node.on_fault(error)
+        self.release("the shard failed")
+        self.node.on_fault(error)
 
     async def drained(self) -> None:
         """Returns when nothing waits for the log any more."""

@@ -20,7 +20,7 @@ from hapax.kafka.internal_writes import PRODUCE_VERSION, InternalBatch, encode_p
 from hapax.kafka.messages import ProduceRequest
 from hapax.kafka.metrics import EVENTS, EVENTS_DROPPED
 from hapax.kafka.peer import Peer, PeerError
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, Network, Randomness, Task
 
@@ -70,7 +70,7 @@ class EventLog:
             self.dropped += 1
         self._queue.append(record)
         if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write(), name="events")
+            self._writer = supervision.keep(self._write, "events", self._random)
             self._writer.add_done_callback(self._ended)
 
     async def close(self) -> None:
@@ -85,8 +85,6 @@ class EventLog:
 
     def _ended(self, writer: Task) -> None:
         self._writer = None
-        if not writer.cancelled() and (error := writer.exception()) is not None:
-            log.error("events cannot be written", exc_info=error)
 
     async def _write(self) -> None:
         delay = _RETRY_FIRST_S

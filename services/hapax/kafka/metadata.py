@@ -24,6 +24,7 @@ from hapax.kafka.apis import ApiKey
 from hapax.kafka.messages import MetadataResponse
 from hapax.kafka.table import ApiTable, RequestContext
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime import supervision
 from hapax.runtime.cluster import ClusterView, Partition, Topic
 
 _Broker = MetadataResponse.MetadataResponseBroker
@@ -122,7 +123,7 @@ class MetadataApi:
         room = max(0, _CREATIONS_AT_ONCE - len(self._creating))
         fresh = [name for name in dict.fromkeys(names) if name not in self._creating][:room]
         if fresh:
-            task = asyncio.get_running_loop().create_task(self._ask_controller(fresh))
+            task = supervision.once(self._ask_controller(fresh), "topic-creation")
             for name in fresh:
                 self._creating[name] = task
             task.add_done_callback(lambda _: [self._creating.pop(name) for name in fresh])

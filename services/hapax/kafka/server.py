@@ -21,7 +21,7 @@ from hapax.kafka.metrics import (
     REQUESTS_REFUSED,
 )
 from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, RequestContext
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network
 from hapax.runtime.settings import PLAINTEXT, Address
@@ -183,7 +183,7 @@ class Session:
             self._await(ctx, answer)
 
     def _await(self, ctx: RequestContext, answer: Awaitable[Any]) -> None:
-        future = asyncio.ensure_future(answer)
+        future = supervision.judged(answer)
         if ctx.api.cancel_on_close:
             self._polls.add(future)
 

@@ -20,7 +20,7 @@ from hapax.pid.leases import Leases
 from hapax.pid.metrics import BLOCKS, IDS_BELOW, LEASES_GRANTED, LEASES_REFUSED
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.node_ids import claim_folder, fixed_id, open_ids
 from hapax.runtime.own_cluster import answers_own
@@ -97,7 +97,7 @@ class PidService:
         self.registration = await register(
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=on_lost,
             ttl_s=settings.broker_session_timeout_ms / 1000, among=open_ids(settings))
-        self._tidier = asyncio.get_running_loop().create_task(self._tidy(), name="lease-tidier")
+        self._tidier = supervision.keep(self._tidy, "lease-tidier", self._random)
 
     async def drain(self) -> None:
         """Nothing waits here for long: what runs is finished by `close`."""

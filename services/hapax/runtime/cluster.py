@@ -18,6 +18,7 @@ from hapax.codec.metadata import (
     ClusterRecord,
     ControllerRecord,
     Keys,
+    MetadataFormatError,
     NodeRecord,
     PartitionRecord,
     PidCounterRecord,
@@ -39,7 +40,7 @@ from hapax.core.types import (
     TopicId,
     TopicIdPartition,
 )
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import (
     KeyValue,
     MetadataCompacted,
@@ -345,8 +346,8 @@ class ClusterView:
     async def start(self) -> None:
         """Reads the image, waiting without end while the store is away. Raises StoreRefused."""
         await self._read_until_answered()
-        self._follower = asyncio.get_running_loop().create_task(self._follow(), name="cluster-view")
-        self._follower.add_done_callback(self._ended)
+        self._follower = supervision.vital(
+            self._follow(), "cluster-view", self._ended, expected=(StoreRefused, MetadataFormatError))
 
     async def close(self) -> None:
         if self._follower is not None:
@@ -430,11 +431,8 @@ class ClusterView:
                 await asyncio.sleep(_BACKOFF_FIRST_S * (0.5 + self._random.random()))
             await self._read_until_answered()
 
-    def _ended(self, follower: Task) -> None:
+    def _ended(self, error: BaseException) -> None:
         """An image that is not followed any more is a danger: whatever ended it ends the service."""
-        if follower.cancelled():
-            return
-        error = follower.exception()
         self._refuse(
             error if isinstance(error, StoreRefused) else StoreRefused(f"metadata unreadable: {error!r}"), error)
 

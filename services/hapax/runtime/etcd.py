@@ -26,7 +26,7 @@ from typing import Any, Final
 import grpc.aio
 from aetcd.rpc import kv_pb2, rpc_pb2
 
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import (
     Compare,
     Delete,
@@ -224,7 +224,7 @@ class EtcdStore:
         """The next response of a watch. Raises AioRpcError where the member is gone and another one may be there."""
         if len(self._addresses) == 1:
             return await call.read()
-        reading = asyncio.ensure_future(call.read())
+        reading = supervision.judged(call.read())
         try:
             while not (await asyncio.wait([reading], timeout=_ASK_AFTER_S))[0]:
                 await self._sign_of_life(endpoint)
@@ -264,13 +264,15 @@ class EtcdStore:
         endpoint, loop = self._endpoint(), asyncio.get_running_loop()
         if len(self._addresses) == 1 or loop.time() - endpoint.answered_at < _FRESH_S:
             return endpoint
-        preferred = loop.create_task(self._lives(endpoint))
+        preferred = supervision.once(self._lives(endpoint), "etcd-lives")
         asked = {preferred: endpoint}
         try:
             await asyncio.wait(asked, timeout=_PREFERRED_S)
             if not preferred.done() or not preferred.result():
                 others = [self._endpoint(further) for further in range(len(self._addresses))]
-                asked |= {loop.create_task(self._lives(other)): other for other in others if other is not endpoint}
+                asked |= {
+                    supervision.once(self._lives(other), "etcd-lives"): other
+                    for other in others if other is not endpoint}
             waiting = set(asked)
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -333,7 +335,7 @@ class EtcdStore:
         if len(self._addresses) == 1:
             return await call
         term = endpoint.term
-        answering = asyncio.ensure_future(call)
+        answering = supervision.judged(call)
         try:
             while not (await asyncio.wait([answering], timeout=_ASK_AFTER_S))[0]:
                 try:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import RpcHandler
 
 log = telemetry.logger("rpc")
@@ -45,7 +45,7 @@ class GrpcGateway:
             log.warning("refused a gRPC client: too many are connected", open=_MAX_CLIENTS)
             transport.abort()
             return
-        task = asyncio.get_running_loop().create_task(self._connect(transport, begin))
+        task = supervision.once(self._connect(transport, begin), "grpc-pipe")
         self._pipes.add(task)
         task.add_done_callback(self._pipes.discard)
 
@@ -81,7 +81,7 @@ class GrpcGateway:
 
     async def _port(self) -> int:
         if self._starting is None:
-            self._starting = asyncio.get_running_loop().create_task(self._start())
+            self._starting = supervision.once(self._start(), "grpc-start")
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> int:

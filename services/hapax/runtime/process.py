@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 import uvloop
 
 from hapax.codec.metadata import Role
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.disk import FolderInUse, RealDisk, open_folder
 from hapax.runtime.etcd import EtcdStore
@@ -105,7 +105,7 @@ async def _serve(settings: Settings, start: Start, keeps_data: bool) -> int:
         disk = open_folder(settings.log_dir) if keeps_data else None
         ports = Ports(SystemClock(), TcpNetwork(), store, random.SystemRandom(), disk)
         await health.start(*settings.http_address)
-        starting = asyncio.ensure_future(start(
+        starting = supervision.judged(start(
             ports, settings, on_lost=ends, http_address=f"{health.host}:{health.port}", metrics=metrics))
         either: set[asyncio.Future[Any]] = {starting, end}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

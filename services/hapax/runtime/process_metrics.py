@@ -8,6 +8,7 @@ import resource
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics, counter, gauge
 
 BUILD: Final = gauge(
@@ -20,6 +21,10 @@ FILES_MAX: Final = gauge(
     "hapax_process_open_files_max", "File handles that it may have.",
     kafka="java.lang:type=OperatingSystem,name=MaxFileDescriptorCount")
 TASKS: Final = gauge("hapax_process_tasks", "Tasks of the event loop.")
+TASK_FAILURES: Final = counter(
+    "hapax_task_failures_total",
+    "Unexpected exceptions in tasks, each with a traceback in the log. A task that has to run for ever starts again; "
+    "one without which the process is of no use ends it.", ["task"])
 CPU_SECONDS: Final = counter(
     "hapax_process_cpu_seconds_total", "Processor time, of the system's calls too.", unit="seconds",
     kafka="java.lang:type=OperatingSystem,name=ProcessCpuTime")
@@ -29,6 +34,7 @@ def observe_process(metrics: Metrics) -> None:
     """Linux tells the memory and the handles; elsewhere they are absent."""
     metrics.observe(BUILD, lambda: [((_release(),), 1)])
     metrics.observe(TASKS, lambda: len(asyncio.all_tasks()))
+    metrics.observe(TASK_FAILURES, lambda: [((name,), count) for name, count in supervision.FAILURES.items()])
     metrics.observe(CPU_SECONDS, lambda: sum(os.times()[:2]))
     metrics.observe(FILES_MAX, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     if os.path.exists("/proc/self/statm"):

@@ -9,7 +9,7 @@ from typing import Final
 from hapax.core.pid_blocks import PidBlock, PidBlocks, StaleBlock
 from hapax.core.types import NodeId, ProducerId
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, Randomness, RpcError, Task
 
@@ -72,17 +72,13 @@ class ProducerIds:
 
     def _fetch_if_wanted(self) -> None:
         if self._blocks.wants_block and self._fetcher is None:
-            self._fetcher = asyncio.get_running_loop().create_task(self._fetch(), name="producer-ids")
+            self._fetcher = supervision.keep(self._fetch, "producer-ids", self._random)
             self._fetcher.add_done_callback(self._fetched)
 
     def _fetched(self, fetcher: Task) -> None:
         self._fetcher = None
-        if fetcher.cancelled():
-            return
-        error = fetcher.exception()
-        if error is not None:
-            raise error
-        self._fetch_if_wanted()
+        if not fetcher.cancelled():
+            self._fetch_if_wanted()
 
     async def _fetch(self) -> None:
         """Until there are ids enough and nobody waits."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from hapax.codec.metadata import STANDING_STOPPING, Keys, NodeRecord
 from hapax.core.types import NodeId, RegistrationEpoch
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import (
     Compare,
     Delete,
@@ -96,7 +96,7 @@ class Registration:
             return
         self._standing = standing
         if self._speaker is None or self._speaker.done():
-            self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="standing")
+            self._speaker = supervision.keep(self._speak, "standing", self._random)
 
     async def _speak(self) -> None:
         while self.record.standing != self._standing:
@@ -149,7 +149,7 @@ class Registration:
                 await asyncio.sleep(_RETRY_S * (0.5 + self._random.random()))
         self._confirm(loop.time())
         log.info("registered", node=self.record.node_id, epoch=self.epoch)
-        self._keeper = loop.create_task(self._keep(), name="registration")
+        self._keeper = supervision.keep(self._keep, "registration", self._random)
 
     async def _choose(self) -> KeyValue | None:
         """Settles for an id; the key that stands there is this folder's own. Raises NodeIdTaken."""

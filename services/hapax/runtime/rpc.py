@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.grpc_gateway import GrpcGateway
 from hapax.runtime.ports import (
     FrameConnection,
@@ -166,7 +166,7 @@ class _Channel:
 
     async def _open(self) -> _Link:
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._connect())
+            self._opening = supervision.once(self._connect(), "rpc-connect", self._address, expected=(RpcError,))
             self._opening.add_done_callback(self._opened)
         return await asyncio.shield(self._opening)
 
@@ -235,7 +235,7 @@ class _Server:
         await self._gateway.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = supervision.once(work, "rpc")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Final
 
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Disk
 
 log = telemetry.logger("metadata")
@@ -109,7 +109,7 @@ class HighestSeen:
         if self._writing is not None and not self._writing.done():
             self._note()
         else:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="metadata-seen")
+            self._writing = supervision.once(self._write(), "metadata-seen")
 
     async def _write(self) -> None:
         if self._disk is None or not self._dirty:

@@ -139,7 +139,7 @@ class Harness:
         self.fenced: list[BatchHeader] = []
         self.calls = Calls()
         self._number = 0
-        self.storage = StorageGuard(self.disk)
+        self.storage = StorageGuard(self.disk, random.Random(1))
         self.committer = Committer(self.disk, self.fatal.append)
         self.shared = Shared(
             self.disk, self.clock, self.committer, self.storage, ShardEpochs(), self._ask, self._refused

@@ -40,7 +40,7 @@ class Broker:
         self.fatal: list[str] = []
         self.committer = Committer(self.disk, self.fatal.append)
         shared = Shared(
-            self.disk, FakeClock(), self.committer, StorageGuard(self.disk), ShardEpochs(),
+            self.disk, FakeClock(), self.committer, StorageGuard(self.disk, random.Random(1)), ShardEpochs(),
             lambda *_: None, lambda *_: None,
         )
         self.partitions = PartitionSet(

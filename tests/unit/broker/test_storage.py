@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ class Standings:
 async def test_a_full_disk_is_told_and_its_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "PROBE_EVERY_S", 0.01)
     standings = Standings()
-    guard = StorageGuard(open_folder(tmp_path), standings)
+    guard = StorageGuard(open_folder(tmp_path), random.Random(1), standings)
     partition = Partition()
     guard.failed(partition, OSError(errno.ENOSPC, "full"))
     assert standings.said == ["full disk"] and partition.storage_error
@@ -54,7 +55,7 @@ async def test_a_sync_that_takes_too_long_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(storage, "PROBE_EVERY_S", 0.01)
     standings = Standings()
     disk = FaultyDisk(open_folder(tmp_path))
-    guard = StorageGuard(disk, standings)
+    guard = StorageGuard(disk, random.Random(1), standings)
     released = asyncio.Event()
 
     async def stalled(*_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -45,7 +46,7 @@ class Api:
 @asynccontextmanager
 async def reconciler(api: Any = None) -> AsyncIterator[Reconciler]:
     view: Any = View()
-    made = Reconciler(view, view, api, SystemClock(), telemetry.Metrics(), view)
+    made = Reconciler(view, view, api, SystemClock(), random.Random(1), telemetry.Metrics(), view)
     yield made
     await made.close()
 

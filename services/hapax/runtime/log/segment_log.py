@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from hapax.core.aborted_index import AbortedIndex, AbortedTransaction
+from hapax.runtime import supervision
 from hapax.runtime.log.config import UNLIMITED, LogConfig
 from hapax.runtime.log.decisions import Listing
-from hapax.runtime.log.durable import sync_file, sync_folder
+from hapax.runtime.log.durable import SyncFailed, sync_file, sync_folder
 from hapax.runtime.log.index import OFFSET_ENTRY
 from hapax.runtime.log.layout import (
     LEADER_EPOCH_CHECKPOINT,
@@ -364,8 +365,8 @@ class SegmentLog:
         task = self._surveys.get(segment)
         if task is None:
             segment.hold()
-            task = self._surveys[segment] = asyncio.get_running_loop().create_task(
-                survey(self, segment, pace), name="survey")
+            task = self._surveys[segment] = supervision.once(
+                survey(self, segment, pace), "survey", expected=(OSError, SyncFailed))
 
             def ended(task: asyncio.Task[None]) -> None:
                 del self._surveys[segment]

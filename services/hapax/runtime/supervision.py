@@ -1,0 +1,122 @@
+"""Starts every task of a process and says what its failure means. No other module creates one (a tidy test holds it).
+
+* `keep`: it has to run for ever. After an unexpected exception it starts again, with a back-off.
+* `vital`: without it the process is of no use. After an unexpected exception `fault` is called, which ends the
+  process with one line, or what the task was part of.
+* `once`: it ends by itself. An unexpected exception is logged and counted; whoever awaits the task gets it, too.
+* `judged`: whoever awaits it handles each exception. Nothing is added.
+
+`contained` is for one step of many that must not end the others. Each unexpected exception is logged with its traceback
+and counted by the task's name in `FAILURES`, which `process_metrics` shows. Tests fail on a count that they did not
+expect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, overload
+
+from hapax.runtime import telemetry
+from hapax.runtime.ports import Randomness, Task
+
+log = telemetry.logger("supervision")
+
+T = TypeVar("T")
+
+_AGAIN_FIRST_S: Final = 0.1
+_AGAIN_MAX_S: Final = 10.0
+_STEADY_S: Final = 60.0
+"""After a run this long the back-off starts from its first value."""
+
+FAILURES: Final[Counter[str]] = Counter()
+"""Name of the task -> unexpected exceptions since the process began."""
+
+
+def keep(work: Callable[[], Awaitable[None]], name: str, random: Randomness, detail: object = "") -> Task:
+    """Runs `work` until it returns or the task is cancelled. `detail` tells tasks of one name apart."""
+    return asyncio.get_running_loop().create_task(_kept(work, name, random, detail), name=_full(name, detail))
+
+
+def vital(
+    work: Coroutine[Any, Any, None], name: str, fault: Callable[[BaseException], None], detail: object = "",
+    expected: tuple[type[BaseException], ...] = (),
+) -> Task:
+    """`fault` hears of the exception after it was logged and counted; of `expected` ones, too, which are not."""
+    task = asyncio.get_running_loop().create_task(work, name=_full(name, detail))
+
+    def ended(task: Task) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not _was_asked_to_end(task, error):
+            if not isinstance(error, expected):
+                failed(name, error, detail)
+            fault(error)
+
+    task.add_done_callback(ended)
+    return task
+
+
+def once(
+    work: Coroutine[Any, Any, T], name: str, detail: object = "", expected: tuple[type[BaseException], ...] = ()
+) -> asyncio.Task[T]:
+    """`expected`: exceptions that are an outcome like any other, for whoever awaits the task."""
+    task = asyncio.get_running_loop().create_task(work, name=_full(name, detail))
+
+    def ended(task: asyncio.Task[T]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, expected):
+            failed(name, error, detail)
+
+    task.add_done_callback(ended)
+    return task
+
+
+@overload
+def judged(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]: ...
+@overload
+def judged(work: Awaitable[T]) -> asyncio.Future[T]: ...
+def judged(work: Awaitable[T]) -> asyncio.Future[T]:
+    return asyncio.ensure_future(work)
+
+
+@contextmanager
+def contained(name: str, detail: object = "") -> Iterator[None]:
+    """An unexpected exception ends this step alone."""
+    try:
+        yield
+    except Exception as error:
+        failed(name, error, detail)
+
+
+def failed(name: str, error: BaseException, detail: object = "") -> None:
+    """Logs and counts an unexpected exception."""
+    FAILURES[name] += 1
+    log.error("a task failed", exc_info=error, task=_full(name, detail), reason=repr(error))
+
+
+async def _kept(work: Callable[[], Awaitable[None]], name: str, random: Randomness, detail: object) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    delay = _AGAIN_FIRST_S
+    while True:
+        began = loop.time()
+        try:
+            await work()
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            if task is None or _was_asked_to_end(task, error):
+                raise
+            failed(name, error, detail)
+        if loop.time() - began > _STEADY_S:
+            delay = _AGAIN_FIRST_S
+        await asyncio.sleep(delay * (0.5 + random.random()))
+        delay = min(2 * delay, _AGAIN_MAX_S)
+
+
+def _was_asked_to_end(task: asyncio.Task[Any], error: BaseException) -> bool:
+    """A task that awaits what somebody else cancelled gets CancelledError, too, and that is no reason to end."""
+    return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
+
+
+def _full(name: str, detail: object) -> str:
+    return f"{name}-{detail}" if detail != "" else name

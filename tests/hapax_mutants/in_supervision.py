@@ -1,0 +1,32 @@
+"""Tasks that end in silence, timers that are never set again, intent that nothing compares with the state."""
+
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+MUTANTS = (
+    Mutant(
+        "a long-lived task ends with its first exception", "supervised tasks", "runtime/supervision.py",
+        "            failed(name, error, detail)\n        if loop.time() - began",
+        "            return\n        if loop.time() - began",
+        (unit("broker/test_clocks.py"), unit("runtime/test_supervision.py")),
+    ),
+    Mutant(
+        "a long-lived task ends when what it awaits is cancelled", "supervised tasks", "runtime/supervision.py",
+        "        except (Exception, asyncio.CancelledError) as error:\n", "        except Exception as error:\n",
+        (unit("runtime/test_supervision.py"),),
+    ),
+    Mutant(
+        "one partition's failure ends a round of upkeep", "supervised tasks", "runtime/supervision.py",
+        "    except Exception as error:\n        failed(name, error, detail)\n",
+        "    except Exception as error:\n        failed(name, error, detail)\n        raise\n",
+        (unit("broker/test_clocks.py"),),
+    ),
+    Mutant(
+        "those who wait for metadata wait on after a failure", "supervised tasks", "client/cluster.py",
+        "            except Exception as error:  # those who wait must not wait for ever\n",
+        "            except HapaxError as error:\n",
+        (unit("client/test_clocks.py"),),
+    ),
+)
