@@ -41,23 +41,36 @@ class Accumulator:
         self._batch_size = batch_size
         self._compression = compression
         self._free = memory
+        self._promised = 0
+        """Of the free bytes: given to waiters that have not run yet."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def has_room(self, size: int) -> bool:
-        return self._free >= size and not self._waiting
+        return self._free - self._promised >= size and not self._waiting
 
     async def room(self, size: int) -> None:
-        """Waits until `size` bytes are free, first come, first served. Cancelling gives the place up."""
+        """Waits until `size` bytes are free, first come, first served; take them before the next await. Cancelling
+        gives the place up, also one that was served just now. Raises what `close_waiting` was given."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size, waiting)
         self._waiting.append(entry)
         try:
             await waiting
-        except asyncio.CancelledError:
+        except BaseException:
             if entry in self._waiting:
                 self._waiting.remove(entry)
-                self._wake()
+            elif waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                self._promised -= size
+            self._wake()
             raise
+        self._promised -= size
+
+    def close_waiting(self, error: Exception) -> None:
+        """Nothing will be sent any more: all who wait for room get `error`."""
+        while self._waiting:
+            _, waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(error)
 
     @property
     def room_left(self) -> int:
@@ -115,9 +128,8 @@ class Accumulator:
             yield self.open.popitem()[1]
 
     def _wake(self) -> None:
-        left = self._free
-        while self._waiting and self._waiting[0][0] <= left:
+        while self._waiting and self._waiting[0][0] <= self._free - self._promised:
             size, waiting = self._waiting.popleft()
-            left -= size  # taken when the waiter goes on
             if not waiting.done():
+                self._promised += size
                 waiting.set_result(None)

@@ -161,7 +161,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
                 validate_only=False,
             )
 
-        existing = ErrorCode.TOPIC_ALREADY_EXISTS
+        existing = (ErrorCode.TOPIC_ALREADY_EXISTS,)
         await self._change("creating topic", list(wanted), request, lambda r: r.topics, existing, exist_ok)
         for name in wanted:
             await self._led(name)
@@ -174,17 +174,31 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         await self._cluster.within(self._timeout, f"waiting for topic {name!r}", attempt)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
+        """Deletes the topics that have these names now: what is made under a name later is not theirs, also where an
+        answer is lost and the call repeated. (A cluster that does not know topic ids deletes by name.)"""
+        wanted = list(names)
         Message = messages.DeleteTopicsRequest
+        found = await self._cluster.within(self._timeout, "deleting topic", lambda: self._cluster.existing(wanted))
+        ids = {name: topic.topic_id for name, topic in found.items() if topic.topic_id.int}
+        names_by_id = {topic_id: name for name, topic_id in ids.items()}
 
         def request(names: list[str]) -> Any:
             return Message(
                 topic_names=names,
-                topics=[Message.DeleteTopicState(name=name) for name in names],
+                topics=[
+                    Message.DeleteTopicState(topic_id=ids[name], name=None) if name in ids
+                    else Message.DeleteTopicState(name=name) for name in names
+                ],
                 timeout_ms=self._options["request.timeout.ms"],
             )
 
-        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        await self._change("deleting topic", list(names), request, lambda r: r.responses, gone, False)
+        def answers(response: Any) -> Any:
+            for answer in response.responses:
+                answer.name = answer.name or names_by_id.get(answer.topic_id)
+            return response.responses
+
+        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+        await self._change("deleting topic", wanted, request, answers, gone, False)
 
     async def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Raises the number of partitions of topics to these totals."""
@@ -197,7 +211,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
                 validate_only=False,
             )
 
-        there = ErrorCode.INVALID_PARTITIONS
+        there = (ErrorCode.INVALID_PARTITIONS,)
         await self._change("raising the partitions of topic", list(totals), request, lambda r: r.results, there, False)
         for name in totals:
             await self._cluster.refreshed(self._timeout)
@@ -289,10 +303,10 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         names: list[str],
         request: Callable[[list[str]], Any],
         answers: Callable[[Any], Any],
-        done_code: int,
+        done_codes: tuple[ErrorCode, ...],
         done_is_fine: bool,
     ) -> None:
-        """Repeats a change for the topics that it is not decided for. `done_code` is what a topic answers where the
+        """Repeats a change for the topics that it is not decided for. `done_codes`: what a topic answers where the
         change has been made before: success, if a former attempt's outcome is unknown."""
         open_names = dict.fromkeys(names)
         in_doubt = done_is_fine
@@ -307,11 +321,11 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             failure: HapaxError | None = None
             for answer in answers(response):
                 code = answer.error_code
-                if code == 0 or (code == done_code and in_doubt):
+                if code == 0 or (code in done_codes and in_doubt):
                     open_names.pop(answer.name, None)
                     continue
                 failure = from_code(code, f"{what} {answer.name!r}", answer.error_message)
-                if code == done_code or not isinstance(failure, RetriableError):
+                if code in done_codes or not isinstance(failure, RetriableError):
                     raise FatalError(str(failure), code=code)
                 in_doubt |= code == ErrorCode.REQUEST_TIMED_OUT
                 if code == ErrorCode.NOT_CONTROLLER:

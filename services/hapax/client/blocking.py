@@ -419,8 +419,10 @@ async def _leave(manager: Any, error: BaseException | None) -> None:
 
 
 def _copy(done: asyncio.Future[T], target: concurrent.futures.Future[T]) -> None:
+    if not target.set_running_or_notify_cancel():
+        return  # the caller has given it up
     if done.cancelled():
-        target.cancel()
+        target.set_exception(concurrent.futures.CancelledError())
     elif (error := done.exception()) is not None:
         target.set_exception(error)
     else:

@@ -14,7 +14,7 @@ from hapax.client.connected import Connected
 from hapax.client.coordination import OffsetAndMetadata, Offsets
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState
-from hapax.client.fetcher import Fetcher
+from hapax.client.fetcher import Begin, Fetcher
 from hapax.client.groups import check_group, commit_once
 from hapax.client.metrics import LAG_MAX, ConsumerCounts
 from hapax.client.offsets import EARLIEST, LATEST, list_offsets
@@ -182,24 +182,26 @@ class Consumer(Connected):
 
     # --- inner steps ------------------------------------------------------------------------------------------
 
-    async def _reset(self, partitions: list[TopicPartition], by_rule: bool = False) -> dict[TopicPartition, int]:
-        """Where to begin: the committed offset, else by auto.offset.reset."""
-        found = {}
-        if self._group is not None and not by_rule:
-            found = {p: o.offset for p, o in (await self.committed(partitions)).items()}
-        missing = [p for p in partitions if p not in found]
-        if missing:
-            found |= await self._by_reset_rule(missing, "has no committed offset")
-        return found
-
-    async def _by_reset_rule(self, partitions: list[TopicPartition], why: str) -> dict[TopicPartition, int]:
+    async def _reset(
+        self, partitions: list[TopicPartition], begin: Begin = Begin.COMMITTED
+    ) -> dict[TopicPartition, int]:
+        """Where partitions begin that have no position. Raises HapaxError."""
         rule = self._options["auto.offset.reset"]
-        if rule == "none":
-            topic, number = partitions[0]
+        found = {}
+        why = "was deleted and made again" if begin is Begin.MADE_AGAIN else "has no position in the log"
+        if begin is Begin.COMMITTED and self._group is not None:
+            found = {p: o.offset for p, o in (await self.committed(partitions)).items()}
+            why = "has no committed offset"
+        missing = [p for p in partitions if p not in found]
+        if missing and rule == "none":
+            topic, number = missing[0]
             raise FatalError(
                 f"{topic}-{number} {why} and auto.offset.reset is none", code=ErrorCode.OFFSET_OUT_OF_RANGE
             )
-        return await self._offsets_at({p: EARLIEST if rule == "earliest" else LATEST for p in partitions})
+        earliest = rule == "earliest" or begin is Begin.MADE_AGAIN
+        if missing:
+            found |= await self._offsets_at(dict.fromkeys(missing, EARLIEST if earliest else LATEST))
+        return found
 
     async def _list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
         committed = self._options["isolation.level"] == "read_committed"

@@ -98,6 +98,7 @@ class Engine:
         self.sender.close()
         for task in list(self._tasks):
             task.cancel()
+        self._settle_all("the producer is closed")
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cluster.close()
 
@@ -107,6 +108,22 @@ class Engine:
         if trouble is None:
             return WrongState(f"not possible in state {self.machine.state.name}")
         return from_trouble(trouble)
+
+    def _settle_all(self, why: str) -> None:
+        """Nothing is carried out any more: whatever somebody waits for ends with an error now."""
+        self.accumulator.close_waiting(WrongState(why))
+        self.machine.stop()
+        for effect in self.machine.poll(Millis(self.cluster.now())):
+            if isinstance(effect, Failed):
+                self.settle(_content(effect.batch), WrongState(why, maybe_written=effect.maybe_written))
+            elif isinstance(effect, Delivered):
+                self._report(effect)
+        self.drop_open(WrongState(why))
+        for waiting in (self.outcome, self.ready):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(WrongState(why))
+                waiting.exception()
+        self._wake_flushers()
 
     # --- carrying out -----------------------------------------------------------------------------------------
 
@@ -134,6 +151,12 @@ class Engine:
                     self.sender.send(to_send)
                 if not effects and not self._again:
                     break
+        except Exception as error:
+            # What was to be sent may have no outcome ever: a fault of this program must reach all who wait.
+            log.error("the producer failed", exc_info=error)
+            why = f"the client failed: {error!r}"
+            self.machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, why))
+            self._settle_all(why)
         finally:
             self._pumping = False
         self._tell()
@@ -166,10 +189,13 @@ class Engine:
                     waiting.exception()
             self.drop_open(self.error())
         if self._flushers and not machine.pending and not self.accumulator.open:
-            flushers, self._flushers = self._flushers, []
-            for done in flushers:
-                if not done.done():
-                    done.set_result(None)
+            self._wake_flushers()
+
+    def _wake_flushers(self) -> None:
+        flushers, self._flushers = self._flushers, []
+        for done in flushers:
+            if not done.done():
+                done.set_result(None)
 
     async def flushed(self) -> None:
         """Until everything enqueued so far is settled."""

@@ -11,10 +11,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from hapax.client.cluster import Backoff, Cluster
+from hapax.client.cluster import Backoff, Cluster, Topic
 from hapax.client.errors import FatalError, HapaxError, from_code, is_retriable
 from hapax.client.metrics import ConsumerCounts
 from hapax.client.records import Record
@@ -32,6 +33,17 @@ from hapax.runtime import supervision
 _HURRY_MS = 20
 _NAMES = 12
 """Fetch names topics by id from version 13 on."""
+
+
+class Begin(Enum):
+    """Where a partition without a position begins."""
+
+    COMMITTED = auto()
+    """At the group's committed offset; where there is none, by auto.offset.reset."""
+    BY_RULE = auto()
+    """By auto.offset.reset."""
+    MADE_AGAIN = auto()
+    """At the beginning of a log that is younger than the reader, unless auto.offset.reset is none."""
 
 
 class Chunk:
@@ -95,11 +107,15 @@ class Reading:
     current: Iterator[tuple[BatchHeader, int, bool]] | None = None
     paused: bool = False
     out_of_range: bool = False
-    """The position is not in the log (any more): the next one comes from auto.offset.reset."""
+    """`next_fetch` is not in the log (any more): the next position comes from auto.offset.reset."""
     end: int = -1
     """What readers see ends here, as the last answer said; -1: none has."""
     turn: int = 0
     """Counts seeks: an answer that was asked for before one is thrown away."""
+    topic_id: Any = None
+    """uuid.UUID of the topic that the position belongs to; None until the first fetch."""
+    made_again: bool = False
+    """The topic was deleted and made again: the next position is the beginning of its log."""
 
     def start_at(self, offset: int) -> None:
         self.position = self.next_fetch = self.after_records = offset
@@ -107,7 +123,25 @@ class Reading:
         self.waiting_bytes = 0
         self.records.clear()
         self.current = None
-        self.out_of_range = False
+        self.out_of_range = self.made_again = False
+        self.topic_id = None
+        self.turn += 1
+
+    @property
+    def drained(self) -> bool:
+        """Everything that was fetched is handed out."""
+        return not self.records and not self.chunks
+
+    def is_of(self, topic: Topic) -> bool:
+        """False: the position is one in another topic, which had this name before."""
+        if self.topic_id is None or topic.topic_id.int == 0:
+            self.topic_id = topic.topic_id
+        return bool(self.topic_id == topic.topic_id)
+
+    def forget_position(self) -> None:
+        """Only where it is `drained`: what waits begins at the position."""
+        self.position = None
+        self.topic_id = None
         self.turn += 1
 
     def keep(self, chunk: Chunk) -> None:
@@ -121,10 +155,10 @@ class Reading:
 
 class Fetcher:
     def __init__(
-        self, cluster: Cluster, reset: Callable[[list[TopicPartition], bool], Awaitable[dict[TopicPartition, int]]],
+        self, cluster: Cluster, reset: Callable[[list[TopicPartition], Begin], Awaitable[dict[TopicPartition, int]]],
         counts: ConsumerCounts,
     ) -> None:
-        """`reset`: finds where partitions without a position begin; True: by auto.offset.reset alone."""
+        """`reset`: finds where partitions without a position begin."""
         self._cluster = cluster
         self._options = cluster.options
         self._reset = reset
@@ -132,14 +166,17 @@ class Fetcher:
         self._committed = cluster.options["isolation.level"] == "read_committed"
         self._readings: dict[TopicPartition, Reading] = {}
         self._fetches: dict[int, asyncio.Task[None]] = {}
-        self._starting: asyncio.Task[None] | None = None
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        """By topic: one that is not there holds up no other."""
+        self._closed = False
         self._arrived = asyncio.Event()
         self._failures: dict[TopicPartition, HapaxError] = {}
         self._retry_at: dict[TopicPartition, float] = {}
         self._backoff = Backoff(cluster.options, cluster.ports)
 
     async def close(self) -> None:
-        tasks = [*self._fetches.values(), *([self._starting] if self._starting else [])]
+        self._closed = True
+        tasks = [*self._fetches.values(), *self._starting.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -250,11 +287,7 @@ class Fetcher:
             except Refusal as refusal:
                 offset = reading.position
                 reading.start_at(offset or 0)
-                self._failures[partition] = FatalError(
-                    f"{partition.topic}-{partition.partition} from offset {offset}: {refusal}",
-                    code=refusal.code,
-                    advice="Seek behind the damaged batch, or set check.crcs=false to see what is there",
-                )
+                self._failures[partition] = _damaged(partition, offset or 0, refusal)
                 return False
             reading.after_records = header.next_offset
             if not reading.records:
@@ -265,15 +298,24 @@ class Fetcher:
 
     def _fetch_ahead(self) -> None:
         now = self._cluster.now()
-        unknown = [p for p, r in self._readings.items() if r.position is None and self._retry_at.get(p, 0) <= now]
-        if unknown and self._starting is None:
-            self._starting = supervision.once(self._start(unknown), "client-positions")
-            self._starting.add_done_callback(self._started)
+        if self._closed:
+            return
+        self._forget_positions()
+        unknown: dict[str, list[TopicPartition]] = {}
+        for partition, reading in self._readings.items():
+            waits = partition.topic in self._starting or self._retry_at.get(partition, 0) > now
+            if reading.position is None and not waits:
+                unknown.setdefault(partition.topic, []).append(partition)
+        for topic, partitions in unknown.items():
+            starting = self._starting[topic] = supervision.once(self._start(partitions), "client-positions", topic)
+            starting.add_done_callback(partial(self._started, topic))
         share = self._options["max.partition.fetch.bytes"]
         due: dict[int, list[TopicPartition]] = {}
         for partition, reading in self._readings.items():
             if reading.position is None or reading.paused or reading.waiting_bytes >= share:
                 continue
+            if reading.out_of_range or reading.made_again:
+                continue  # what waits is handed out first
             if self._retry_at.get(partition, 0) > now:
                 continue
             self._retry_at.pop(partition, None)
@@ -287,6 +329,17 @@ class Fetcher:
             self._fetches[node_id] = task
             task.add_done_callback(partial(self._fetched, node_id))
 
+    def _forget_positions(self) -> None:
+        """Of partitions whose position is not in the log any more, as soon as what was fetched is handed out."""
+        for partition, reading in self._readings.items():
+            if reading.position is None:
+                continue
+            topic = self._cluster.topics.get(partition.topic)
+            if topic is not None and not reading.is_of(topic):
+                reading.made_again = True
+            if (reading.out_of_range or reading.made_again) and reading.drained:
+                reading.forget_position()
+
     def _fetched(self, node_id: int, done: asyncio.Task[None]) -> None:
         del self._fetches[node_id]
         if not done.cancelled():
@@ -294,8 +347,8 @@ class Fetcher:
             self._fetch_ahead()
         self._arrived.set()
 
-    def _started(self, done: asyncio.Task[None]) -> None:
-        self._starting = None
+    def _started(self, topic: str, done: asyncio.Task[None]) -> None:
+        del self._starting[topic]
         if not done.cancelled():
             self._fail_all(done)
         self._arrived.set()
@@ -311,29 +364,40 @@ class Fetcher:
         self._retry_at[partition] = self._cluster.now() + self._backoff.seconds() * 1000
 
     async def _start(self, partitions: list[TopicPartition]) -> None:
-        lost = [p for p in partitions if (r := self._readings.get(p)) is not None and r.out_of_range]
-        try:
-            others = [p for p in partitions if p not in lost]
-            found = await self._reset(others, False) if others else {}
-            if lost:
-                found |= await self._reset(lost, True)
-        except HapaxError as error:
-            for partition in partitions:
-                self._failures[partition] = error
-                self._later(partition)
-            return
-        for partition, offset in found.items():
-            reading = self._readings.get(partition)
-            if reading is not None and reading.position is None:
-                reading.start_at(offset)
-
-    async def _fetch(self, node_id: int, partitions: list[TopicPartition]) -> None:
-        turns = {}
+        ways: dict[Begin, list[TopicPartition]] = {}
         for partition in partitions:
             reading = self._readings[partition]
-            turns[partition] = (reading.turn, reading.next_fetch)
+            way = Begin.MADE_AGAIN if reading.made_again else Begin.BY_RULE if reading.out_of_range else Begin.COMMITTED
+            ways.setdefault(way, []).append(partition)
+        found: dict[TopicPartition, int] = {}
+        try:
+            for way, those in ways.items():
+                found |= await self._reset(those, way)
+        except HapaxError as error:
+            for partition in partitions:
+                if self._lacks_position(partition):
+                    self._failures[partition] = error
+                    self._later(partition)
+            return
+        for partition, offset in found.items():
+            if self._lacks_position(partition):
+                self._readings[partition].start_at(offset)
+
+    def _lacks_position(self, partition: TopicPartition) -> bool:
+        reading = self._readings.get(partition)
+        return reading is not None and reading.position is None
+
+    async def _fetch(self, node_id: int, partitions: list[TopicPartition]) -> None:
+        turns: dict[TopicPartition, tuple[int, int]] = {}
         try:
             peer = await self._cluster.peer(node_id, "fetch")
+            # The connection may have taken long to open: topics and assignments are as they are now.
+            partitions = [p for p in partitions if self._may_fetch(p)]
+            if not partitions:
+                return
+            for partition in partitions:
+                reading = self._readings[partition]
+                turns[partition] = (reading.turn, reading.next_fetch)
             message, version, names = self._request(peer, partitions, self._patience(node_id, partitions))
             wait = self._options["fetch.max.wait.ms"] + self._options["request.timeout.ms"]
             asked = self._counts.stopwatch()
@@ -365,8 +429,21 @@ class Fetcher:
                     continue
                 current.end = answer.last_stable_offset if self._committed else answer.high_watermark
                 if answer.records:
-                    self._keep(current, answer)
+                    try:
+                        self._keep(current, answer)
+                    except Refusal as refusal:
+                        self._failures[partition] = _damaged(partition, current.next_fetch, refusal)
+                        self._later(partition)
+                        continue
                     self._backoff = Backoff(self._cluster.options, self._cluster.ports)
+
+    def _may_fetch(self, partition: TopicPartition) -> bool:
+        reading = self._readings.get(partition)
+        topic = self._cluster.topics.get(partition.topic)
+        return (
+            reading is not None and reading.position is not None
+            and topic is not None and reading.is_of(topic)
+        )
 
     def _patience(self, node_id: int, partitions: list[TopicPartition]) -> int:
         """How long this fetch may wait for data, ms: not long while other partitions of the node are left out only
@@ -438,9 +515,7 @@ class Fetcher:
                 )
                 self._later(partition)
             else:
-                reading.position = None
                 reading.out_of_range = True
-                reading.turn += 1
             return
         self._cluster.refresh_soon()
         self._later(partition)
@@ -452,3 +527,11 @@ class Fetcher:
             )
         elif not is_retriable(code):
             self._failures[partition] = from_code(code, f"{partition.topic}-{partition.partition}")
+
+
+def _damaged(partition: TopicPartition, offset: int, refusal: Refusal) -> FatalError:
+    return FatalError(
+        f"{partition.topic}-{partition.partition} from offset {offset}: {refusal}",
+        code=refusal.code,
+        advice="Seek behind the damaged batch, or set check.crcs=false to see what is there",
+    )

@@ -77,13 +77,14 @@ class GroupAdmin(OffsetAdmin):
         request = pb.ListGroupsRequest(prefix=prefix).SerializeToString()
 
         async def attempt() -> list[GroupInfo]:
-            found = []
+            found: dict[str, GroupInfo] = {}  # a shard that moves meanwhile is told of twice
             for _, payload in await self._of_coordinators("ListGroups", request):
                 answer = pb.ListGroupsResponse.FromString(payload)
                 if answer.error:
                     raise from_code(answer.error, "listing groups", answer.reason)
-                found += [GroupInfo(g.group_id, g.committed, g.pending, g.members) for g in answer.groups]
-            return sorted(found)
+                found |= {
+                    g.group_id: GroupInfo(g.group_id, g.committed, g.pending, g.members) for g in answer.groups}
+            return sorted(found.values())
 
         return await self._cluster.within(self._timeout, "listing groups", attempt)
 

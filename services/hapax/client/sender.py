@@ -7,6 +7,7 @@ connection is still being opened; a request holds at most one batch of a partiti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -20,9 +21,12 @@ from hapax.core.types import NO_OFFSET, Offset, TimestampMs
 from hapax.kafka.messages import ProduceRequest
 from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
 from hapax.runtime import supervision
+from hapax.runtime.ports import FrameLimits
 
 _NO_TOPIC_IDS = 12
 """Produce names topics by id from version 13 on."""
+_SEND_BUFFER_BYTES = FrameLimits().write_high_water
+"""With acks=0: above it a connection takes nothing more, so that what it holds stays within buffer.memory."""
 _VERSION_1 = 11
 """Above it, a Produce of a transaction adds its partitions by itself (transactions version 2)."""
 
@@ -52,23 +56,32 @@ class Sender:
         self._timeout_ms: int = cluster.options["request.timeout.ms"]
         self._max_bytes: int = cluster.options["max.request.size"]
         self._waiting: dict[int, deque[list[Batch]]] = {}
-        self._opening: dict[int, asyncio.Task[None]] = {}
+        """By node, in the order in which they were handed over."""
+        self._carried: dict[int, asyncio.Task[None] | None] = {}
+        """Nodes whose waiting requests are being sent: by a task, or (None) within a call of `send`."""
 
     def send(self, batches: Iterable[Batch]) -> None:
         """Sends now, or as soon as the leader's connection is open. Every batch gets exactly one outcome."""
         for node_id, requests in self._requests(batches).items():
-            peer = self._cluster.open_peer(node_id) if node_id not in self._opening else None
-            if peer is None:
-                self._waiting.setdefault(node_id, deque()).extend(requests)
-                if node_id not in self._opening:
-                    self._opening[node_id] = supervision.once(self._open(node_id), "client-open", node_id)
-                continue
-            for request in requests:
-                self._submit(peer, request)
+            self._waiting.setdefault(node_id, deque()).extend(requests)
+            if node_id in self._carried:
+                continue  # an outcome within a call of this class: it stays behind what waits already
+            peer = self._cluster.open_peer(node_id)
+            if peer is None or not self._hand_over(node_id, peer):
+                self._carried[node_id] = supervision.once(self._carry(node_id), "client-send", node_id)
 
     def close(self) -> None:
-        for task in self._opening.values():
-            task.cancel()
+        for task in self._carried.values():
+            if task is not None:
+                task.cancel()
+        for node_id in list(self._waiting):
+            self._give_back(node_id, "the producer is closed")
+
+    def _give_back(self, node_id: int, reason: str) -> None:
+        """What waits for the node did not leave."""
+        for request in self._waiting.pop(node_id, ()):
+            for batch in request:
+                self._outcomes.unsent(batch, reason)
 
     def _requests(self, batches: Iterable[Batch]) -> dict[int, list[list[Batch]]]:
         """Per node the requests to send; the nth batch of a partition is in the nth request or a later one."""
@@ -94,23 +107,48 @@ class Sender:
             last[node_id, batch.partition] = place
         return found
 
-    async def _open(self, node_id: int) -> None:
-        reason = ""
-        peer: Peer | None = None
+    async def _carry(self, node_id: int) -> None:
+        """Sends what waits for the node once its connection is open, and takes what the send buffer has room for."""
+        reason = "the producer is closed"
         try:
-            peer = await self._cluster.peer(node_id)
+            while self._waiting.get(node_id):
+                peer = await self._cluster.peer(node_id)
+                if not self._hand_over(node_id, peer):
+                    with contextlib.suppress(PeerError):  # then another connection is opened
+                        await peer.drained()
         except PeerError as error:
             reason = str(error)
+        except Exception as error:
+            reason = f"the client failed: {error!r}"
+            raise
         finally:
-            del self._opening[node_id]
-        for request in self._waiting.pop(node_id, ()):
-            if peer is not None:
-                self._submit(peer, request)
-            else:
-                for batch in request:
-                    self._outcomes.unsent(batch, reason)
+            self._carried.pop(node_id, None)  # first: what an outcome sends from within needs a carrier of its own
+            self._give_back(node_id, reason)
+
+    def _hand_over(self, node_id: int, peer: Peer) -> bool:
+        """Submits what waits for the node, in order. False: its send buffer is full. That counts only with acks=0:
+        otherwise the machine's window bounds what is unanswered."""
+        waiting = self._waiting[node_id]
+        carrier = self._carried.get(node_id)
+        self._carried[node_id] = carrier
+        try:
+            while waiting:
+                if self._acks == 0 and not peer.closed and peer.unsent_bytes() > _SEND_BUFFER_BYTES:
+                    return False
+                self._submit(peer, waiting.popleft())
+            return True
+        finally:
+            if carrier is None:
+                del self._carried[node_id]
 
     def _submit(self, peer: Peer, batches: list[Batch]) -> None:
+        gone = [batch for batch in batches if batch.partition.topic not in self._cluster.topics]
+        if gone:  # deleted since the batches were handed over
+            batches = [batch for batch in batches if batch not in gone]
+            for batch in gone:
+                self._outcomes.unsent(batch, f"topic {batch.partition.topic} is not known any more")
+            if not batches:
+                return
         try:
             message, version, by_id = self._encode(peer, batches)
             answer = peer.submit(message, version=version)
@@ -161,9 +199,7 @@ class Sender:
         return message, version, {topic_id: name for name, topic_id in ids.items()} if version > _NO_TOPIC_IDS else {}
 
     def _answered(self, done: asyncio.Future[Any], batches: list[Batch], by_id: dict[Any, str]) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
+        error = PeerError("the answer is not waited for any more") if done.cancelled() else done.exception()
         if error is not None:
             self._cluster.refresh_soon()
             for batch in batches:

@@ -203,6 +203,17 @@ class ClientProducer:
             self._ending = False
         self._drop_unsent(trouble)
 
+    def stop(self) -> None:
+        """The owner carries nothing out any more: each batch that is not settled fails now, in flight or not. The
+        identity and the next sequences stay as they are."""
+        trouble = self.trouble or Trouble(Verdict.FATAL, ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer is closed")
+        self._ending = False
+        for queue in self._queues.values():
+            for batch in [*queue.numbered, *queue.fresh]:
+                self._report(batch, trouble)
+            queue.numbered.clear()
+            queue.fresh.clear()
+
     # --- events: batches --------------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch) -> None:

@@ -65,6 +65,35 @@ async def test_giving_up_waiting_lets_the_next_one_in() -> None:
     await small
 
 
+async def test_who_is_served_and_cancelled_at_once_passes_the_room_on() -> None:
+    a = accumulator(memory=100)
+    append(a, b"", 100)
+    served, other = asyncio.ensure_future(a.room(60)), asyncio.ensure_future(a.room(60))
+    await asyncio.sleep(0)
+    a.free(60)
+    served.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await served
+    async with asyncio.timeout(5):
+        await other
+
+
+async def test_room_that_was_promised_is_not_promised_again() -> None:
+    a = accumulator(memory=100)
+    append(a, b"", 100)
+    first, second = asyncio.ensure_future(a.room(60)), asyncio.ensure_future(a.room(60))
+    await asyncio.sleep(0)
+    a.free(60)
+    assert not a.has_room(1), "the first waiter has not run yet"
+    a.free(10)
+    await first
+    append(a, b"", 60)
+    await asyncio.sleep(0)
+    assert not second.done() and a.room_left == 10
+    a.free(50)
+    await second
+
+
 def test_a_stamped_batch_is_a_new_one_with_a_fitting_crc() -> None:
     batch = encode_records([(5, b"k", b"v", ())])
     stamped = stamp(batch, Identity(ProducerId(7), ProducerEpoch(3)), 11, True)

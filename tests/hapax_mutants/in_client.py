@@ -1,0 +1,68 @@
+"""Bugs of the native client's own parts: what carries batches, gives out memory and fetches."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hapax_mutants.mutant import Mutant, unit
+
+_SENDER: Final = unit("client/test_sender.py")
+_FETCHING: Final = unit("client/test_fetching.py")
+_ACCUMULATOR: Final = unit("client/test_accumulator.py")
+
+MUTANTS: Final = (
+    Mutant(
+        "a topic deleted while a connection opens costs others their outcome", "a hang", "client/sender.py",
+        "        if gone:  # deleted since",
+        "        if False:  # deleted since",
+        (_SENDER,),
+    ),
+    Mutant(
+        "acks=0 overtakes what waits for the connection", "order per producer", "client/sender.py",
+        "            self._waiting.setdefault(node_id, deque()).extend(requests)\n"
+        "            if node_id in self._carried:",
+        "            if (open_peer := self._cluster.open_peer(node_id)) is not None:\n"
+        "                for request in requests:\n"
+        "                    self._submit(open_peer, request)\n"
+        "                continue\n"
+        "            self._waiting.setdefault(node_id, deque()).extend(requests)\n"
+        "            if node_id in self._carried:",
+        (_SENDER,),
+    ),
+    Mutant(
+        "a stopped producer leaves deliveries open", "the producer hangs", "client/engine.py",
+        '        self._settle_all("the producer is closed")\n',
+        "",
+        (_SENDER,),
+    ),
+    Mutant(
+        "a waiter for memory that is cancelled when served wakes no other", "a hang", "client/accumulator.py",
+        "                self._promised -= size\n            self._wake()\n            raise",
+        "                self._promised -= size\n            raise",
+        (_ACCUMULATOR,),
+    ),
+    Mutant(
+        "memory is promised twice", "buffer.memory", "client/accumulator.py",
+        "                self._promised += size\n                waiting",
+        "                waiting",
+        (_ACCUMULATOR,),
+    ),
+    Mutant(
+        "a topic deleted while a connection opens fails all that is read", "a false error", "client/fetcher.py",
+        "            partitions = [p for p in partitions if self._may_fetch(p)]\n",
+        "",
+        (_FETCHING,),
+    ),
+    Mutant(
+        "a position outlives its topic", "a name is taken for the thing it named", "client/fetcher.py",
+        "            if topic is not None and not reading.is_of(topic):\n                reading.made_again = True\n",
+        "",
+        (_FETCHING,),
+    ),
+    Mutant(
+        "a position is forgotten while records wait", "no record twice", "client/fetcher.py",
+        "            if (reading.out_of_range or reading.made_again) and reading.drained:",
+        "            if reading.out_of_range or reading.made_again:",
+        (_FETCHING,),
+    ),
+)

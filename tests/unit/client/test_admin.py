@@ -1,0 +1,66 @@
+"""The administrative client: a change that is repeated because its answer was lost changes nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from hapax.client.admin import Admin
+from hapax.client.cluster import Leader, Topic
+from hapax.client.errors import FatalError
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex
+from hapax.kafka import messages
+from hapax.kafka.peer import PeerClosed
+
+
+class Controller(Admin):
+    """An Admin whose controller is this object: topics by name."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__({"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 1})
+        self.ids = {name: uuid.uuid4() for name in names}
+        self.lost_answers: list[str] = []
+        """Each is made again under its name while the answer is lost."""
+        self._cluster.existing = self._existing  # type: ignore[method-assign]
+
+    async def _existing(self, names: Any) -> dict[str, Topic]:
+        return {
+            name: Topic(name, self.ids[name], {PartitionIndex(0): Leader(0, 1)}) for name in names if name in self.ids}
+
+    async def _controller_call(self, message: Any) -> Any:
+        assert isinstance(message, messages.DeleteTopicsRequest)
+        Answer = messages.DeleteTopicsResponse
+        answers = []
+        for topic in message.topics:
+            name = topic.name or next((n for n, each in self.ids.items() if each == topic.topic_id), None)
+            code = ErrorCode.NONE
+            if name is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            elif name not in self.ids:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                del self.ids[name]
+            answers.append(Answer.DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=int(code), error_message=None))
+        if self.lost_answers:
+            for name in self.lost_answers:
+                self.ids[name] = uuid.uuid4()
+            self.lost_answers = []
+            raise PeerClosed("the answer is lost")
+        return Answer(responses=answers)
+
+
+async def test_a_repeated_deletion_spares_the_topic_that_was_made_again() -> None:
+    controller = Controller("t", "other")
+    controller.lost_answers = ["t"]
+    await controller.delete_topics(["t", "other"])
+    assert list(controller.ids) == ["t"]
+
+
+async def test_a_topic_that_is_not_there_is_an_error() -> None:
+    controller = Controller("t")
+    with pytest.raises(FatalError, match=r"'u'.*UNKNOWN_TOPIC_OR_PARTITION"):
+        await controller.delete_topics(["u"])

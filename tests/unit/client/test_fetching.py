@@ -1,0 +1,248 @@
+"""The fetcher while topics go and come again: no partition of another topic fails, none is read from a position that
+was another topic's, nothing is handed out twice."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hapax.client.cluster import Leader, Topic
+from hapax.client.environment import RealPorts
+from hapax.client.errors import FatalError, RetriableError
+from hapax.client.fetcher import Begin, Fetcher
+from hapax.client.metrics import ConsumerCounts
+from hapax.client.settings import Options
+from hapax.codec.batch import patch_prefix
+from hapax.codec.records import encode_records
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka import messages
+from hapax.kafka.peer import Capabilities
+from hapax.runtime.metrics import Metrics
+
+A, B = TopicPartition("a", PartitionIndex(0)), TopicPartition("b", PartitionIndex(0))
+
+
+def topic_named(name: str, life: int = 1) -> Topic:
+    return Topic(name, uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}-{life}"), {PartitionIndex(0): Leader(0, 1)})
+
+
+class World:
+    """One node; each topic's log is whole batches. It answers fetches by topic id, as brokers do."""
+
+    def __init__(self, reset: str = "latest") -> None:
+        self.options = Options({"bootstrap.servers": "127.0.0.1:1", "auto.offset.reset": reset}, "c")
+        self.ports = RealPorts()
+        self.topics = {"a": topic_named("a"), "b": topic_named("b")}
+        self.logs: dict[Any, bytes] = {topic.topic_id: b"" for topic in self.topics.values()}
+        self.starts: dict[Any, int] = {}
+        self.capabilities = Capabilities({messages.FetchRequest.API_KEY: (4, 16)}, {})
+        self.connected: asyncio.Event = asyncio.Event()
+        self.connected.set()
+        self.asked: list[tuple[TopicPartition, Begin]] = []
+        self.refuse: dict[str, Exception | asyncio.Event] = {}
+        self.fetcher = Fetcher(self, self.reset, ConsumerCounts(Metrics()))  # type: ignore[arg-type]
+
+    def now(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def leader(self, partition: TopicPartition) -> Leader | None:
+        topic = self.topics.get(partition.topic)
+        return None if topic is None else topic.partitions[partition.partition]
+
+    async def peer(self, node_id: int, purpose: str) -> World:
+        await self.connected.wait()
+        return self
+
+    def refresh_soon(self) -> None:
+        pass
+
+    def write(self, topic: str, *values: str) -> None:
+        found = self.topics[topic].topic_id
+        batch = encode_records([(0, None, value.encode(), ()) for value in values])
+        patch_prefix(batch, self.end(found), 0)
+        self.logs[found] += bytes(batch)
+
+    def end(self, topic_id: Any) -> int:
+        from hapax.codec.batch import iterate_batches
+        return max((header.next_offset for _, header in iterate_batches(self.logs[topic_id])), default=0)
+
+    async def reset(self, partitions: list[TopicPartition], begin: Begin) -> dict[TopicPartition, int]:
+        found = {}
+        for partition in partitions:
+            self.asked.append((partition, begin))
+            refusal = self.refuse.get(partition.topic)
+            if isinstance(refusal, Exception):
+                raise refusal
+            if isinstance(refusal, asyncio.Event):
+                await refusal.wait()
+            topic_id = self.topics[partition.topic].topic_id
+            found[partition] = self.starts.get(topic_id, 0)
+        return found
+
+    async def call(self, message: Any, *, version: int, timeout_ms: int) -> Any:
+        Answer = messages.FetchResponse
+        answers = []
+        for topic in message.topics:
+            for partition in topic.partitions:
+                log = self.logs.get(topic.topic_id)
+                error, records = 0, b""
+                if log is None:
+                    error = ErrorCode.UNKNOWN_TOPIC_ID
+                elif not self.starts.get(topic.topic_id, 0) <= partition.fetch_offset <= self.end(topic.topic_id):
+                    error = ErrorCode.OFFSET_OUT_OF_RANGE
+                else:
+                    records = self.from_offset(log, partition.fetch_offset)
+                answers.append(Answer.FetchableTopicResponse(topic_id=topic.topic_id, partitions=[
+                    Answer.FetchableTopicResponse.PartitionData(
+                        partition_index=0, error_code=int(error), high_watermark=0, last_stable_offset=0,
+                        aborted_transactions=[], records=records)]))
+        await asyncio.sleep(0.001)  # a long poll that ends
+        return Answer(error_code=0, session_id=0, responses=answers)
+
+    @staticmethod
+    def from_offset(log: bytes, offset: int) -> bytes:
+        from hapax.codec.batch import iterate_batches
+        return next((log[position:] for position, header in iterate_batches(log) if header.last_offset >= offset), b"")
+
+    async def take(self, limit: int = 500) -> list[str]:
+        async with asyncio.timeout(10):
+            while not (taken := await self.fetcher.take(50, limit)):
+                pass
+        return [(record.value or b"").decode() for record in taken]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Lets the loop turn until it is so."""
+    for _ in iter(true, True):
+        await asyncio.sleep(0)
+
+
+async def test_a_topic_deleted_while_the_connection_opens_fails_no_other_topic() -> None:
+    world = World()
+    world.write("b", "b0")
+    world.connected.clear()
+    world.fetcher.assign([A, B])
+    assert await world.fetcher.take(20, 10) == []
+    del world.topics["a"]
+    world.connected.set()
+    assert await world.take() == ["b0"]
+    await world.fetcher.close()
+
+
+async def test_a_partition_unassigned_while_the_connection_opens_fails_no_other() -> None:
+    world = World()
+    world.write("b", "b0")
+    world.connected.clear()
+    world.fetcher.assign([A, B])
+    assert await world.fetcher.take(20, 10) == []
+    world.fetcher.assign([B])
+    world.connected.set()
+    assert await world.take() == ["b0"]
+    await world.fetcher.close()
+
+
+async def test_a_topic_made_again_is_read_from_its_beginning() -> None:
+    world = World()
+    world.write("a", "old0", "old1", "old2")
+    world.fetcher.assign([A])
+    assert await world.take() == ["old0", "old1", "old2"]
+    del world.logs[world.topics["a"].topic_id]
+    world.topics["a"] = topic_named("a", life=2)
+    world.logs[world.topics["a"].topic_id] = b""
+    world.write("a", "new0", "new1", "new2", "new3", "new4")
+    assert await world.take() == ["new0", "new1", "new2", "new3", "new4"]
+    assert world.asked == [(A, Begin.COMMITTED), (A, Begin.MADE_AGAIN)]
+    await world.fetcher.close()
+
+
+async def test_what_was_fetched_of_a_topic_that_is_gone_is_handed_out_first() -> None:
+    world = World()
+    world.write("a", "old0", "old1", "old2")
+    world.fetcher.assign([A])
+    assert await world.take(1) == ["old0"]
+    world.topics["a"] = topic_named("a", life=2)
+    world.logs[world.topics["a"].topic_id] = b""
+    world.write("a", "new0")
+    assert await world.take(1) == ["old1"]
+    assert await world.take(1) == ["old2"]
+    assert await world.take(1) == ["new0"]
+    await world.fetcher.close()
+
+
+async def test_what_waits_is_handed_out_once_though_the_log_begins_later_by_now() -> None:
+    world = World()
+    world.write("a", "r0", "r1", "r2", "r3")
+    world.fetcher.assign([A])
+    world.fetcher.seek(A, 2)
+    reading = world.fetcher._readings[A]
+    world.fetcher._fetch_ahead()
+    async with asyncio.timeout(10):
+        await until(lambda: bool(reading.chunks))
+        world.write("a", "r4")
+        world.starts[world.topics["a"].topic_id] = 5  # everything so far is deleted, and the next fetch is refused
+        await until(lambda: reading.out_of_range and not world.fetcher._fetches)
+    assert world.asked == [] and world.fetcher.position(A) == 2
+    world.write("a", "r5")
+    assert [await world.take(), await world.take()] == [["r2", "r3"], ["r5"]]
+    assert world.asked == [(A, Begin.BY_RULE)]
+    await world.fetcher.close()
+
+
+async def test_a_topic_whose_positions_cannot_be_found_holds_up_no_other() -> None:
+    world = World()
+    world.write("b", "b0")
+    found = asyncio.Event()
+    world.refuse["a"] = found
+    world.fetcher.assign([A, B])
+    assert await world.take() == ["b0"]
+    found.set()
+    await world.fetcher.close()
+
+
+async def test_a_failure_of_a_partition_that_was_unassigned_is_nobodys() -> None:
+    world = World()
+    found = asyncio.Event()
+    world.refuse["a"] = found
+    world.fetcher.assign([A, B])
+    assert await world.fetcher.take(5, 10) == []
+    world.refuse["a"] = RetriableError("it is gone")
+    world.fetcher.assign([B])
+    found.set()
+    assert await world.fetcher.take(20, 10) == []
+    world.fetcher.assign([A, B])
+    with pytest.raises(RetriableError):
+        await world.take()
+    await world.fetcher.close()
+
+
+async def test_an_answer_that_is_no_batch_fails_its_partition_alone() -> None:
+    world = World()
+    world.write("b", "b0")
+    world.logs[world.topics["a"].topic_id] = bytes(100)
+    world.from_offset = lambda log, offset: log  # type: ignore[method-assign, assignment]
+    world.end = lambda topic_id: 1  # type: ignore[method-assign, assignment]
+    world.fetcher.assign([A, B])
+    taken: list[str] = []
+    failures = 0
+    async with asyncio.timeout(10):
+        while not taken or not failures:
+            try:
+                taken += await world.take()
+            except FatalError as failure:
+                assert "a-0" in str(failure)
+                failures += 1
+    await world.fetcher.close()
+
+
+async def test_nothing_is_fetched_after_the_end() -> None:
+    world = World()
+    world.fetcher.assign([A])
+    await world.fetcher.take(5, 10)
+    await world.fetcher.close()
+    world.fetcher._fetch_ahead()
+    assert not world.fetcher._fetches and not world.fetcher._starting

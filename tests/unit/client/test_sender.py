@@ -1,0 +1,134 @@
+"""The sender: every batch gets exactly one outcome, and requests to a node leave in order, whatever happens while its
+connection opens."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hapax.client.errors import FatalError, HapaxError
+from hapax.codec.records import encode_records
+from hapax.core.types import PartitionIndex, TopicPartition
+from unit.client.sending_world import HIGH_WATER, FakeCluster, FakePeer, answer, producer_on
+
+
+def a_batch(size: int) -> bytearray:
+    return encode_records([(0, None, b"x" * size, ())])
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_topic_deleted_while_the_connection_opens_costs_no_other_topic_its_outcome() -> None:
+    cluster = FakeCluster()
+    engine = producer_on(cluster)
+    deliveries = [
+        engine.append(TopicPartition(topic, PartitionIndex(0)), 0, None, b"v", (), 100) for topic in ("a", "b")]
+    await turns()
+    assert cluster.wanted == 1
+    del cluster.topics["a"]
+    peer = cluster.open()
+    await turns()
+    assert peer.topics() == [["b"]]
+    answer(peer)
+    await turns()
+    assert deliveries[1].result().offset == 5
+    assert not deliveries[0].done(), "it is tried again until delivery.timeout.ms"
+    await engine.stop()
+
+
+async def test_acks_0_keeps_the_order_while_a_lost_connection_opens_again() -> None:
+    cluster = FakeCluster(acks=0, **{"enable.idempotence": False})
+    engine = producer_on(cluster, window=5)
+    first = cluster.open()
+    sizes = [len(a_batch(n)) for n in range(12)]
+    engine.append_batch(TopicPartition("a", PartitionIndex(0)), a_batch(0), 1)
+    first.closed = True
+    for n in range(1, 12):
+        engine.append_batch(TopicPartition("a", PartitionIndex(0)), a_batch(n), 1)
+    await turns()
+    second = cluster.open()
+    await turns()
+    assert first.sizes() + second.sizes() == sizes
+    await engine.stop()
+
+
+async def test_acks_0_waits_for_a_connection_that_takes_nothing() -> None:
+    cluster = FakeCluster(acks=0, **{"enable.idempotence": False})
+    engine = producer_on(cluster, window=5)
+    peer = cluster.open()
+    peer.unsent = HIGH_WATER + 1
+    for n in range(20):
+        engine.append_batch(TopicPartition("a", PartitionIndex(0)), a_batch(n), 1)
+    await turns()
+    assert len(peer.requests) <= 2, "what the connection cannot take counts for buffer.memory"
+    peer.drain()
+    await turns()
+    assert peer.sizes() == [len(a_batch(n)) for n in range(20)]
+    await engine.stop()
+
+
+async def test_acks_0_goes_on_elsewhere_when_the_connection_it_waits_for_is_lost() -> None:
+    cluster = FakeCluster(acks=0, **{"enable.idempotence": False})
+    engine = producer_on(cluster, window=5)
+    first = cluster.open()
+    first.unsent = HIGH_WATER + 1
+    for n in range(6):
+        engine.append_batch(TopicPartition("a", PartitionIndex(0)), a_batch(n), 1)
+    await turns()
+    first.closed = True
+    first.drain()
+    await turns()
+    second = cluster.open()
+    await turns()
+    assert first.sizes() + second.sizes() == [len(a_batch(n)) for n in range(6)]
+    await engine.stop()
+
+
+@pytest.mark.parametrize("where", ["lingers", "waits for the connection", "in flight"])
+async def test_a_delivery_ends_when_the_producer_is_stopped(where: str) -> None:
+    cluster = FakeCluster(**{"linger.ms": 60_000 if where == "lingers" else 0})
+    engine = producer_on(cluster)
+    if where == "in flight":
+        cluster.open()
+    delivery = engine.append(TopicPartition("a", PartitionIndex(0)), 0, None, b"v", (), 100)
+    await turns()
+    flushing = asyncio.ensure_future(engine.flushed())
+    await turns()
+    await engine.stop()
+    async with asyncio.timeout(5):
+        with pytest.raises(FatalError, match="closed") as failure:
+            await delivery
+        await flushing
+    assert failure.value.maybe_written is (where == "in flight")
+    assert engine.accumulator.room_left == engine.cluster.options["buffer.memory"]
+
+
+async def test_who_waits_for_room_hears_that_the_producer_was_stopped() -> None:
+    cluster = FakeCluster(**{"buffer.memory": 1000})
+    engine = producer_on(cluster)
+    engine.append(TopicPartition("a", PartitionIndex(0)), 0, None, b"v", (), 1000)
+    waiting = asyncio.ensure_future(engine.accumulator.room(500))
+    await turns()
+    await engine.stop()
+    async with asyncio.timeout(5):
+        with pytest.raises(HapaxError, match="closed"):
+            await waiting
+
+
+async def test_an_error_of_the_client_itself_reaches_who_waits() -> None:
+    class Broken(FakePeer):
+        def submit(self, message: object, *, version: int) -> asyncio.Future[object]:
+            raise KeyError("a fault of this program")
+
+    cluster = FakeCluster()
+    engine = producer_on(cluster)
+    cluster.opened = Broken()
+    delivery = engine.append(TopicPartition("a", PartitionIndex(0)), 0, None, b"v", (), 100)
+    async with asyncio.timeout(5):
+        with pytest.raises(FatalError, match="a fault of this program"):
+            await delivery
+    await engine.stop()
