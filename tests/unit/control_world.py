@@ -11,9 +11,14 @@ from typing import Any, TypeVar
 
 import hapax.controller.service
 import hapax.pid.service
+from hapax.codec.batch import read_header
+from hapax.codec.control import encode_control
 from hapax.codec.metadata import Keys, NodeRecord, Role
 from hapax.controller.service import ControllerService
-from hapax.core.errors import ErrorCode
+from hapax.core.batch import BatchHeader
+from hapax.core.control import Control, ProducerFence
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition import Partition, ProducerView
 from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
 from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, controller_pb2
@@ -50,57 +55,80 @@ def run(scenario: Callable[[ControlWorld], Coroutine[Any, Any, None]], seed: int
 
 
 @dataclass
-class Producer:
-    epoch: int
-    keep_until_ms: int
-    last_sequence: int = -1
-    records: int = 0
-
-
-@dataclass
 class FakeBroker:
-    """Accepts partitions; answers FenceProducer and DescribeProducers as a partition would."""
+    """Accepts partitions; answers FenceProducer and DescribeProducers from the partitions' real machines, without logs:
+    what a machine decides it replays at once."""
 
     process: SimProcess
     view: ClusterView
     registration: Registration
-    producers: dict[TopicIdPartition, dict[int, Producer]] = field(default_factory=dict)
+    machines: dict[TopicIdPartition, Partition] = field(default_factory=dict)
     fences: list[tuple[TopicIdPartition, int, int]] = field(default_factory=list)
     refuse_fences: int = 0
     """So many fences are answered NOT_LEADER_OR_FOLLOWER first."""
+    hold_fence: tuple[asyncio.Event, asyncio.Event] | None = None
+    """The next fence sets the first of them, and is carried out once the second one is set."""
 
     def leads(self, partition: TopicIdPartition) -> bool:
         leader = self.view.leader_of(*partition)
         return leader is not None and leader.registration == self.registration.epoch
 
-    def write(self, partition: TopicIdPartition, producer_id: int, epoch: int, records: int) -> bool:
-        """A batch; False where a fence refuses it."""
-        producers = self.producers.setdefault(partition, {})
-        producer = producers.setdefault(producer_id, Producer(epoch, -1))
-        if epoch < producer.epoch:
+    def machine(self, partition: TopicIdPartition) -> Partition:
+        return self.machines.setdefault(partition, Partition())
+
+    def write(
+        self, partition: TopicIdPartition, producer_id: int, epoch: int, records: int, now_ms: int = 0
+    ) -> bool:
+        """A batch; False where it is refused."""
+        machine = self.machine(partition)
+        known = machine.describe_producer(producer_id)
+        going_on = known is not None and known.producer_epoch == epoch
+        header = BatchHeader(
+            machine.log_end_offset, 100, 0, 2, 0, 0, records - 1, 0, now_ms, producer_id, epoch,
+            known.last_sequence + 1 if known is not None and going_on else 0, records)
+        try:
+            machine.decide_append(header, now_ms)
+        except Refusal:
             return False
-        producer.last_sequence += records
-        producer.records += records
+        machine.replay(header)
         return True
+
+    def days_pass(self, now_ms: int) -> None:
+        """The broker's clock for the expiry of producers goes on to `now_ms`, and a round is made then."""
+        for machine in self.machines.values():
+            machine.decide_expiry(now_ms - machine.expiry_ms)
+            expiry = machine.decide_expiry(now_ms)
+            if expiry is not None:
+                self._append(machine, expiry)
+            machine.sweep_dead()
+
+    @staticmethod
+    def _append(machine: Partition, control: Control) -> None:
+        batch = encode_control(control, 0)
+        header = read_header(batch)
+        machine.replay_control(header._replace(base_offset=machine.log_end_offset), control)
 
     async def fence(self, payload: bytes) -> bytes:
         request = broker_pb2.FenceProducerRequest.FromString(payload)
         partition = TopicIdPartition(
             TopicId(request.partition.topic_id), PartitionIndex(request.partition.partition))
+        if self.hold_fence is not None:
+            (arrived, released), self.hold_fence = self.hold_fence, None
+            arrived.set()
+            await released.wait()
         if self.refuse_fences or not self.leads(partition):
             self.refuse_fences = max(0, self.refuse_fences - 1)
             return broker_pb2.FenceProducerResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER).SerializeToString()
         self.fences.append((partition, request.producer_id, request.producer_epoch))
-        producers = self.producers.setdefault(partition, {})
-        producer = producers.setdefault(request.producer_id, Producer(request.producer_epoch, -1))
-        if request.producer_epoch < producer.epoch:
-            return broker_pb2.FenceProducerResponse(
-                error=ErrorCode.PRODUCER_FENCED, reason="a newer generation").SerializeToString()
-        if request.producer_epoch > producer.epoch:
-            producer.epoch, producer.last_sequence = request.producer_epoch, -1
-        producer.keep_until_ms = request.keep_until_ms
-        return broker_pb2.FenceProducerResponse(
-            state=self._state(request.producer_id, producer)).SerializeToString()
+        machine = self.machine(partition)
+        try:
+            self._append(machine, machine.decide_producer_fence(ProducerFence(
+                request.producer_id, request.producer_epoch, request.keep_until_ms)))
+        except Refusal as refusal:
+            return broker_pb2.FenceProducerResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
+        view = machine.describe_producer(request.producer_id)
+        assert view is not None
+        return broker_pb2.FenceProducerResponse(state=self._state(view)).SerializeToString()
 
     async def describe(self, payload: bytes) -> bytes:
         request = broker_pb2.DescribeProducersRequest.FromString(payload)
@@ -111,16 +139,20 @@ class FakeBroker:
             if not self.leads(partition):
                 result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 continue
-            for producer_id, producer in self.producers.get(partition, {}).items():
-                if producer_id in request.producer_ids:
-                    result.producers.append(self._state(producer_id, producer))
+            machine = self.machine(partition)
+            for producer_id in request.producer_ids:
+                view = machine.describe_producer(producer_id)
+                if view is not None:
+                    result.producers.append(self._state(view))
+                elif machine.may_have_forgotten(producer_id):
+                    result.unknown_producer_ids.append(producer_id)
         return response.SerializeToString()
 
     @staticmethod
-    def _state(producer_id: int, producer: Producer) -> broker_pb2.ProducerState:
+    def _state(view: ProducerView) -> broker_pb2.ProducerState:
         return broker_pb2.ProducerState(
-            producer_id=producer_id, producer_epoch=producer.epoch, last_sequence=producer.last_sequence,
-            last_offset=producer.records - 1, record_count=producer.records)
+            producer_id=view.producer_id, producer_epoch=view.producer_epoch, last_sequence=view.last_sequence,
+            last_offset=view.last_offset, record_count=view.record_count)
 
 
 class Answering:

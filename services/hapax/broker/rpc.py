@@ -100,11 +100,13 @@ class BrokerRpc:
                     found = [machine.describe_producer(producer_id) for producer_id in request.producer_ids]
                 else:
                     found = list(machine.describe_producers())
+                unknown = [each for each in request.producer_ids if machine.may_have_forgotten(each)]
                 await replica.committed(machine.log_end_offset)
             except Refusal as refusal:
                 described.error, described.reason = refusal.code, refusal.reason
                 return described
             described.producers.extend(self._state(replica, view) for view in found if view is not None)
+            described.unknown_producer_ids.extend(unknown)
             return described
 
         described = await asyncio.gather(*(one(partition) for partition in request.partitions))
@@ -126,8 +128,7 @@ class BrokerRpc:
         fence = ProducerFence(request.producer_id, request.producer_epoch, request.keep_until_ms)
         try:
             replica = self._find(request.partition)
-            replica.machine.decide_producer_fence(fence)
-            offset = replica.append_control(fence)
+            offset = replica.append_control(replica.machine.decide_producer_fence(fence))
             view = replica.machine.describe_producer(fence.producer_id)
             await replica.committed(offset + 1)
         except Refusal as refusal:

@@ -76,13 +76,17 @@ class Upkeep:
 
     async def expire(self) -> None:
         """Idle producers. Internal writers' state never expires (rule 1). On the way: the ids in use, for the memory
-        of what the store has given out (rule 12)."""
-        for replica in self._serving():
+        of what the store has given out (rule 12). A copy removes what the leader's expiries have forgotten: it may
+        never lead, and its table would only grow."""
+        for replica in list(self._partitions.replicas.values()):
             with supervision.contained("expiry", replica.name):
                 self._expire(replica)
             await asyncio.sleep(0)
 
     def _expire(self, replica: Replica) -> None:
+        if not replica.serving:
+            replica.machine.sweep_dead()
+            return
         self._partitions.view.seen.saw_producer_id(replica.machine.producers.highest)
         if not replica.internal and not replica.storage_error:
             due = replica.machine.decide_expiry(self._clock.now_ms())

@@ -417,6 +417,7 @@ class PidLeaseRecord(Lease):
             "holder": self.holder, "held_since": self.held_since_ms, "expires_at_ms": self.expires_at_ms,
             "partitions": [[p.topic_id.hex(), p.partition] for p in self.partitions],
             "carried": [[p.topic_id.hex(), p.partition, count] for p, count in self.carried.items()],
+            **({"counted": list(self.counted)} if self.counted else {}),
         })
 
     @classmethod
@@ -433,6 +434,7 @@ class PidLeaseRecord(Lease):
         return cls(
             f["name"], ProducerId(f["producer_id"]), ProducerEpoch(f["generation"]), f["holder"],
             f.get("held_since", 0), f["expires_at_ms"], partitions, carried,
+            tuple(map(ProducerId, f.get("counted", []))),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 
 class ControlType(IntEnum):
@@ -48,10 +49,24 @@ class ShardFence:
     node_id: int
 
 
+LEASE_RELEASED: Final = 1
+"""As `keep_until_ms`: the lease ended before its time."""
+LEASE_COUNTED: Final = 0
+"""As `keep_until_ms`: the id is closed and the allocator has stored its counts, so its state may be forgotten."""
+
+
+def later_end(known_ms: int, said_ms: int) -> int:
+    """The end of a lease of which two fences of one generation say these ends (-1: nothing). Fences of two renewals, or
+    of a renewal and a release, may arrive in either order: the end only moves out, until the lease is released."""
+    final = [end for end in (known_ms, said_ms) if LEASE_COUNTED <= end <= LEASE_RELEASED]
+    return min(final, default=max(known_ms, said_ms))
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerFence:
-    """Makes or takes over a lease: lower epochs are refused from now on, and the producer's state is kept at least
-    until `keep_until_ms` (wall clock). The same epoch with another time renews or ends the lease (rule 8)."""
+    """Makes or takes over a lease: lower epochs are refused from now on, and writes after `keep_until_ms` (wall clock).
+    The producer's state is kept until a fence says LEASE_COUNTED. The same epoch with another time renews or ends the
+    lease (rule 8)."""
 
     producer_id: int
     producer_epoch: int
@@ -61,7 +76,7 @@ class ProducerFence:
 @dataclass(frozen=True, slots=True)
 class ProducerExpiry:
     """Forgets every producer whose last batch or marker lies below `below_offset`, unless it has an open transaction
-    or a lease that lasts beyond `now_ms`.
+    or a lease whose counts are not stored elsewhere. `now_ms` says when that was.
 
     The offset is where the log ended one expiry time (24 h) ago, so expiry goes by log-append time, and every
     replica and every replay forgets the same producers at the same place of the log (rule 14).

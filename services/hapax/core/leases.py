@@ -8,14 +8,17 @@ A lease has a name, a producer id and a generation, which is the producer epoch 
    run out, or long after a lease has expired, the id is closed for good: fenced at the last epoch, which is reserved
    for that, its final counts carried in the lease. The name then rests without an id, and goes on under a new one.
 3. An expired lease is not renewed and not resumed, only taken over; so what a partition refused stays refused.
-4. Partitions are only ever added to a lease: a take-over fences all that any holder may have written to.
+4. Partitions are only ever added to a lease, and leave it only with their topic: a take-over fences all that any
+   holder may have written to.
+5. A partition forgets a leased producer only when it is told that the closed id's counts are stored here, however long
+   that takes. So a take-over always finds the progress, and 0 always means that nothing was written.
 
 The caller stores what is returned here by compare-and-swap against what it passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
@@ -43,6 +46,8 @@ class Lease:
     partitions: tuple[TopicIdPartition, ...] = ()
     carried: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     """Records written under the name's earlier producer ids."""
+    counted: tuple[ProducerId, ...] = ()
+    """Closed ids that `carried` counts, and that not every partition is known to have been told so yet."""
 
     @property
     def rests(self) -> bool:
@@ -111,8 +116,8 @@ def acquire(lease: L, request: LeaseRequest, now_ms: int, fresh: ProducerId = NO
     partitions = tuple(dict.fromkeys((*lease.partitions, *request.partitions)))
     if request.resumes:
         check_holder(lease, request.resume_producer_id, request.resume_generation, now_ms)
-        return replace(lease, holder=request.holder or lease.holder, expires_at_ms=expires_at_ms,
-                       partitions=partitions)
+        return replace(lease, holder=request.holder or lease.holder,
+                       expires_at_ms=max(lease.expires_at_ms, expires_at_ms), partitions=partitions)
     if lease.rests:
         assert fresh != NO_PRODUCER_ID
         producer_id, generation = fresh, FIRST_GENERATION
@@ -135,13 +140,28 @@ def settle(lease: L, counts: Mapping[TopicIdPartition, int]) -> L:
     """
     assert lease.closing
     carried = {p: lease.carried.get(p, 0) + counts[p] for p in lease.partitions if p in counts}
-    return replace(lease, producer_id=NO_PRODUCER_ID, partitions=tuple(carried), carried=carried)
+    return replace(lease, producer_id=NO_PRODUCER_ID, partitions=tuple(carried), carried=carried,
+                   counted=(*lease.counted, lease.producer_id))
+
+
+def told(lease: L, producer_id: int) -> L:
+    """Every partition knows that the counts of a closed id are stored: they may forget it."""
+    return replace(lease, counted=tuple(each for each in lease.counted if each != producer_id))
+
+
+def without(lease: L, gone: Collection[TopicIdPartition]) -> L:
+    """Without partitions whose topics were deleted."""
+    if not gone:
+        return lease
+    return replace(
+        lease, partitions=tuple(p for p in lease.partitions if p not in gone),
+        carried={p: count for p, count in lease.carried.items() if p not in gone})
 
 
 def renew(lease: L, producer_id: int, generation: int, expire_ms: int, now_ms: int) -> L:
-    """Raises Refusal."""
+    """The end only moves out: of two renewals that meet, the shorter one changes nothing. Raises Refusal."""
     check_holder(lease, producer_id, generation, now_ms)
-    return replace(lease, expires_at_ms=now_ms + expire_ms)
+    return replace(lease, expires_at_ms=max(lease.expires_at_ms, now_ms + expire_ms))
 
 
 def release(lease: L, producer_id: int, generation: int, now_ms: int) -> L:
@@ -183,10 +203,10 @@ def former_holder(before: Lease, after: Lease, now_ms: int) -> str:
 
 
 def may_rest(lease: Lease, now_ms: int, after_ms: int) -> bool:
-    """Expired `after_ms` ago, which is before any partition forgets the producer: time to close and count it."""
+    """Expired `after_ms` ago: time to close and count it."""
     return not lease.rests and lease.expires_at_ms + after_ms <= now_ms
 
 
 def forgettable(lease: Lease, now_ms: int, after_ms: int) -> bool:
-    """At rest for so long that the name may begin anew."""
-    return lease.rests and lease.expires_at_ms + after_ms <= now_ms
+    """At rest long enough for the name to start from zero, and no partition waits to be told."""
+    return lease.rests and not lease.counted and lease.expires_at_ms + after_ms <= now_ms

@@ -22,7 +22,15 @@ from typing import Final
 
 from hapax.core.aborted_index import AbortedIndex, AbortedTransaction
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
-from hapax.core.control import Control, Marker, ProducerExpiry, ProducerFence, ShardFence
+from hapax.core.control import (
+    LEASE_RELEASED,
+    Control,
+    Marker,
+    ProducerExpiry,
+    ProducerFence,
+    ShardFence,
+    later_end,
+)
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.leader_epochs import LeaderEpochs
 from hapax.core.partition_types import (
@@ -121,7 +129,7 @@ class Partition:
                 if 0 <= producer.keep_until_ms < now_ms:
                     raise Refusal(
                         ErrorCode.INVALID_PRODUCER_EPOCH,
-                        f"the lease of producer {producer_id} ended at {producer.keep_until_ms}; lease it again",
+                        f"the lease of producer {producer_id} {_ended(producer.keep_until_ms)}; lease it again",
                     )
             if (header.attributes & TRANSACTIONAL or self._open) and self._must_verify(header, context.verified):
                 return NEED_VERIFICATION
@@ -314,10 +322,11 @@ class Partition:
             return self.decide_marker(control)
         raise Refusal(ErrorCode.INVALID_RECORD, "not a control record of an internal writer")
 
-    def decide_producer_fence(self, fence: ProducerFence) -> Append:
-        """Takes a leased producer over, renews or ends its lease. Raises Refusal.
+    def decide_producer_fence(self, fence: ProducerFence) -> ProducerFence:
+        """Takes a leased producer over, renews or ends its lease: what to append. Raises Refusal.
 
-        A lease that has ended may be taken over as long as the producer's state is there.
+        A lease that has ended may be taken over as long as the producer's state is there: until it is closed and its
+        counts are stored.
         """
         producer = self.producers.get(fence.producer_id)
         if producer is None:
@@ -326,12 +335,14 @@ class Partition:
                     ErrorCode.UNKNOWN_PRODUCER_ID,
                     f"the lease of producer {fence.producer_id} ended long ago and its progress is gone",
                 )
-            return APPEND
+            return fence
         if fence.producer_epoch < producer.epoch:
             raise _stale_epoch(fence.producer_id, fence.producer_epoch, producer)
         if fence.producer_id in self._open:
             raise Refusal(ErrorCode.INVALID_TXN_STATE, f"producer {fence.producer_id} has an open transaction")
-        return APPEND
+        if fence.producer_epoch == producer.epoch:
+            return replace(fence, keep_until_ms=later_end(producer.keep_until_ms, fence.keep_until_ms))
+        return fence
 
     def decide_expiry(self, now_ms: int) -> ProducerExpiry | None:
         """To be called every ten seconds or so: the expiry to append as a control batch, or None.
@@ -345,14 +356,14 @@ class Partition:
         while len(marks) > 1 and marks[1][0] <= now_ms - self.expiry_ms:
             marks.popleft()
         due_below = marks[0][1] if marks[0][0] <= now_ms - self.expiry_ms else 0
-        if self.producers.sweep(16 + self.producers.pages // 1024, due_below, now_ms):
+        if self.producers.sweep(16 + self.producers.pages // 1024, due_below):
             return ProducerExpiry(due_below, now_ms)
         return None
 
-    def sweep_dead(self, now_ms: int) -> None:
+    def sweep_dead(self) -> None:
         """To be called now and then where the partition is copied: drops some of the producers that an expiry in the
         log has forgotten. What is to expire the leader decides."""
-        self.producers.sweep(16 + self.producers.pages // 1024, 0, now_ms)
+        self.producers.sweep(16 + self.producers.pages // 1024, 0)
 
     def note_refused(self, header: BatchHeader) -> None:
         """The broker refuses this batch for a while (no space, no coordinator), though in itself it is fine.
@@ -533,6 +544,10 @@ class Partition:
             serial=producer.serial,
         )
 
+    def may_have_forgotten(self, producer_id: int) -> bool:
+        """Of a producer without a view: whether it may have written here all the same, before it was forgotten."""
+        return self.producers.may_have_forgotten(producer_id)
+
     def describe_producers(self) -> Iterator[ProducerView]:
         """All that live, by id."""
         for producer_id in sorted(self.producers.ids()):
@@ -615,6 +630,10 @@ class Partition:
         self._marks = deque(snapshot.marks)
         self._awaited = {}
         self.aborted.truncate_to(self.log_end_offset)
+
+
+def _ended(keep_until_ms: int) -> str:
+    return "was given back" if keep_until_ms <= LEASE_RELEASED else f"ended at {keep_until_ms}"
 
 
 def _stale_epoch(producer_id: int, epoch: int, producer: Producer) -> Refusal:

@@ -5,8 +5,9 @@ A tree of Python objects would take a kilobyte for each of a million idle produc
 no insertion ever pays for moving the table, and a lookup is one search over the keys of one page, in C.
 
 An expired producer is dead at once for every reader (`is_dead`), but its row stays until the clock hand (`sweep`)
-comes by: expiry of a million producers costs nothing at the moment it happens. Of a producer that had a lease the
-sweep keeps the id for good, 8 bytes each, because its writes must be refused, not taken for a new producer's (rule 8).
+comes by: expiry of a million producers costs nothing at the moment it happens. A producer that has a lease, or had
+one, is dead only once the allocator has stored its counts; of such a one the sweep keeps the id for good, 8 bytes
+each, because its writes must be refused, not taken for a new producer's (rule 8).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from hapax.core.control import LEASE_COUNTED
 from hapax.core.sequence import MAX_SEQUENCE
 
 WINDOW: Final = 5
@@ -73,7 +75,7 @@ class Producer(NamedTuple):
     epoch_records: int
     """Records accepted in this epoch without a gap, at most 2^31-1: what lies further back was never stored here."""
     keep_until_ms: int
-    """End of the lease, wall clock; -1: not leased."""
+    """End of the lease, wall clock, LEASE_RELEASED or LEASE_COUNTED; -1: not leased."""
     serial: int
     """Of the last decided transaction; -1: none known."""
     coordinator_epoch: int
@@ -122,6 +124,7 @@ class ProducerTable:
         """The highest producer id that ever had a row here, as far as the log and its snapshots tell (rule 12)."""
         self.expired_below = -1
         self.expired_at_ms = -1
+        """When the last expiry was decided. Former releases forget leases by it."""
 
     # --- look up --------------------------------------------------------------------------------------------------
 
@@ -154,9 +157,13 @@ class ProducerTable:
         """Whether an expiry record has forgotten the producer, though its row may still be there."""
         return (
             last_offset < self.expired_below
-            and keep_until_ms <= self.expired_at_ms
+            and keep_until_ms <= LEASE_COUNTED
             and producer_id not in self._open
         )
+
+    def may_have_forgotten(self, producer_id: int) -> bool:
+        """Whether an id that is not here may have been here: what it wrote cannot be told."""
+        return self.get(producer_id) is None and (self.expired_below > 0 or self.lease_has_ended(producer_id))
 
     def lease_has_ended(self, producer_id: int) -> bool:
         """Whether the id once had a lease here, and its state is forgotten since."""
@@ -282,7 +289,7 @@ class ProducerTable:
             self._keys[page] += keys[index * 8 : index * 8 + 8]
             self._rows[page] += rows[index * ROW_SIZE : (index + 1) * ROW_SIZE]
 
-    def sweep(self, pages: int, due_below: int, now_ms: int) -> bool:
+    def sweep(self, pages: int, due_below: int) -> bool:
         """Moves the clock hand over some pages: removes dead rows, and says whether it met a living one that an
         expiry at `due_below` would forget."""
         due = False
@@ -295,7 +302,7 @@ class ProducerTable:
                 producer_id = _key.unpack_from(self._keys[self._hand], index * 8)[0]
                 if self.is_dead(producer_id, last_offset, keep_until):
                     dead.append((index, producer_id, keep_until))
-                elif last_offset < due_below and keep_until <= now_ms and producer_id not in self._open:
+                elif last_offset < due_below and keep_until <= LEASE_COUNTED and producer_id not in self._open:
                     due = True
             for index, producer_id, keep_until in reversed(dead):
                 self._remove(self._hand, index)

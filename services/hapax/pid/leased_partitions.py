@@ -46,6 +46,9 @@ class Holding(NamedTuple):
     record_count: int = 0
 
 
+_FORGOTTEN: Final = Holding(
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    "the partition knows nothing of the producer and has forgotten idle ones: it may hold records of it")
 _Ask = Callable[[str, list[TopicIdPartition]], Awaitable[dict[TopicIdPartition, Holding]]]
 
 
@@ -53,6 +56,9 @@ class LeasedPartitions:
     def __init__(self, network: Network, view: ClusterView) -> None:
         self._network = network
         self._view = view
+
+    def is_deleted(self, partition: TopicIdPartition) -> bool:
+        return self._view.is_deleted(partition.topic_id)
 
     async def fence(
         self, partitions: Sequence[TopicIdPartition], producer_id: int, generation: int, keep_until_ms: int,
@@ -88,6 +94,8 @@ class LeasedPartitions:
             for partition, result in zip(of_leader, response.partitions, strict=True):
                 if result.error:
                     held[partition] = Holding(result.error, result.reason)
+                elif producer_id in result.unknown_producer_ids:
+                    held[partition] = _FORGOTTEN
                 else:
                     held[partition] = _holding(result.producers[0]) if result.producers else Holding()
             return held
@@ -109,7 +117,7 @@ class LeasedPartitions:
             by_leader: dict[str, list[TopicIdPartition]] = {}
             for partition in pending:
                 leader = self._view.leader_of(*partition)
-                if self._view.is_deleted(partition.topic_id):
+                if self.is_deleted(partition):
                     held[partition] = Holding(ErrorCode.UNKNOWN_TOPIC_ID, "the topic was deleted")
                 elif leader is None:
                     last[partition] = Holding(ErrorCode.LEADER_NOT_AVAILABLE, "the partition has no leader")

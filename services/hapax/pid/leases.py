@@ -7,14 +7,16 @@ takes the lease next fences all of its partitions again. Any allocator serves an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from hapax.codec.metadata import Keys, PidLeaseRecord
 from hapax.core import leases
+from hapax.core.control import LEASE_COUNTED, LEASE_RELEASED
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.leases import LeaseRequest
-from hapax.core.types import NO_PRODUCER_ID, TopicIdPartition
+from hapax.core.types import NO_PRODUCER_ID, ProducerId, TopicIdPartition
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding, LeasedPartitions
 from hapax.runtime import telemetry
@@ -25,15 +27,19 @@ log = telemetry.logger("leases")
 _STORE_TIMEOUT_S: Final = 10.0
 """Bounds a compare-and-swap loop, whatever its competitors do."""
 
+_TOLD: Final = frozenset({
+    ErrorCode.NONE,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_PRODUCER_ID,  # told before, and forgotten since
+})
 Held = dict[TopicIdPartition, Holding]
 
 
 class Leases:
     """The leases of a cluster as one allocator sees them: nothing is kept in memory between two calls.
 
-    `rest_after_ms`: an expired lease is closed and counted after so long; less than the time after which partitions
-    forget a producer. `forget_after_ms`: a lease at rest is removed after so long. `taken_over` hears of each lease
-    that was taken from a holder, and of that holder.
+    `rest_after_ms`: time from a lease's expiry until it is closed and counted. `forget_after_ms`: time from there until
+    a lease at rest is removed. `taken_over` hears of each lease that was taken from a holder, and of that holder.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class Leases:
         """Raises Refusal, MetadataUnavailable."""
         lease = await self._change(
             name, lambda lease: leases.release(lease, producer_id, generation, self._clock.now_ms()))
-        await self._fence_all(lease)
+        await self._fence_all(lease, LEASE_RELEASED)
         return lease
 
     async def list(self, prefix: str) -> list[PidLeaseRecord]:
@@ -113,6 +119,8 @@ class Leases:
         """Brings long expired leases to rest and forgets those at rest for long. Raises MetadataUnavailable."""
         for lease in await self.list(""):
             now = self._clock.now_ms()
+            for producer_id in lease.counted:
+                await self._tell_counted(lease, producer_id)
             if leases.forgettable(lease, now, self._forget_after_ms):
                 await self._forget(lease.name)
             elif leases.may_rest(lease, now, self._rest_after_ms):
@@ -141,7 +149,8 @@ class Leases:
                     fresh = (await self._blocks.allocate(1)).first
                 if before is None:
                     before = PidLeaseRecord(request.name, NO_PRODUCER_ID, leases.CLOSED_GENERATION, "", now, now)
-                after = leases.acquire(before, request, now, fresh)
+                gone = [partition for partition in before.partitions if self._partitions.is_deleted(partition)]
+                after = leases.acquire(leases.without(before, gone), request, now, fresh)
                 if await self._swap(after, revision):
                     return after, leases.former_holder(before, after, now)
 
@@ -175,12 +184,22 @@ class Leases:
         return await self._change(
             lease.name, lambda now: leases.settle(now, counts) if now == lease else now)
 
-    async def _fence(self, lease: PidLeaseRecord) -> Held:
-        return await self._partitions.fence(
-            lease.partitions, lease.producer_id, lease.generation, lease.expires_at_ms, self._fence_timeout_s)
+    async def _tell_counted(self, lease: PidLeaseRecord, producer_id: ProducerId) -> None:
+        """The partitions may forget a closed id, and the lease forgets it once they all know."""
+        held = await self._partitions.fence(
+            lease.partitions, producer_id, leases.CLOSED_GENERATION, LEASE_COUNTED, self._fence_timeout_s)
+        if {holding.error for holding in held.values()} <= _TOLD:
+            with contextlib.suppress(Refusal):  # the lease is gone: so is what was to be forgotten
+                await self._change(lease.name, lambda now: leases.told(now, producer_id))
 
-    async def _fence_all(self, lease: PidLeaseRecord) -> None:
-        for partition, holding in (await self._fence(lease)).items():
+    async def _fence(self, lease: PidLeaseRecord, keep_until_ms: int | None = None) -> Held:
+        """`keep_until_ms`: None for the lease's end."""
+        return await self._partitions.fence(
+            lease.partitions, lease.producer_id, lease.generation,
+            lease.expires_at_ms if keep_until_ms is None else keep_until_ms, self._fence_timeout_s)
+
+    async def _fence_all(self, lease: PidLeaseRecord, keep_until_ms: int | None = None) -> None:
+        for partition, holding in (await self._fence(lease, keep_until_ms)).items():
             if holding.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
                 raise _unfenced(lease, partition, holding)
 

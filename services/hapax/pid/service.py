@@ -224,7 +224,8 @@ class PidService:
                 held = await self.leases.progress_of(request.producer_id, known)
             return lease_pb2.GetProducerProgressResponse(partitions=[
                 _progress(name, held.get(partition, _NO_TOPIC) if partition else _NO_TOPIC)
-                for name, partition in wanted or [(self._named(p), p) for p in held]
+                for name, partition in wanted or [
+                    (self._named(p), p) for p in held if held[p].error != ErrorCode.UNKNOWN_TOPIC_ID]
             ])
 
         def refused(code: int, reason: str) -> lease_pb2.GetProducerProgressResponse:
@@ -254,9 +255,10 @@ class PidService:
     def _leased(
         self, lease: PidLeaseRecord, held: dict[TopicIdPartition, Holding], wanted: _Wanted
     ) -> list[lease_pb2.LeasedPartition]:
-        """What was asked for, in its order, then the rest of the lease."""
+        """What was asked for, in its order, then the rest of the lease but for topics deleted meanwhile."""
         asked = {partition for _, partition in wanted if partition is not None}
-        listed = [*wanted, *((self._named(p), p) for p in lease.partitions if p not in asked)]
+        others = [p for p in lease.partitions if p not in asked and held[p].error != ErrorCode.UNKNOWN_TOPIC_ID]
+        listed = [*wanted, *((self._named(p), p) for p in others)]
         leased = []
         for name, partition in listed:
             holding = _NO_TOPIC if partition is None else held.get(partition, _NO_TOPIC)

@@ -234,8 +234,8 @@ class Interpreter:
 
     def do_lease(self, command: Command) -> Iterator[str]:
         fence = ProducerFence(command.number("pid"), command.number("epoch"), command.number("until"))
-        self.partition.decide_producer_fence(fence)
-        yield from self._stored(self.log.append_control(fence).header, "")
+        decided = self.partition.decide_producer_fence(fence)
+        yield from self._stored(self.log.append_control(decided).header, "")
 
     def do_tick(self, command: Command) -> Iterator[str]:
         expiry = self.partition.decide_expiry(command.number("now"))

@@ -136,6 +136,20 @@ async def test_idle_producers_expire_by_a_record_that_recovery_replays(harness: 
     assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]
 
 
+async def test_a_copy_removes_what_its_leader_has_forgotten(harness: Harness) -> None:
+    await harness.produced(batch(producer_id=7, epoch=0, sequence=0))
+    keep = upkeep(harness)
+    await keep.expire()
+    harness.clock.now += 25 * HOUR
+    await harness.produced(batch(producer_id=8, epoch=0, sequence=0))
+    await keep.expire()
+    await harness.committer.drain()
+    assert harness.replica.machine.producers.count == 2, "the next round would remove it"
+    harness.replica.resign()
+    await keep.expire()
+    assert harness.replica.machine.producers.count == 1
+
+
 async def test_internal_writers_never_expire(folder: RealDisk) -> None:
     harness = Harness(folder)
     await harness.open(internal=True)

@@ -22,6 +22,7 @@ from hapax.codec.metadata import (
     TopicRecord,
 )
 from hapax.core.types import (
+    NO_PRODUCER_ID,
     LeaderEpoch,
     NodeId,
     PartitionIndex,
@@ -49,6 +50,7 @@ RECORDS = [
     ShardRecord(NodeId(100), RegistrationEpoch(9), ShardEpoch(4)),
     PidCounterRecord(ProducerId(2**62)),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
+    PidLeaseRecord("counted", NO_PRODUCER_ID, ProducerEpoch(2), "", 1, 2, (), {}, (ProducerId(5), ProducerId(9))),
     ControllerRecord(NodeId(300), "h:1", RegistrationEpoch(3)),
     PolicyRecord("", "team-", ("a", "b-*"), 5000, "2026-01-01T00:00:00Z", "uid", "team/loader"),
 ]

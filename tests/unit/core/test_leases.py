@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hapax.core import leases
+from hapax.core.control import later_end
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.leases import CLOSED_GENERATION, LAST_GENERATION, Lease, LeaseRequest
 from hapax.core.types import (
@@ -98,6 +101,8 @@ def test_rest_and_oblivion_come_in_order() -> None:
     assert not leases.forgettable(HELD, 10**12, 1_000)
     at_rest = leases.settle(leases.close(HELD), {})
     assert not leases.may_rest(at_rest, 10**12, 1_000)
+    assert not leases.forgettable(at_rest, 10**12, 1_000), "partitions keep its producer until they are told"
+    at_rest = leases.told(at_rest, HELD.producer_id)
     assert leases.forgettable(at_rest, 62_000, 1_000)
 
 
@@ -150,3 +155,19 @@ def test_no_identity_is_ever_held_by_two(steps: list[tuple[str, int, int]], star
         assert held.setdefault(identity, lease.held_since_ms) == lease.held_since_ms
         assert identity >= max(held)
         assert set(lease.partitions) >= set(before.partitions)
+
+
+def test_a_lease_is_never_shortened_by_its_holder() -> None:
+    longer = leases.renew(HELD, 7, 3, 120_000, 5_000)
+    assert leases.renew(longer, 7, 3, 1_000, 6_000) == longer
+    resumed = leases.acquire(longer, request(resume_producer_id=7, resume_generation=3, expire_ms=1_000), 6_000)
+    assert resumed.expires_at_ms == longer.expires_at_ms
+    assert leases.release(longer, 7, 3, 6_000).expires_at_ms == 6_000
+    assert leases.acquire(longer, request(expire_ms=1_000), 6_000).expires_at_ms == 7_000, "another holder's own"
+
+
+@given(ends=st.lists(st.sampled_from([-1, 0, 1, 50, 70, 90]), min_size=1, max_size=5), seed=st.randoms())
+def test_fences_of_one_generation_may_come_in_any_order(ends: list[int], seed: Random) -> None:
+    shuffled = ends[:]
+    seed.shuffle(shuffled)
+    assert reduce(later_end, shuffled) == reduce(later_end, ends)

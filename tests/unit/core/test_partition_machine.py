@@ -281,7 +281,7 @@ class PartitionMachine(RuleBasedStateMachine):
         epoch = 0 if view is None else view.producer_epoch + raised
         fence = ProducerFence(LEASED, epoch, max(0, self.now + lasts))
         try:
-            self.partition.decide_producer_fence(fence)
+            fence = self.partition.decide_producer_fence(fence)
         except Refusal as refusal:
             assert refusal.code == ErrorCode.UNKNOWN_PRODUCER_ID
             assert self.partition.producers.lease_has_ended(LEASED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 
+from hapax.core.control import LEASE_COUNTED, LEASE_RELEASED
 from hapax.core.producers import ROWS_PER_PAGE, Producer, ProducerTable, read_page
 
 
@@ -37,7 +38,7 @@ def test_the_highest_id_survives_removal_and_a_snapshot() -> None:
         table.put_new(producer_id, 0)
     assert table.highest == 900
     table.expired_below, table.expired_at_ms = 1, 1
-    table.sweep(10, 0, 2)
+    table.sweep(10, 0)
     assert (table.count, table.highest) == (0, 900)
     table.put_new(256, 0)
     table.put_new(41, 0)
@@ -92,21 +93,24 @@ def test_the_sweep_removes_the_dead_and_remembers_ended_leases() -> None:
         table.put_new(pid, 0)
         table.put_activity(pid, 0, 1)
         if pid % 50 == 0:
-            table.put_lease(500)
+            table.put_lease(LEASE_COUNTED)
         if pid == 51:
-            table.put_lease(5000)
-    assert table.sweep(table.pages, due_below=100, now_ms=1000)
+            table.put_lease(500)
+        if pid == 52:
+            table.put_lease(LEASE_RELEASED)
+    assert table.sweep(table.pages, due_below=100)
     assert table.count == 200, "nothing is dead yet"
 
     table.expired_below, table.expired_at_ms = 100, 1000
-    alive = {3, 51, *range(100, 200)}
+    alive = {3, 51, 52, *range(100, 200)}
     assert set(table.ids()) == alive
     assert table.get(50) is None and table.lease_has_ended(50)
-    assert not table.sweep(table.pages, due_below=100, now_ms=1000)
+    assert not table.sweep(table.pages, due_below=100)
     assert table.count == len(alive)
     assert set(table.ids()) == alive
     assert list(table.ended_leases()) == [0, 50]
     assert table.lease_has_ended(50) and not table.lease_has_ended(49) and not table.lease_has_ended(51)
+    assert table.may_have_forgotten(49) and table.may_have_forgotten(50) and not table.may_have_forgotten(51)
 
     opened.clear()
     assert table.get(3) is None, "its transaction kept it alive, and is over"

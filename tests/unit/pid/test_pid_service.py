@@ -13,6 +13,7 @@ from hapax.codec.metadata import PidCounterRecord, PidLeaseRecord
 from hapax.controller.service import ControllerService
 from hapax.core.errors import ErrorCode
 from hapax.core.leases import LAST_GENERATION
+from hapax.core.partition import ProducerView
 from hapax.core.types import NodeId, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2, pid_pb2
@@ -42,7 +43,17 @@ class Lab:
     def write(self, lease: pb.LeasePidResponse, partition: int, records: int) -> bool:
         leased = lease.partitions[0]
         return self.leader(partition).write(
-            self.partitions[partition], leased.producer_id, leased.generation, records)
+            self.partitions[partition], leased.producer_id, leased.generation, records, self.now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        return self.world.clocks["pid-0"].now_ms()
+
+    def held(self, partition: int, producer_id: int) -> ProducerView:
+        """What the partition knows of a producer."""
+        found = self.leader(partition).machine(self.partitions[partition]).describe_producer(producer_id)
+        assert found is not None
+        return found
 
     async def lease(self, *partitions: int, name: str = "loader", expire_ms: int = 60_000, **fields: Any) -> Any:
         request = pb.LeasePidRequest(
@@ -67,7 +78,10 @@ class Lab:
             pb.GetProducerProgressResponse)
 
     def days_pass(self, days: float) -> None:
+        """Of every clock; brokers forget what may be forgotten then."""
         self.world.clocks["pid-0"].skew_ms += int(days * 86_400_000)
+        for broker in self.brokers:
+            broker.days_pass(self.now_ms)
 
     async def stored(self, name: str = "loader") -> PidLeaseRecord:
         kv = self.world.model.get(KEYS.pid_lease(name))
@@ -290,8 +304,7 @@ def test_renewal_moves_the_end_everywhere_and_stops_at_it() -> None:
         renewed = await lab.renew(lease, 10_000)
         assert renewed.error == 0 and renewed.expires_at_ms > lease.partitions[0].expires_at_ms
         for index in (0, 1):
-            producer = lab.leader(index).producers[lab.partitions[index]][lease.partitions[0].producer_id]
-            assert producer.keep_until_ms == renewed.expires_at_ms
+            assert lab.held(index, lease.partitions[0].producer_id).keep_until_ms == renewed.expires_at_ms
         await asyncio.sleep(11)
         assert (await lab.renew(lease)).error == ErrorCode.INVALID_PRODUCER_EPOCH
         again = await lab.lease(0)
@@ -339,7 +352,7 @@ def test_a_partition_without_a_leader_fails_alone_and_later_succeeds() -> None:
 
         # It comes back with its log; the fence that it missed is made up for before the holder goes on.
         back = await lab.world.broker(dead.registration.record.node_id)
-        back.producers = dead.producers
+        back.machines = dead.machines
         lab.brokers.append(back)
         pid = second.partitions[1].producer_id
         third = await lab.lease(0, 1, holder="b", resume_producer_id=pid, resume_generation=1)
@@ -387,8 +400,6 @@ def test_progress_goes_on_when_generations_run_out() -> None:
         old = stored.producer_id
         lab.store(PidLeaseRecord(
             "loader", old, LAST_GENERATION, "a", stored.held_since_ms, stored.expires_at_ms, stored.partitions))
-        for index in (0, 1):
-            lab.leader(index).producers[lab.partitions[index]][old].epoch = LAST_GENERATION
         lab.leader(0).write(lab.partitions[0], old, LAST_GENERATION, 7)
 
         second = await lab.lease(0, holder="b")
@@ -416,16 +427,163 @@ def test_a_long_expired_lease_rests_with_its_counts_and_is_forgotten_later() -> 
         lab.days_pass(0.5)
         await lab.service.leases.tidy()
         assert (await lab.stored()).rests
-        for broker in lab.brokers:
-            broker.producers.clear()  # the partitions forget it
+        await lab.service.leases.tidy()  # the partitions hear that it is counted
+        lab.days_pass(2)
+        for index in (0, 1):
+            assert lab.leader(index).machine(lab.partitions[index]).may_have_forgotten(
+                first.partitions[0].producer_id)
         assert [p.record_count for p in (await lab.progress(name="loader")).partitions] == [10, 0]
         again = await lab.lease(0)
         assert again.partitions[0].record_count == 10
         assert again.partitions[0].producer_id != first.partitions[0].producer_id
         lab.days_pass(40)
-        await lab.service.leases.tidy()
-        await lab.service.leases.tidy()
+        for _ in range(3):  # counted, told, forgotten
+            await lab.service.leases.tidy()
         assert lab.world.model.get(KEYS.pid_lease("loader")) is None
+
+    in_lab(scenario)
+
+
+@pytest.mark.parametrize("expire_ms", [1_000, 3 * 86_400_000])
+def test_progress_outlives_an_allocator_that_is_away_for_days(expire_ms: int) -> None:
+    """Nothing closes and counts the lease before the partitions forget idle producers."""
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 1, expire_ms=expire_ms)
+        lab.write(first, 0, 10)
+        lab.days_pass(3)
+        lab.days_pass(10)
+        told = await lab.progress(name="loader")
+        assert [(p.error, p.record_count) for p in told.partitions] == [(0, 10), (0, 0)]
+        by_id = await lab.progress(0, producer_id=first.partitions[0].producer_id)
+        assert [(p.error, p.record_count) for p in by_id.partitions] == [(0, 10)]
+        again = await lab.lease(0)
+        assert (again.error, again.partitions[0].error, again.partitions[0].record_count) == (0, 0, 10)
+
+    in_lab(scenario)
+
+
+def test_a_long_lease_is_counted_before_its_partitions_forget_it() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, expire_ms=3 * 86_400_000)
+        lab.write(first, 0, 10)
+        for _ in range(40):  # beyond its end, then its closing and its counting
+            lab.days_pass(0.25)
+            await lab.service.leases.tidy()
+        assert (await lab.stored()).rests
+        again = await lab.lease(0)
+        assert (again.error, again.partitions[0].error, again.partitions[0].record_count) == (0, 0, 10)
+
+    in_lab(scenario)
+
+
+def test_a_lease_whose_closing_takes_days_keeps_the_counts_of_the_partitions_that_were_closed() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 1, expire_ms=1_000)
+        lab.write(first, 0, 10)
+        lab.write(first, 1, 5)
+        away = lab.leader(1)
+        assert away is not lab.leader(0)
+        lab.world.kill(away.process)
+        lab.brokers.remove(away)
+        await lab.view.wait_for(lambda v: v.leader_of(*lab.partitions[1]) is None)
+        lab.days_pass(1)
+        await lab.service.leases.tidy()  # closes partition 0 and waits for partition 1; then no allocator is there
+        assert (await lab.stored()).closing
+        lab.days_pass(3)
+        lab.days_pass(3)
+        back = await lab.world.broker(away.registration.record.node_id)
+        back.machines = away.machines
+        lab.brokers.append(back)
+        await lab.view.wait_for(lambda v: v.leader_of(*lab.partitions[1]) is not None)
+        again = await lab.lease(0, 1)
+        assert [(p.error, p.record_count) for p in again.partitions] == [(0, 10), (0, 5)]
+
+    in_lab(scenario)
+
+
+def test_a_partition_that_was_away_hears_later_that_it_may_forget() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, 1, expire_ms=1_000)
+        pid = first.partitions[0].producer_id
+        lab.days_pass(1)
+        await lab.service.leases.tidy()
+        assert (await lab.stored()).rests and (await lab.stored()).counted == (pid,)
+        away = lab.leader(1)
+        away.refuse_fences = 1_000_000
+        await lab.service.leases.tidy()
+        assert (await lab.stored()).counted == (pid,)
+        away.refuse_fences = 0
+        await lab.service.leases.tidy()
+        assert (await lab.stored()).counted == ()
+        lab.days_pass(2)
+        for index in (0, 1):
+            assert lab.leader(index).machine(lab.partitions[index]).may_have_forgotten(pid)
+
+    in_lab(scenario)
+
+
+def test_a_producer_that_a_partition_may_have_forgotten_has_no_progress_of_zero() -> None:
+    async def scenario(lab: Lab) -> None:
+        stranger = 4_711
+        lab.leader(0).write(lab.partitions[0], stranger, 0, 7, lab.now_ms)
+        before = await lab.progress(0, 1, producer_id=stranger)
+        assert [(p.error, p.record_count) for p in before.partitions] == [(0, 7), (0, 0)]
+        lab.days_pass(2)
+        after = await lab.progress(0, 1, producer_id=stranger)
+        assert [(p.error, p.record_count) for p in after.partitions] == [(ErrorCode.UNKNOWN_PRODUCER_ID, 0), (0, 0)]
+
+    in_lab(scenario)
+
+
+def test_two_renewals_out_of_order_do_not_shorten_a_lease() -> None:
+    async def scenario(lab: Lab) -> None:
+        lease = await lab.lease(0, expire_ms=10_000)
+        pid = lease.partitions[0].producer_id
+        arrived, released = lab.leader(0).hold_fence = asyncio.Event(), asyncio.Event()
+        first = asyncio.ensure_future(lab.renew(lease, 20_000))
+        await arrived.wait()
+        second = await lab.renew(lease, 60_000)
+        released.set()
+        await first
+        assert lab.held(0, pid).keep_until_ms == second.expires_at_ms
+        third = await lab.renew(lease, 5_000)
+        assert third.expires_at_ms == second.expires_at_ms == (await lab.stored()).expires_at_ms
+        lab.world.clocks["pid-0"].skew_ms += 50_000
+        assert lab.write(lease, 0, 1)
+
+    in_lab(scenario)
+
+
+def test_a_renewal_that_arrives_after_the_release_does_not_bring_the_lease_back() -> None:
+    async def scenario(lab: Lab) -> None:
+        lease = await lab.lease(0, expire_ms=10_000)
+        arrived, released = lab.leader(0).hold_fence = asyncio.Event(), asyncio.Event()
+        renewal = asyncio.ensure_future(lab.renew(lease, 60_000))
+        await arrived.wait()
+        assert (await lab.release(lease)).error == 0
+        released.set()
+        await renewal
+        assert not lab.write(lease, 0, 1)
+        assert (await lab.lease(0)).partitions[0].error == 0
+
+    in_lab(scenario)
+
+
+def test_the_other_topics_of_a_lease_go_on_when_one_is_deleted() -> None:
+    async def scenario(lab: Lab) -> None:
+        await lab.world.create(lab.controller, other=1)
+        await lab.service.view.reached(lab.world.model.revision)
+        request = pb.LeasePidRequest(name="loader", expire_ms=60_000, partitions=[
+            pb.Partition(topic="t", partition=0), pb.Partition(topic="other", partition=0)])
+        await lab.world.call(lab.service, "LeasePid", request, pb.LeasePidResponse)
+        await lab.world.call(
+            lab.controller, "DeleteTopics", controller_pb2.DeleteTopicsRequest(names=["other"], timeout_ms=5000),
+            controller_pb2.DeleteTopicsResponse)
+        await lab.service.view.reached(lab.world.model.revision)
+        again = await lab.lease(0)  # as a client reads it: one partition with an error refuses the whole
+        assert [(p.partition.topic, p.error) for p in again.partitions] == [("t", 0)]
+        progress = await lab.progress(name="loader")
+        assert [(p.partition.topic, p.error) for p in progress.partitions] == [("t", 0)]
 
     in_lab(scenario)
 
@@ -469,7 +627,10 @@ def test_a_deleted_topic_does_not_hold_a_lease_up() -> None:
         await lab.service.view.reached(lab.world.model.revision)
         at = lab.world.loop.time()
         again = await lab.lease(name="loader")
-        assert again.error == 0 and [p.error for p in again.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert again.error == 0 and not again.partitions, "what is left of it is a lease without partitions"
+        assert (await lab.stored()).partitions == ()
+        progress = await lab.progress(name="loader")
+        assert (progress.error, list(progress.partitions)) == (0, [])
         assert lab.world.loop.time() - at < 2
 
     in_lab(scenario)

@@ -80,16 +80,18 @@ class ProducerState(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., last_sequence: _Optional[int] = ..., last_offset: _Optional[int] = ..., last_timestamp: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ..., txn_first_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., transactional_id: _Optional[str] = ..., txn_record_count: _Optional[int] = ...) -> None: ...
 
 class PartitionProducers(_message.Message):
-    __slots__ = ("partition", "error", "reason", "producers")
+    __slots__ = ("partition", "error", "reason", "producers", "unknown_producer_ids")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
     partition: _common_pb2.TopicPartition
     error: int
     reason: str
     producers: _containers.RepeatedCompositeFieldContainer[ProducerState]
-    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ..., producers: _Optional[_Iterable[_Union[ProducerState, _Mapping]]] = ...) -> None: ...
+    unknown_producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ..., producers: _Optional[_Iterable[_Union[ProducerState, _Mapping]]] = ..., unknown_producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DescribeProducersResponse(_message.Message):
     __slots__ = ("partitions",)
