@@ -95,8 +95,8 @@ class FakeBroker:
         return True
 
     def days_pass(self, now_ms: int) -> None:
-        """The broker's clock for the expiry of producers goes on to `now_ms`, and a round is made then. A passer-by wrote
-        before, so there always is somebody to forget."""
+        """The broker's clock for the expiry of producers goes on to `now_ms`, and a round is made then. A passer-by
+        wrote before, so there always is somebody to forget."""
         for partition, machine in self.machines.items():
             self.write(partition, _PASSER_BY, 0, 1, now_ms)
             machine.decide_expiry(now_ms - machine.expiry_ms)
