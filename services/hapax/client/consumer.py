@@ -188,15 +188,13 @@ class Consumer(Connected):
         """Where partitions begin that have no position. Raises HapaxError."""
         rule = self._options["auto.offset.reset"]
         found = {}
-        why = "was deleted and made again" if begin is Begin.MADE_AGAIN else "has no position in the log"
         if begin is Begin.COMMITTED and self._group is not None:
             found = {p: o.offset for p, o in (await self.committed(partitions)).items()}
-            why = "has no committed offset"
         missing = [p for p in partitions if p not in found]
         if missing and rule == "none":
             topic, number = missing[0]
             raise FatalError(
-                f"{topic}-{number} {why} and auto.offset.reset is none", code=ErrorCode.OFFSET_OUT_OF_RANGE
+                f"{topic}-{number} {begin.value} and auto.offset.reset is none", code=ErrorCode.OFFSET_OUT_OF_RANGE
             )
         earliest = rule == "earliest" or begin is Begin.MADE_AGAIN
         if missing:

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -36,13 +36,13 @@ _NAMES = 12
 
 
 class Begin(Enum):
-    """Where a partition without a position begins."""
+    """Where a partition without a position begins; the value says why it has none."""
 
-    COMMITTED = auto()
+    COMMITTED = "has no committed offset"
     """At the group's committed offset; where there is none, by auto.offset.reset."""
-    BY_RULE = auto()
+    BY_RULE = "has a position that is not in the log"
     """By auto.offset.reset."""
-    MADE_AGAIN = auto()
+    MADE_AGAIN = "was deleted and made again"
     """At the beginning of a log that is younger than the reader, unless auto.offset.reset is none."""
 
 
