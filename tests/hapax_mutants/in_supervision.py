@@ -29,4 +29,14 @@ MUTANTS = (
         "            except HapaxError as error:\n",
         (unit("client/test_clocks.py"),),
     ),
+    Mutant(
+        "a transaction's timer that fires early is never set again", "rule 14", "core/transaction.py",
+        "        if decision is None and transaction.is_open:\n", "        if False:\n",
+        (unit("core/test_transaction_time.py"), unit("coordinator/test_transactions.py")),
+    ),
+    Mutant(
+        "a timer that was set again is not started", "rule 14", "coordinator/transactions.py",
+        "            self._carry_out(decision.effects)\n", "            pass\n",
+        (unit("coordinator/test_transactions.py"),),
+    ),
 )

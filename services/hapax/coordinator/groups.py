@@ -41,7 +41,7 @@ from hapax.core.types import (
     TopicPartition,
 )
 from hapax.kafka.txn_offset_commit import TxnOffsetCommit
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 
 log = telemetry.logger("groups")
 
@@ -302,7 +302,8 @@ class OffsetsShard(Shard):
         self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:
-        self._remove(self.machine.decide_expiry(self._now(), self._busy))
+        with supervision.contained("offsets-expiry", self.shard):
+            self._remove(self.machine.decide_expiry(self._now(), self._busy))
         self._expire_later()
 
     def _remove(self, tombstones: Sequence[OffsetRecord]) -> None:

@@ -42,7 +42,7 @@ from hapax.core.transaction_requests import (
 )
 from hapax.core.transaction_states import State
 from hapax.core.types import Millis, ProducerId, ShardEpoch, ShardId, TimestampMs
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.producer_ids import ProducerIdsUnavailable
 
@@ -290,6 +290,8 @@ class TxnShard(Shard):
     def _time_out(self, transactional_id: str) -> None:
         self._timers.pop(transactional_id, None)
         decision = self.machine.time_out(transactional_id, self.now())
+        if decision is not None:
+            self._carry_out(decision.effects)
         if decision is not None and decision.record is not None:
             self.node.counters.timed_out.value += 1
             timed_out = self.machine.transactions[transactional_id]
@@ -436,11 +438,12 @@ class TxnShard(Shard):
         self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:
-        now = self.now()
-        for transactional_id in self.machine.expired(now)[:_EXPIRE_AT_ONCE]:
-            decision = self.machine.expire(transactional_id, now)
-            if decision is not None and decision.record is not None:
-                self.persist(decision.record)
+        with supervision.contained("transactional-id-expiry", self.shard):
+            now = self.now()
+            for transactional_id in self.machine.expired(now)[:_EXPIRE_AT_ONCE]:
+                decision = self.machine.expire(transactional_id, now)
+                if decision is not None and decision.record is not None:
+                    self.persist(decision.record)
         self._expire_later()
 
     # --- queries --------------------------------------------------------------------------------------------------

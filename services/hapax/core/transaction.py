@@ -172,14 +172,17 @@ class TransactionShard:
             )
             at = Millis(began + transaction.limit_ms)
             if self._timers.get(transactional_id) != at:
-                self._timers[transactional_id] = at
-                yield StartTimer(transactional_id, at)
+                yield self._start_timer(transactional_id, at)
         elif transaction.is_decided:
             markers = markers_of(transaction)
             self._unmarked[transactional_id] = unmarked_by(markers)
             yield markers
         else:
             self._unmarked.pop(transactional_id, None)
+
+    def _start_timer(self, transactional_id: str, at: Millis) -> StartTimer:
+        self._timers[transactional_id] = at
+        return StartTimer(transactional_id, at)
 
     def _stop_timer(self, transactional_id: str) -> StopTimer:
         self._began.pop(transactional_id, None)
@@ -276,11 +279,15 @@ class TransactionShard:
         return MarkersProgress(Decision(complete(transaction, now), reply=None), None)
 
     def time_out(self, transactional_id: str, now: Now) -> Decision | None:
-        """The id's timer fired. None: nothing to do now; should that change, a new timer is started."""
+        """The id's timer fired. None: nothing to do now; should that change, a new timer is started. A timer that
+        fired early is set again: no clock keeps the time of another to the millisecond (rule 14)."""
         transaction = self._current(transactional_id)
         if transaction is None:
             return None
         decision = time_out(transaction, self._context(transactional_id, now))
+        if decision is None and transaction.is_open:
+            at = Millis(self._began[transactional_id] + transaction.limit_ms)
+            return Decision(None, reply=None, effects=(self._start_timer(transactional_id, at),))
         if decision is None:
             return None
         if transactional_id in self._pending:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.grpc_gateway import PREFACE
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
@@ -577,7 +577,8 @@ class _Listener:
     def _sweep(self) -> None:
         now = self._loop.time()
         for connection in list(self._accepted.open):
-            connection.check_time_outs(now)
+            with supervision.contained("connection-time-outs", connection.peer):
+                connection.check_time_outs(now)
         self._timer = self._loop.call_later(self._interval, self._sweep)
 
     async def close(self) -> None:

@@ -42,6 +42,10 @@ def result(each: Marker, index: int = 0, error: ErrorCode = ErrorCode.NONE) -> M
     return MarkerResult(each.producer_id, each.partitions[index].by_id, error)
 
 
+def set_again(at: int) -> Decision:
+    return Decision(None, reply=None, effects=(StartTimer(ID, at),))  # type: ignore[arg-type]
+
+
 # --- time-outs ----------------------------------------------------------------------------------------------------
 
 
@@ -49,8 +53,6 @@ def test_a_transaction_is_aborted_at_its_limit_under_a_raised_epoch() -> None:
     driver = open_transaction(timeout_ms=5000)
     assert driver.effects == [StartTimer(ID, 5000)]  # type: ignore[arg-type]
     me = driver.txn().identity
-    driver.monotonic = 4999
-    assert driver.shard.time_out(ID, driver.now) is None
     driver.monotonic = 5000
     decision = driver.shard.time_out(ID, driver.now)
     assert decision is not None
@@ -74,7 +76,18 @@ def test_more_partitions_do_not_move_the_deadline_but_a_renewal_does() -> None:
     driver.run("renew_transaction", driver.renew(1, 60_000))
     assert driver.effects[-1] == StartTimer(ID, 60_100)  # type: ignore[arg-type]
     driver.monotonic = 60_000
-    assert driver.shard.time_out(ID, driver.now) is None
+    assert driver.shard.time_out(ID, driver.now) == set_again(60_100)
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_timer_that_fires_early_is_set_again(pending: bool) -> None:
+    """Loops round their timers, and their clock is another one than the machine's."""
+    driver = open_transaction(timeout_ms=5000)
+    driver.monotonic = 4999
+    if pending:
+        driver.shard.verify_partitions(driver.verify(driver.txn().identity, partition(1)), driver.now)
+    assert driver.shard.time_out(ID, driver.now) == set_again(5000)
+    assert driver.shard.time_out(ID, driver.now) == set_again(5000), "as often as it is early"
 
 
 def test_a_take_over_goes_on_from_the_elapsed_time_that_was_persisted() -> None:
