@@ -257,8 +257,8 @@ MUTANTS = (
     ),
     Mutant(
         "a marker does not invalidate a verification", "rule 3", "core/verification.py",
-        "            queue.invalidated = True\n",
-        "            queue.invalidated = False\n",
+        "        queue.invalidated = True\n",
+        "        queue.invalidated = False\n",
         (SCENARIOS, unit("broker"), unit("core")),
     ),
     Mutant(
@@ -269,8 +269,8 @@ MUTANTS = (
     ),
     Mutant(
         "batches overtake a parked one", "rule 3", "broker/replica.py",
-        "            if header.producer_id >= 0 and self.verification.holds(header.producer_id):",
-        "            if header.producer_id >= 0 and self.verification.holds(-7):",
+        "            if header.producer_id >= 0 and self.parked.holds(header.producer_id):",
+        "            if header.producer_id >= 0 and self.parked.holds(-7):",
         (unit("broker/test_replica.py"), sim()),
     ),
     Mutant(

@@ -227,8 +227,8 @@ MUTANTS = (
     ),
     Mutant(
         "self-healing ends a living transaction", "rule 9", "core/transaction_markers.py",
-        "        if _includes(transaction, request.producer_id, request.partition):",
-        "        if _includes(transaction, -9, request.partition):",
+        "        if not past and _includes(transaction, request.producer_id, request.partition):",
+        "        if not past and _includes(transaction, -9, request.partition):",
         (SCENARIOS, unit("core")),
     ),
 )

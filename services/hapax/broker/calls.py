@@ -11,11 +11,10 @@ from hapax.broker.metrics import PRODUCED_BYTES
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
-from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import OpenTransaction
 from hapax.core.transaction_record import ProducerIdentity
-from hapax.core.types import ProducerEpoch, ProducerId
+from hapax.core.types import ProducerEpoch
 from hapax.core.verification import FIRST_VERSION_THAT_ADDS
 from hapax.kafka.describe_producers import ActiveProducer
 from hapax.kafka.internal_writes import read_proof
@@ -152,12 +151,7 @@ class ProduceService:
         known = replica.machine.producers.get(header.producer_id)
         if known is not None and header.producer_epoch < known.epoch:
             return  # it will be refused, and must not supersede its successor
-        if replica.fencing is None:
-            replica.fencing = ConnectionFencing(replica.newest_connection)
-        superseded = replica.fencing.admit(
-            transactional_id, ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch),
-            ctx.connection.serial,
-        )
+        superseded = replica.parked.admit(transactional_id, header, ctx.connection.serial)
         if superseded is not None:
             self._superseded.value += 1
             raise CloseConnection(superseded.reason)

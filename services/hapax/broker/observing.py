@@ -137,7 +137,7 @@ class Refusals:
             "sequence", "refused a batch out of order", None, partition=replica.name, reason=refusal.reason,
             producer_id=header.producer_id, producer_epoch=header.producer_epoch, sequence=header.base_sequence,
             records=header.record_count, leader_epoch=replica.leader_epoch,
-            transactional_id=replica.transactional_ids.get(header.producer_id, ""), peer=_peer(call), **unclean,
+            transactional_id=replica.parked.transactional_ids.get(header.producer_id, ""), peer=_peer(call), **unclean,
         )
 
 

@@ -18,6 +18,7 @@ from hapax.broker.counting import Counting
 from hapax.broker.housekeeping import Housekeeping
 from hapax.broker.inheritance import Inheritance
 from hapax.broker.listing import AbortedListing
+from hapax.broker.parked_writes import ParkedWrites
 from hapax.broker.storage import StorageGuard
 from hapax.broker.waiters import Settled, Settles, Waiters
 from hapax.codec.batch import (
@@ -36,7 +37,6 @@ from hapax.codec.batch import (
 from hapax.codec.control import decode_control, encode_control
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import COMPRESSION_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
-from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Control, Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import (
@@ -53,7 +53,7 @@ from hapax.core.partition import (
 )
 from hapax.core.replication import Replication
 from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
-from hapax.core.verification import Answer, Question, ShardEpochs, Verification
+from hapax.core.verification import Question, ShardEpochs
 from hapax.kafka.produce import PartitionResult
 from hapax.runtime import telemetry
 from hapax.runtime.log.config import LogConfig
@@ -70,16 +70,6 @@ _PLAIN: Final = COMPRESSION_MASK & 3 | LOG_APPEND_TIME | TRANSACTIONAL
 """Attributes that need no closer look (zstd has a bit of its own, and gets one)."""
 _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
-
-
-
-class ParkedWrite(NamedTuple):
-    """A batch that waits for its transaction's verification."""
-
-    batch: bytearray
-    call: Settles
-    number: int
-    local: bool
 
 
 class Waits(Protocol):
@@ -132,7 +122,7 @@ class Shared:
     storage: StorageGuard
     shard_epochs: ShardEpochs
     ask: Callable[[Replica, Question], None]
-    """Sends a question to the transaction's coordinator; its answer comes to `Replica.answered`."""
+    """Sends a question to the transaction's coordinator; its answer comes to `Replica.parked.answered`."""
     refused: Callable[[Replica, memoryview | bytearray, Refusal, Settles], None]
     """Hears of every batch that is refused."""
     node_id: int = 0
@@ -142,6 +132,8 @@ class Shared:
     """Hears of bytes on the disk that are not what was written."""
     mislisted: Callable[[Replica, Segment, int], None] = lambda replica, segment, count: None
     """Hears of so many entries of aborted transactions that were not what the segment's markers say."""
+    superseded: Callable[[], None] = lambda: None
+    """Hears of each parked write whose connection a newer one has superseded meanwhile."""
     duplicates: list[int] = field(default_factory=lambda: [0, 0])
     """How many batches had been stored before: answered as then, and those older than the window."""
 
@@ -161,17 +153,13 @@ class Replica:
         self.epoch_start = 0
         """Where the log ended when this leadership began."""
         self.newest_connection = -1
-        self.fencing: ConnectionFencing | None = None
-        """Of version-1 producers' connections, from the first transactional write on."""
-        self.transactional_ids: dict[int, str] = {}
-        """Producer id -> transactional id, of the open transactions that this process saw begin."""
         self.serving = False
         self.internal = internal
         self.storage_error = ""
         self.commit_queued = False
         self.machine: Partition
         self.log: SegmentLog
-        self.verification: Verification[ParkedWrite] = Verification(shared.shard_epochs)
+        self.parked = ParkedWrites(self)
         self.replication: Replication | None = None
         """What the other replicas have, of a partition that is led here. None: there are no others."""
         self.pulls: list[Pulls] = []
@@ -187,7 +175,7 @@ class Replica:
         self.waiters = Waiters()
         """Writes that wait until they are committed."""
         self._local_waiters = Waiters()
-        """Those that wait for this node's disk only (acks=1), where others have a part."""
+        """Those that wait for this node's disk only (acks=1)."""
         self._readers: dict[Waits, None] = {}
         self.keeping = Housekeeping(self)
         self.counting = Counting(self)
@@ -262,7 +250,7 @@ class Replica:
         self.leader_epoch = leader_epoch
         self.epoch_start = self.machine.log_end_offset
         self.newest_connection = newest_connection
-        self.fencing = None
+        self.parked.lead()
         self.serving = True
         self._epoch_begins = self.machine.leader_epochs.latest < leader_epoch
         if self.inheritance.renounce():
@@ -278,8 +266,7 @@ class Replica:
         self.serving = False
         self.replication = None
         result = PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        for parked in self.verification.abandon():
-            parked.call.settle(parked.number, result)
+        self.parked.resign(result)
         self.waiters.fail(result)
         self._local_waiters.fail(result)
         self._wake_readers()
@@ -320,19 +307,19 @@ class Replica:
         """A client's batch; `number` is the partition's place in the call. `batch` is writable and valid during the
         call only. Settles the write, now or later; `local` (acks=1): as soon as this node has it."""
         try:
-            header = self._checked(batch)
-            if header.producer_id >= 0 and self.verification.holds(header.producer_id):
-                self._park(batch, header, call, number, transactional_id, produce_version, local)
+            header = self.checked(batch)
+            if header.producer_id >= 0 and self.parked.holds(header.producer_id):
+                self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
                 return
             decision = self.machine.decide_append(header, self.shared.clock.now_ms(), self._client_context)
             if decision is NEED_VERIFICATION:
-                self._park(batch, header, call, number, transactional_id, produce_version, local)
+                self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
             else:
-                self._carry_out(decision, batch, header, call, number, local)
+                self.carry_out(decision, batch, header, call, number, local)
         except Refusal as refusal:
-            call.settle(number, self._refused(batch, refusal, call))
+            call.settle(number, self.refused(batch, refusal, call))
 
-    def _checked(self, batch: memoryview) -> BatchHeader:
+    def checked(self, batch: memoryview) -> BatchHeader:
         """The header of a client's batch that is whole and allowed. Raises Refusal.
 
         The hot path: what almost every batch passes is looked at in one go; what is wrong with another is for the
@@ -368,7 +355,7 @@ class Replica:
                 ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; max.message.bytes is {self._max_batch}"
             )
 
-    def _carry_out(
+    def carry_out(
         self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int, local: bool
     ) -> None:
         error = 0
@@ -384,7 +371,7 @@ class Replica:
         result = PartitionResult(error, base_offset, append_time, machine.log_start_offset)
         if end_offset <= machine.high_watermark:
             call.settle(number, result)
-        elif not local or self.replication is None:
+        elif not local:
             self.waiters.append((end_offset, call, number, result))
         elif end_offset <= self.durable_end:
             call.settle(number, result)
@@ -465,41 +452,9 @@ class Replica:
         except OSError as error:  # the log itself says it too, and the next checkpoint writes the file
             log.warning("no leader-epoch checkpoint this time", partition=self.name, error=error)
 
-    def _refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> PartitionResult:
+    def refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> PartitionResult:
         self.shared.refused(self, batch, refusal, call)
         return PartitionResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
-
-    # --- write, verified ------------------------------------------------------------------------------------------
-
-    def _park(
-        self, batch: memoryview, header: BatchHeader, call: Settles, number: int, transactional_id: str,
-        produce_version: int, local: bool,
-    ) -> None:
-        if header.attributes & TRANSACTIONAL and not transactional_id:
-            raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
-        if transactional_id:
-            self.transactional_ids[header.producer_id] = transactional_id
-        parked = ParkedWrite(bytearray(batch), call, number, local)
-        question = self.verification.park(header, transactional_id, produce_version, parked)
-        if question is not None:
-            self.shared.ask(self, question)
-
-    def answered(self, answer: Answer) -> None:
-        """The coordinator's word on a question, or that there was none."""
-        outcome = self.verification.answer(answer)
-        for parked, refusal in outcome.refused:
-            self.machine.note_refused(read_header(parked.batch))
-            parked.call.settle(parked.number, self._refused(parked.batch, refusal, parked.call))
-        for parked in outcome.verified:
-            batch = memoryview(parked.batch)
-            try:
-                header = self._checked(batch)
-                decision = self.machine.decide_append(header, self.shared.clock.now_ms(), VERIFIED)
-                self._carry_out(decision, batch, header, parked.call, parked.number, parked.local)
-            except Refusal as refusal:
-                parked.call.settle(parked.number, self._refused(batch, refusal, parked.call))
-        if outcome.question is not None:
-            self.shared.ask(self, outcome.question)
 
     # --- write, internal ------------------------------------------------------------------------------------------
 
@@ -518,7 +473,7 @@ class Replica:
             if position != len(batches) or position == 0:
                 raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(batches) - position} bytes that are no batch")
         except Refusal as refusal:
-            call.settle(number, self._refused(batches, refusal, call))
+            call.settle(number, self.refused(batches, refusal, call))
             return
         self.when_committed(last + 1, call, number, PartitionResult(0, first, -1, self.machine.log_start_offset))
 
@@ -555,11 +510,8 @@ class Replica:
         aborted = self.machine.replay_control(header, control)
         if aborted is not None:
             self.log.note_aborted(aborted)
-        if isinstance(control, Marker):
-            self.verification.invalidate(control.producer_id)
-            if not self.verification.holds(control.producer_id):
-                self.transactional_ids.pop(control.producer_id, None)
         self._written()
+        self.parked.appended(control)
         return offset
 
     def append_control(self, control: Control) -> int:
@@ -610,9 +562,9 @@ class Replica:
     def advance(self, offset: int) -> None:
         """Everything below `offset` is durable here."""
         replication = self.replication
+        self._local_waiters.settle(offset)  # whether or not others have a part by now
         if replication is not None:
             replication.synced(offset)
-            self._local_waiters.settle(offset)
             offset = replication.committed()
         elif not self.serving:
             if self.copies is not None:

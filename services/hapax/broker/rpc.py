@@ -62,7 +62,7 @@ class BrokerRpc:
         for sent, result in zip(request.markers, response.results, strict=True):
             marker = Marker(
                 sent.producer_id, sent.producer_epoch, sent.commit, sent.coordinator_epoch, sent.serial, sent.shard,
-                sent.first_offset, sent.transaction_version,
+                sent.first_offset, sent.transaction_version, sent.last_offset if sent.HasField("last_offset") else -1,
             )
             for partition in sent.partitions:
                 place = result.partitions.add(topic_id=partition.topic_id, partition=partition.partition)

@@ -95,6 +95,7 @@ class BrokerService:
                 self.node_id, lambda replica: self.partitions.in_sync.reconsider(replica),
                 lambda replica, damage: self.healing.found(replica, damage),
                 lambda replica, segment, count: self.healing.mislisted(replica, segment, count),
+                lambda: self._refusals.older_connections.add(1),
             ),
             view, ports.metadata, settings, self._newest_connection,
             Fetchers(Surroundings(
@@ -204,13 +205,14 @@ class BrokerService:
         self.events.record(
             "producer_refused", topic=replica.topic, partition=replica.index, producer_id=header.producer_id,
             producer_epoch=header.producer_epoch, fenced_by_epoch=known.producer_epoch,
-            fenced_at_offset=known.last_offset, transactional_id=replica.transactional_ids.get(header.producer_id, ""),
+            fenced_at_offset=known.last_offset,
+            transactional_id=replica.parked.transactional_ids.get(header.producer_id, ""),
             peer=call.ctx.connection.peer if isinstance(call, ProduceCall) else "",
         )
 
     def _transactional_id_of(self, partition: TopicIdPartition, producer_id: int) -> str:
         replica = self.partitions.replicas.get(partition)
-        return "" if replica is None else replica.transactional_ids.get(producer_id, "")
+        return "" if replica is None else replica.parked.transactional_ids.get(producer_id, "")
 
     # --- life -----------------------------------------------------------------------------------------------------
 

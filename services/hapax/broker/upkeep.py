@@ -177,16 +177,19 @@ class HangingWatch:
 
     async def ask_to_abort(self, replica: Replica, transaction: OpenTransaction) -> Refusal | None:
         """None: its abort marker is stored. Else why not; a transaction that is alive is left alone."""
-        transactional_id = replica.transactional_ids.get(transaction.producer_id, "")
+        transactional_id = replica.parked.transactional_ids.get(transaction.producer_id, "")
         owner = self._coordinator(transactional_id)
         if owner is None:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the shard has no owner")
+        seen = replica.machine.describe_producer(transaction.producer_id)
         request = coordinator_pb2.AbortHangingRequest(
             transactional_id=transactional_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
             partition=common_pb2.TopicPartition(topic_id=replica.id.topic_id, partition=replica.index),
             first_offset=transaction.first_offset,
+            serial=max(0, transaction.serial),
+            last_offset=-1 if seen is None else seen.last_offset,
         )
         try:
             answer = await self._network.rpc_channel(owner.rpc_address).call(

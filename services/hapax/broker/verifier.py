@@ -34,7 +34,7 @@ class _Key(NamedTuple):
     add: bool
 
 
-_Asked = list[tuple[Replica, int]]
+_Asked = list[tuple[Replica, Question]]
 
 
 class Verifier:
@@ -47,11 +47,11 @@ class Verifier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, replica: Replica, question: Question) -> None:
-        """The answer comes to `replica.answered`, never from within this call."""
+        """The answer comes to `replica.parked.answered`, never from within this call."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._flush)
         key = _Key(question.transactional_id, question.producer_id, question.producer_epoch, question.add)
-        self._pending.setdefault(key, []).append((replica, question.ticket))
+        self._pending.setdefault(key, []).append((replica, question))
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, {}
@@ -66,6 +66,7 @@ class Verifier:
         request = coordinator_pb2.VerifyPartitionsRequest(
             transactional_id=key.transactional_id, producer_id=key.producer_id, producer_epoch=key.producer_epoch,
             add=key.add, partitions=_partitions(replica for replica, _ in asked),
+            after_serial=max(0, *(question.after_serial for _, question in asked)),
         ).SerializeToString()
         while True:
             response = await self._once(key, request)
@@ -73,14 +74,14 @@ class Verifier:
                 break
             await asyncio.sleep(_RETRY_S)
         answers = {(p.topic_id, p.partition): p for p in response.partitions}
-        for replica, ticket in asked:
+        for replica, question in asked:
             error, reason = response.error, response.reason
             if not error:
                 answer = answers.get((replica.id.topic_id, replica.index))
                 error = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error
                 reason = "" if answer is None else answer.reason
-            replica.answered(Answer(
-                ticket, _code(error), response.shard, response.shard_epoch, reason,
+            replica.parked.answered(Answer(
+                question.ticket, _code(error), response.shard, response.shard_epoch, reason, response.serial or -1,
             ))
 
     async def _once(self, key: _Key, request: bytes) -> coordinator_pb2.VerifyPartitionsResponse:

@@ -35,7 +35,7 @@ def description(transaction: Transaction) -> pb.DescribeTransactionalIdResponse:
                 committed_at_ms=token.committed_at_ms)
             for token in transaction.tokens
         ],
-        fencing=_fencing(transaction),
+        fencing=_fencing(transaction), serial=transaction.serial,
     )
 
 

@@ -88,6 +88,8 @@ class OffsetsShard(Shard):
         """One code per offset, once they are durable. Raises Refusal, or SupersededConnection (rule 4)."""
         producer_id, epoch = request.producer_id, request.producer_epoch
         verified: Serial | None = None
+        self.check_serving()
+        decided = self.machine.last_decided(producer_id)
         while True:
             self.check_serving()
             if producer_id in self._marking:
@@ -110,6 +112,11 @@ class OffsetsShard(Shard):
             if superseded is not None:
                 self.node.counters.fencings.labels("older_connection").value += 1
                 raise SupersededConnection(superseded.reason)
+            if self.machine.last_decided(producer_id) > decided:
+                # Such a client adds the group before it sends offsets, and is let do so after the last transaction's
+                # markers. What was here before a marker belongs to what the marker has ended (rule 24).
+                raise Refusal(
+                    ErrorCode.INVALID_TXN_STATE, "the transaction was decided while its offsets waited")
         if decision.records:
             await self._persist(decision.records, producer_id, epoch)
         return decision.errors

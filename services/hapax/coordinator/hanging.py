@@ -19,6 +19,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_record import TransactionPartition
 from hapax.core.transaction_requests import AbortHanging, Caller, Marker, SendMarkers
 from hapax.core.types import (
+    NO_OFFSET,
     NO_SERIAL,
     Millis,
     NodeId,
@@ -26,6 +27,7 @@ from hapax.core.types import (
     PartitionIndex,
     ProducerEpoch,
     ProducerId,
+    Serial,
     ShardEpoch,
     ShardId,
     TopicId,
@@ -65,7 +67,8 @@ class HangingTransactions:
         question = AbortHanging(
             request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
             TransactionPartition(topic.name, topic.topic_id, PartitionIndex(request.partition.partition)),
-            Offset(request.first_offset), Caller("", "", Millis(self._clock.monotonic_ms())),
+            Offset(request.first_offset), Caller("", "", Millis(self._clock.monotonic_ms())), Serial(request.serial),
+            Offset(request.last_offset) if request.HasField("last_offset") else NO_OFFSET,
         )
         try:
             if request.transactional_id:
@@ -132,7 +135,8 @@ class HangingTransactions:
     async def _abort_as_nobodys(self, question: AbortHanging) -> None:
         marker = Marker(question.producer_id, question.producer_epoch, False, (question.partition,))
         await self._markers.send_once(
-            Asked(_NO_SHARD, _WHOLE_CLUSTER), SendMarkers("", NO_SERIAL, 1, (marker,), question.first_offset)
+            Asked(_NO_SHARD, _WHOLE_CLUSTER), SendMarkers(
+                "", NO_SERIAL, 1, (marker,), question.first_offset, question.last_offset)
         )
 
     def _report(self, question: AbortHanging) -> None:

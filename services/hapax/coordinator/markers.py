@@ -206,6 +206,7 @@ class MarkerSender:
                 partitions=[common_pb2.TopicPartition(topic_id=p.topic_id, partition=p.partition)
                             for p in marker.partitions],
                 shard=item.sender.shard, transaction_version=item.sent.transaction_version,
+                last_offset=item.sent.last_offset,
             )
             for item in items
             for marker in item.markers

@@ -100,7 +100,7 @@ class RpcApi:
             shard = self._shards.txn_shard(request.transactional_id)
             question = VerifyPartitions(
                 request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
-                tuple(known), request.add, self._caller(),
+                tuple(known), request.add, self._caller(), after_serial=Serial(request.after_serial),
             )
             reply = await shard.ask(
                 request.transactional_id, lambda now: shard.machine.verify_partitions(question, now),
@@ -282,6 +282,7 @@ class RpcApi:
             question = FenceProducer(
                 request.transactional_id, request.instance,
                 self._caller()._replace(client_id=request.client_id, peer=request.host),
+                Serial(request.serial),
             )
             reply = await shard.ask(
                 request.transactional_id, lambda now: shard.machine.fence_producer(question, now)

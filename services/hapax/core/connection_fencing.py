@@ -83,6 +83,19 @@ class ConnectionFencing:
             return Superseded(f"connection {connection} gave way to connection {known[2]} of {transactional_id}")
         return None
 
+    def gave_way(
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, connection: int
+    ) -> Superseded | None:
+        """The same question as `admit`'s, for a call that was admitted and has waited since (rule 24). Remembers
+        nothing: what waited says nothing new of its connection."""
+        refused = self.older_than_load(connection) or self._older_than_memory(connection)
+        if refused is not None:
+            return refused
+        known = self._newest.get(transactional_id)
+        if known is not None and known[:2] == (producer_id, producer_epoch):
+            return self.superseded(transactional_id, connection)
+        return None  # of another identity: the epoch decides
+
     def note(
         self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, connection: int
     ) -> None:

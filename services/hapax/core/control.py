@@ -39,6 +39,9 @@ class Marker:
     """Not stored. The marker decides only an open transaction that began here; -1: whichever is open."""
     transaction_version: int = 1
     """Not stored. Version 2 demands an epoch above the one the partition knows."""
+    last_offset: int = -1
+    """Not stored. It decides only where this is the producer's last offset; -1: whatever it is. A version-1 producer's
+    next transaction goes on in one that hangs, and must not be aborted with it."""
 
 
 @dataclass(frozen=True, slots=True)

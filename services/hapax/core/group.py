@@ -229,6 +229,11 @@ class GroupShard:
         opened = self._open.get(producer_id)
         return opened is None or opened.epoch != producer_epoch
 
+    def last_decided(self, producer_id: ProducerId) -> Serial:
+        """Serial of the producer's last transaction with a marker here; `NO_SERIAL`: none is known."""
+        decided = self._decided.get(producer_id)
+        return NO_SERIAL if decided is None else decided.serial
+
     def is_decided(self, producer_id: ProducerId, serial: Serial) -> bool:
         """A verification for this serial is out of date: the marker has overtaken it (rule 3)."""
         decided = self._decided.get(producer_id)

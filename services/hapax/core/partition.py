@@ -270,9 +270,20 @@ class Partition:
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"marker of coordinator epoch {marker.coordinator_epoch}; epoch {known} has taken over",
             )
+        if transaction is not None and 0 <= marker.serial < transaction.serial:
+            raise Refusal(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"marker of transaction {marker.serial}; transaction {transaction.serial} is open",
+            )
         if marker.first_offset >= 0 and (transaction is None or transaction.first_offset != marker.first_offset):
             last_offset = -1 if producer is None else producer.last_offset
             return Duplicate(last_offset, last_offset)
+        if producer is not None and 0 <= marker.last_offset != producer.last_offset:
+            raise Refusal(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"producer {marker.producer_id} has written since offset {marker.last_offset}: what was found hanging "
+                f"there goes on",
+            )
         if producer is None:
             return APPEND
         if marker.producer_epoch < producer.epoch:
@@ -381,6 +392,16 @@ class Partition:
         if len(self._awaited) >= _MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
         self._awaited[producer_id] = (header.producer_epoch, header.base_sequence)
+
+    def name_transaction(self, producer_id: int, serial: int) -> bool:
+        """The coordinator has said which transaction the producer has open here (rule 24). The leader's knowledge: no
+        record carries it, so another leader learns it when it asks. False: nothing is open."""
+        transaction = self._open.get(producer_id)
+        if transaction is None:
+            return False
+        if transaction.serial < 0:
+            transaction.serial = serial
+        return True
 
     # --- replay ---------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class OpenTransaction:
     record_count: int
     start_timestamp: int
     """Of its first batch (the client's clock)."""
+    serial: int = field(default=-1, compare=False)
+    """By which its coordinator knows it; -1: this process has not been told. Not part of the replicated state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,13 +58,20 @@ def fence_producer(
     transaction: Transaction | None, request: FenceProducer, context: Context
 ) -> Decision | Held:
     """Raises the epoch above the instance's, which aborts what it has open. Another instance is left alone: the one
-    that was meant is fenced already."""
+    that was meant is fenced already. So is a transaction other than the one that is named, if one is: an abort that is
+    asked for again must not reach its successor (rule 24)."""
     if transaction is None:
         raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {request.transactional_id}")
     if TABLE[transaction.state, Event.INITIALIZE] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
     if instance_of(transaction) != request.instance:
         return Decision(None, InstanceFenced(transaction.identity), confirm=True)
+    if request.serial and not (transaction.is_open and transaction.serial == request.serial):
+        raise Refusal(
+            ErrorCode.INVALID_TXN_STATE,
+            f"transaction {request.serial} of {request.transactional_id} is not open: {transaction.state.kafka_name}, "
+            f"transaction {transaction.serial}",
+        )
     if transaction.is_open:
         aborted = fence(transaction, context, FencingCause.INITIALIZED, request.caller)
         return Decision(replace(aborted, holder=None), reply=None)

@@ -83,12 +83,14 @@ def abort_hanging(transaction: Transaction | None, request: AbortHanging, _: Con
     """A transaction is open on a partition and a broker finds that too long.
 
     One that the coordinator has open or is deciding is left alone: its own end marks the partition. Any other is
-    aborted, by a marker that decides only a transaction which began at that offset; should the producer write to the
-    partition anew meanwhile, that is another one.
+    aborted, by a marker that decides only what the broker saw: a transaction that began at that offset, and to which
+    nothing was written since. A version-1 producer's next transaction has the same epoch, so its records go on in the
+    one that hangs; they must not be aborted between this decision and its marker.
     """
     known_epoch = NO_PRODUCER_EPOCH
     if transaction is not None:
-        if _includes(transaction, request.producer_id, request.partition):
+        past = 0 < request.serial < transaction.serial
+        if not past and _includes(transaction, request.producer_id, request.partition):
             raise Refusal(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
                 f"the transaction is {transaction.state.kafka_name} and will be decided by its coordinator",
@@ -97,7 +99,8 @@ def abort_hanging(transaction: Transaction | None, request: AbortHanging, _: Con
     epoch = ProducerEpoch(max(known_epoch, request.producer_epoch))
     marker = Marker(request.producer_id, epoch, False, (request.partition,))
     send = SendMarkers(
-        request.transactional_id, NO_SERIAL, 1, (marker,), first_offset=request.first_offset
+        request.transactional_id, NO_SERIAL, 1, (marker,), first_offset=request.first_offset,
+        last_offset=request.last_offset,
     )
     return Decision(None, HangingAborted(), confirm=True, effects=(send,))
 

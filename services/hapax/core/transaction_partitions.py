@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_fencing import current, fenced, stale_epoch_code
 from hapax.core.transaction_producer import refuse_multi_writer
 from hapax.core.transaction_record import OFFSETS_TOPIC, Member, Transaction, TransactionPartition
@@ -43,6 +43,12 @@ def verify_partitions(
 
     With `add` (version 2) that registers them. An answer that writes nothing is to be confirmed (rule 12).
     """
+    if transaction is not None and _is_decided_there(transaction, request):
+        raise Refusal(
+            ErrorCode.NOT_COORDINATOR,
+            f"a partition has the marker of transaction {request.after_serial}, and this coordinator knows of "
+            f"{transaction.serial}: it must have been replaced",
+        )
     if transaction is not None and _is_members_id(transaction, request.producer_id):
         return _verify_member(transaction, request, context)
     transaction = current(
@@ -53,6 +59,13 @@ def verify_partitions(
     if TABLE[transaction.state, Event.VERIFY] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
     return Decision(None, _verified(transaction, request, transaction.partitions), confirm=True)
+
+
+def _is_decided_there(transaction: Transaction, request: VerifyPartitions) -> bool:
+    """The partition knows more than this shard. An open transaction is younger than any that is decided, and a decided
+    one may be as old as the newest marker."""
+    newest_decided = transaction.serial - transaction.is_open
+    return request.after_serial > newest_decided
 
 
 def _add(

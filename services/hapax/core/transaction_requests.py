@@ -32,6 +32,7 @@ from hapax.core.types import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_SERIAL,
     Millis,
     Offset,
     ProducerEpoch,
@@ -124,6 +125,7 @@ class VerifyPartitions:
     add: bool
     caller: Caller
     unknown: tuple[TopicPartition, ...] = ()
+    after_serial: Serial = NO_TRANSACTION               # decided where it is asked: the one asked about comes later
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,8 @@ class AbortHanging:
     partition: TransactionPartition
     first_offset: Offset
     caller: Caller
+    serial: Serial = NO_SERIAL                          # of the transaction open there; below 1: not known
+    last_offset: Offset = NO_OFFSET                     # of the producer, as the broker saw it; -1: not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,7 @@ class FenceProducer:
     transactional_id: str
     instance: str                                       # as `transaction_admin.instance_of` told
     caller: Caller
+    serial: Serial = NO_TRANSACTION                     # only while this transaction is open; 0: whichever is
 
 
 # --- outcomes -----------------------------------------------------------------------------------------------------
@@ -365,7 +370,8 @@ class SendMarkers:
     serial: Serial
     transaction_version: int
     markers: tuple[Marker, ...]
-    first_offset: Offset = NO_OFFSET                    # conditional: decides only a transaction that began there
+    first_offset: Offset = NO_OFFSET                    # conditional: decides only a transaction that began there,
+    last_offset: Offset = NO_OFFSET                     # and to which nothing was written after this
 
 
 @dataclass(frozen=True, slots=True)

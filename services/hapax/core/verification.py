@@ -8,6 +8,12 @@ takes time, and the partition's mailbox must not wait, so:
   its batches stay in order. Everybody else's go on, and so do markers, also the same producer's.
 * **A marker makes an answer under way worthless**: it may speak of the transaction that the marker has just ended.
   The question is asked again.
+* **What a marker has overtaken never enters the next transaction** (rule 24). A version-1 client has one epoch for all
+  its transactions and registers a partition before it writes there, which its coordinator allows only after the last
+  one's markers. So what was parked before a marker belongs to a transaction that this marker, or an earlier one, has
+  ended: it is refused at once. A version-2 batch is named by its epoch, and is asked about again.
+* **An answer names its transaction by the serial.** One that is not above the last serial decided here speaks of the
+  past, whatever became of the marker's other traces: it counts for nothing, and the question is asked again.
 * **An answer carries its shard's epoch**, and one below the highest that this broker has seen comes from a coordinator
   that does not know it was replaced: it counts for nothing, and the question is asked again.
 
@@ -18,10 +24,12 @@ whole broker.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from hapax.core.batch import BatchHeader
+from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 
 Write = TypeVar("Write")
@@ -58,6 +66,8 @@ class Question(NamedTuple):
     producer_epoch: int
     add: bool
     """Register the partition if it is not part of the transaction yet (transactions version 2)."""
+    after_serial: int = -1
+    """The last of the producer's transactions that is decided here; the one asked about comes later. -1: none known."""
 
 
 class Answer(NamedTuple):
@@ -69,6 +79,8 @@ class Answer(NamedTuple):
     shard_epoch: int = -1
     """-1: nobody answered (time-out, no connection)."""
     reason: str = ""
+    serial: int = -1
+    """Of the transaction that the answer is about; -1: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,8 @@ class Outcome(Generic[Write]):
     verified: list[Write] = field(default_factory=list)
     refused: list[tuple[Write, Refusal]] = field(default_factory=list)
     question: Question | None = None
+    serial: int = -1
+    """Of the transaction that the verified writes belong to; -1: not told."""
 
 
 class ShardEpochs:
@@ -120,10 +134,12 @@ class _Queue(Generic[Write]):
 class Verification(Generic[Write]):
     """Parked writes of one partition."""
 
-    __slots__ = ("_epochs", "_queues", "_tickets", "_waiting")
+    __slots__ = ("_decided", "_epochs", "_queues", "_tickets", "_waiting")
 
-    def __init__(self, shard_epochs: ShardEpochs) -> None:
+    def __init__(self, shard_epochs: ShardEpochs, decided: Callable[[int], int]) -> None:
+        """`decided(producer id)`: serial of its last transaction that has a marker in the partition's log, -1: none."""
         self._epochs = shard_epochs
+        self._decided = decided
         self._queues: dict[int, _Queue[Write]] = {}
         self._waiting: dict[int, int] = {}
         self._tickets = 0
@@ -143,11 +159,21 @@ class Verification(Generic[Write]):
         self._queues[header.producer_id] = queue
         return self._ask(queue)
 
-    def invalidate(self, producer_id: int) -> None:
-        """A marker of the producer has been appended."""
-        queue = self._queues.get(producer_id)
-        if queue is not None:
-            queue.invalidated = True
+    def marked(self, marker: Marker) -> list[tuple[Write, Refusal]]:
+        """A marker has been appended. Returns what it has ended, to be refused; what is left is asked about again."""
+        queue = self._queues.get(marker.producer_id)
+        if queue is None:
+            return []
+        queue.invalidated = True
+        if marker.serial < 0:  # it ends what hangs here, which tells nothing of the transaction that goes on
+            return []
+        ended = [parked for parked in queue.writes if parked.produce_version < FIRST_VERSION_THAT_ADDS]
+        if ended:
+            queue.writes = deque(
+                parked for parked in queue.writes if parked.produce_version >= FIRST_VERSION_THAT_ADDS)
+            if not queue.writes:
+                del self._queues[marker.producer_id]
+        return [(parked.write, _ended(parked, marker)) for parked in ended]
 
     def answer(self, answer: Answer) -> Outcome[Write]:
         """An answer came, or the time for it is over (`NETWORK_EXCEPTION`). One that nobody waits for is ignored."""
@@ -155,14 +181,12 @@ class Verification(Generic[Write]):
         queue = self._queues.get(producer_id)
         if queue is None or queue.ticket != answer.ticket:
             return Outcome()
-        answered = answer.shard_epoch >= 0
-        outdated = answered and not self._epochs.admit(answer.shard, answer.shard_epoch)
-        if queue.invalidated or outdated:
+        worthless = self._worthless(queue, answer, producer_id)
+        if worthless:
             if queue.asked < MAX_QUESTIONS:
                 queue.asked += 1
                 return Outcome(question=self._ask(queue))
-            reason = "a marker came each time" if queue.invalidated else "the coordinator has been replaced"
-            answer = Answer(answer.ticket, ErrorCode.NOT_COORDINATOR, reason=reason)
+            answer = Answer(answer.ticket, ErrorCode.NOT_COORDINATOR, reason=worthless)
         settled = self._take_first_epoch(queue)
         question = None
         if queue.writes:
@@ -171,11 +195,23 @@ class Verification(Generic[Write]):
         else:
             del self._queues[producer_id]
         if answer.error == ErrorCode.NONE:
-            return Outcome(verified=[parked.write for parked in settled], question=question)
+            return Outcome(
+                verified=[parked.write for parked in settled], question=question, serial=answer.serial)
         refused = [
             (parked.write, refusal_for(answer.error, answer.reason, parked.produce_version)) for parked in settled
         ]
         return Outcome(refused=refused, question=question)
+
+    def _worthless(self, queue: _Queue[Write], answer: Answer, producer_id: int) -> str:
+        """Why the answer counts for nothing; empty: it counts."""
+        outdated = answer.shard_epoch >= 0 and not self._epochs.admit(answer.shard, answer.shard_epoch)
+        if queue.invalidated:
+            return "a marker came each time"
+        if outdated:
+            return "the coordinator has been replaced"
+        if answer.error == ErrorCode.NONE and 0 <= answer.serial <= self._decided(producer_id):
+            return f"transaction {answer.serial}, of which the coordinator speaks, is decided here"
+        return ""
 
     def abandon(self) -> list[Write]:
         """The partition is led elsewhere from now on: everything parked, to be refused."""
@@ -196,6 +232,7 @@ class Verification(Generic[Write]):
             producer_id=first.header.producer_id,
             producer_epoch=first.header.producer_epoch,
             add=first.produce_version >= FIRST_VERSION_THAT_ADDS,
+            after_serial=self._decided(first.header.producer_id),
         )
 
     def _take_first_epoch(self, queue: _Queue[Write]) -> list[_Parked[Write]]:
@@ -205,6 +242,14 @@ class Verification(Generic[Write]):
         while queue.writes and queue.writes[0].header.producer_epoch == epoch:
             taken.append(queue.writes.popleft())
         return taken
+
+
+def _ended(parked: _Parked[Write], marker: Marker) -> Refusal:
+    """What a version-1 client is told of a batch whose transaction ended while it was parked."""
+    reason = f"transaction {marker.serial} was decided while the batch waited for its verification"
+    fenced = parked.header.producer_epoch < marker.producer_epoch
+    error = ErrorCode.PRODUCER_FENCED if fenced else ErrorCode.INVALID_TXN_STATE
+    return refusal_for(error, reason, parked.produce_version)
 
 
 def refusal_for(error: ErrorCode, reason: str, produce_version: int) -> Refusal:

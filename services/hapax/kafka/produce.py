@@ -90,6 +90,13 @@ class ProduceCall:
                 return
             self.ctx.respond(answer)
 
+    def drop(self, reason: str) -> None:
+        """Closes the connection in place of an answer, once the call was deferred. For the partitions that are still to
+        be settled it is over, too."""
+        if self._answered:
+            self._answered = False
+            self.ctx.fail(CloseConnection(reason))
+
     def answer_or_defer(self) -> object:
         """The answer, where all partitions are settled; else it is sent with the last of them."""
         if self._waiting == 0:

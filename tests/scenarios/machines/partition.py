@@ -9,14 +9,15 @@ By default every append is synced (and so committed) at once, and the coordinato
             [dies=POINT]
         POINT: before-append, after-append (not synced), before-answer (synced)
     internal shard-epoch=N [pid=N epoch=N] [txn] records=N
-    marker pid=N epoch=N commit|abort [serial=N] [first=N] [coordinator=N] [shard=N] [v2] [dies=POINT]
+    marker pid=N epoch=N commit|abort [serial=N] [first=N] [last=N] [coordinator=N] [shard=N] [v2] [dies=POINT]
     markers PID:EPOCH:commit|abort:SERIAL…         several in one append
     shard-fence epoch=N node=N [writer=N]
     lease pid=N epoch=N until=MS
     tick now=MS                                    the broker's timer: expiry
-    lead newest-connection=N                       the leadership arrives, with these connections open already
+    lead newest-connection=N                       a broker that has seen nothing but the log leads, with these
+                                                   connections open already
     sync / crash [unsynced=N] / snapshot / truncate offset=N / delete-below offset=N
-    coordinator ticket=N [ERROR] [shard=N] [epoch=N]   answers a question
+    coordinator ticket=N [ERROR] [shard=N] [epoch=N] [serial=N]   answers a question
     refuse pid=N epoch=N seq=N records=N           the broker refuses for a while (its disk is full)
     reader / state / aborted from=N to=N / epoch-end N
 """
@@ -53,6 +54,7 @@ class Write:
     values: tuple[str, ...]
     context: AppendContext
     now_ms: int
+    connection: int = -1
 
 
 class Interpreter:
@@ -61,7 +63,7 @@ class Interpreter:
         self.sync_by_hand = machine.text("sync", "auto") == "manual"
         self.verify_by_hand = machine.text("verify", "auto") == "manual"
         self.shard_epochs = ShardEpochs()
-        self.verification: Verification[Write] = Verification(self.shard_epochs)
+        self.verification: Verification[Write] = Verification(self.shard_epochs, self._decided)
         self.fencing = ConnectionFencing()
         self.waiting: list[tuple[int, str]] = []
         """(offset that must be below the high watermark, answer)"""
@@ -89,6 +91,7 @@ class Interpreter:
             values=values,
             context=AppendContext(expected_offset=command.number("expect-end", -1)),
             now_ms=command.number("now", 0),
+            connection=command.number("connection", -1),
         )
         version = command.number("version", 12)
         if "connection" in command.arguments:
@@ -113,6 +116,10 @@ class Interpreter:
                 return
             write = Write(write.name, header, values, write.context._replace(verified=True), write.now_ms)
         yield from self._append(write, command.text("dies", ""))
+
+    def _decided(self, producer_id: int) -> int:
+        producer = self.partition.producers.get(producer_id)
+        return -1 if producer is None else producer.serial
 
     def _decide(self, write: Write) -> object:
         context = CLIENT if write.context == CLIENT else write.context
@@ -153,6 +160,10 @@ class Interpreter:
 
     def do_lead(self, command: Command) -> Iterator[str]:
         self.fencing = ConnectionFencing(command.number("newest-connection"))
+        self.shard_epochs = ShardEpochs()  # of another broker, which has seen nothing but its log
+        for shard, epoch in self.partition.marker_epochs.items():
+            self.shard_epochs.admit(shard, epoch)
+        self.verification = Verification(self.shard_epochs, self._decided)
         yield "leads"
 
     def do_refuse(self, command: Command) -> Iterator[str]:
@@ -195,6 +206,7 @@ class Interpreter:
             serial=command.number("serial", -1),
             shard=command.number("shard", -1),
             first_offset=command.number("first", -1),
+            last_offset=command.number("last", -1),
             transaction_version=2 if command.flag("v2") else 1,
         )
         if command.text("dies", "") == "before-append":
@@ -208,10 +220,11 @@ class Interpreter:
 
     def _store_marker(self, marker: Marker, dies: str = "") -> Iterator[str]:
         entry = self.log.append_control(marker)
-        self.verification.invalidate(marker.producer_id)
+        ended = self.verification.marked(marker)
         if marker.shard >= 0:
             self.shard_epochs.admit(marker.shard, marker.coordinator_epoch)
         yield from self._stored(entry.header, dies)
+        yield from self._refused(ended)
 
     def do_markers(self, command: Command) -> Iterator[str]:
         markers = []
@@ -250,23 +263,35 @@ class Interpreter:
     def do_coordinator(self, command: Command) -> Iterator[str]:
         error = ErrorCode[command.positional[0]] if command.positional else ErrorCode.NONE
         outcome: Outcome[Write] = self.verification.answer(
-            Answer(command.number("ticket"), error, command.number("shard", 0), command.number("epoch", 0))
+            Answer(
+                command.number("ticket"), error, command.number("shard", 0), command.number("epoch", 0),
+                serial=command.number("serial", -1),
+            )
         )
         for write in outcome.verified:
-            lines = self._verified(write)
+            lines = self._verified(write, outcome.serial)
             yield from (f"{write.name}: {line}" for line in lines)
-        for write, refusal in outcome.refused:
-            self.partition.note_refused(write.header)
-            yield f"{write.name}: refused {refusal.code:d} {refusal}"
+        yield from self._refused(outcome.refused)
         if outcome.question is not None:
             yield _asked(outcome.question)
         if outcome == Outcome():
             yield "nobody waits for it"
 
-    def _verified(self, write: Write) -> Iterator[str]:
+    def _refused(self, refused: Iterable[tuple[Write, Refusal]]) -> Iterator[str]:
+        for write, refusal in refused:
+            self.partition.note_refused(write.header)
+            yield f"{write.name}: refused {refusal.code:d} {refusal}"
+
+    def _verified(self, write: Write, serial: int) -> Iterator[str]:
+        producer_id, producer_epoch = ProducerId(write.header.producer_id), ProducerEpoch(write.header.producer_epoch)
+        superseded = self.fencing.gave_way("tx", producer_id, producer_epoch, write.connection)
+        if superseded is not None:
+            yield f"dropped with its connection: {superseded.reason}"
+            return
         context = write.context._replace(verified=True) if write.context != CLIENT else VERIFIED
         try:
             yield from self._append(Write(write.name, write.header, write.values, context, write.now_ms))
+            self.partition.name_transaction(write.header.producer_id, serial)
         except Refusal as refusal:
             yield f"refused {refusal.code:d} {refusal}"
 

@@ -155,10 +155,10 @@ class Harness:
         if refusal.code is ErrorCode.INVALID_PRODUCER_EPOCH:
             self.fenced.append(read_header(batch))
 
-    async def open(self, *, clean: bool = False, internal: bool = False) -> Replica:
+    async def open(self, *, clean: bool = False, internal: bool = False, topic: str = "t") -> Replica:
         """Makes the partition, or opens it again as after a crash or (`clean`) a clean stop."""
         partition = TopicIdPartition(TOPIC_ID, PartitionIndex(0))
-        self.replica = Replica(self.shared, "t", partition, self.settings, internal=internal)
+        self.replica = Replica(self.shared, topic, partition, self.settings, internal=internal)
         if self.disk.exists(f"{FOLDER}/{PARTITION_METADATA}"):
             self.recovery = await open_replica(self.replica, FOLDER, clean=clean)
         else:
@@ -188,10 +188,10 @@ class Harness:
     async def produced(self, batch: bytes | bytearray, **options: Any) -> PartitionResult:
         return await self.calls.result(self.produce(batch, **options))
 
-    def verify(self, error: ErrorCode = ErrorCode.NONE, shard_epoch: int = 1) -> None:
+    def verify(self, error: ErrorCode = ErrorCode.NONE, shard_epoch: int = 1, serial: int = -1) -> None:
         """Answers the oldest question."""
         question = self.questions.pop(0)
-        self.replica.answered(Answer(question.ticket, error, 0, shard_epoch))
+        self.replica.parked.answered(Answer(question.ticket, error, 0, shard_epoch, serial=serial))
 
     def log_bytes(self) -> bytes:
         return b"".join(segment.file.read(0, segment.size) for segment in self.replica.log.segments)

@@ -254,7 +254,8 @@ async def test_a_transactional_batch_needs_a_transactional_id(harness: Harness) 
 
 async def test_an_answer_from_before_a_marker_counts_for_nothing(harness: Harness) -> None:
     """It may speak of the transaction that the marker has just ended (rule 3)."""
-    number = harness.produce(batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x")
+    number = harness.produce(
+        batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x", version=12)
     harness.replica.write_markers([Marker(7, 0, True, 0, serial=1)])
     harness.verify()
     assert number not in harness.calls.results

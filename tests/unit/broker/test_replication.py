@@ -88,6 +88,35 @@ async def test_acks_all_waits_for_the_slowest_member_and_acks_1_does_not(make: M
     assert everywhere.result().error == 0
 
 
+async def test_acks_1_is_answered_when_the_last_other_replica_goes(make: Make) -> None:
+    """It waits for the leader's disk alone, whoever has a part when it comes and when it is synced."""
+    world = await led(await make(0, 1), replicas=(0, 1))
+    await world.produced(0, batch())
+    world.syncs(0).hold_syncs()
+    here = world.produce(0, batch(), local=True)
+    world.change(replicas=(NodeId(0),), isr=(NodeId(0),), isr_registrations=(world.registration(0),))
+    await world.until(lambda: world.replica(0).replication is None)
+    world.syncs(0).release()
+    await world.until(here.done)
+    assert here.result().error == 0
+
+
+async def test_acks_1_does_not_wait_for_a_replica_that_comes_meanwhile(make: Make) -> None:
+    world = await led(await make(0, 1), replicas=(0,))
+    await world.produced(0, batch())
+    world.syncs(0).hold_syncs()
+    here = world.produce(0, batch(), local=True)
+    world.syncs(1).hold_syncs()
+    both = (NodeId(0), NodeId(1))
+    world.change(replicas=both, isr=both, isr_registrations=tuple(world.registration(node) for node in both))
+    await world.until(lambda: world.replica(0).replication is not None)
+    world.syncs(0).release()
+    await world.until(here.done)
+    assert here.result().error == 0
+    assert world.replica(0).machine.high_watermark == 1
+    world.syncs(1).release()
+
+
 # --- who is in sync -------------------------------------------------------------------------------------------------
 
 

@@ -177,6 +177,48 @@ async def test_a_marker_that_is_being_stored_overtakes_a_verification_too(shard:
         await late
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_offsets_that_a_marker_has_overtaken_do_not_enter_the_next_transaction(
+    shard: OffsetsShard, known: bool
+) -> None:
+    """Rule 24: a version-1 client gave them up with its transaction. The answer, which took its time, speaks of the
+    next one, which has the same epoch."""
+    if known:  # then nothing is asked until the marker is there
+        await pending(shard)
+    late = commit(shard, 99)
+    await turn()
+    if known:
+        log_of(shard).store()
+        assert await late == (ErrorCode.NONE,)
+    marked = mark(shard, 1, commit=False)
+    await turn()
+    if known:
+        late = commit(shard, 99)
+        await turn()
+    log_of(shard).store()
+    assert await marked is ErrorCode.NONE
+    await turn()
+    questions(shard)[0].set_result(Serial(2))
+    with pytest.raises(Refusal) as refused:
+        await late
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    assert not log_of(shard).units and shard.machine.open_transactions() == {}
+
+
+async def test_offsets_of_version_2_are_named_by_their_epoch(shard: OffsetsShard) -> None:
+    """They may be here before the last transaction's marker."""
+    next_one = commit(shard, 9, epoch=1, version=2)
+    await turn()
+    marked = mark(shard, 1, epoch=1)
+    await turn()
+    log_of(shard).store()
+    assert await marked is ErrorCode.NONE
+    questions(shard)[0].set_result(Serial(2))
+    await turn()
+    log_of(shard).store()
+    assert await next_one == (ErrorCode.NONE,)
+
+
 async def test_a_marker_sent_twice_is_appended_once(shard: OffsetsShard) -> None:
     await pending(shard)
     first, second = mark(shard, 1), mark(shard, 1)

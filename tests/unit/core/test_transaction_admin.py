@@ -24,6 +24,29 @@ def fence(driver: Driver, instance: str) -> Any:
     return driver.run("fence_producer", FenceProducer(ID, instance, driver.caller(client_id="operator"))).identity
 
 
+def test_a_fencing_that_names_a_transaction_reaches_no_other() -> None:
+    """An administrator's abort that is asked for again, since nobody knows what became of it (rule 24)."""
+    driver = Driver()
+    me = driver.run_init()
+    driver.run_verify(me, partition(0))
+    named = driver.txn().serial
+    instance = instance_of(driver.txn())
+
+    def abort(serial: int) -> Any:
+        return driver.run("fence_producer", FenceProducer(ID, instance, driver.caller(), serial))  # type: ignore[arg-type]
+
+    driver.run_end(me)
+    driver.mark()
+    assert refused(abort, named).code is ErrorCode.INVALID_TXN_STATE
+    me = driver.txn().identity
+    driver.run_verify(me, partition(0))
+    assert refused(abort, named).code is ErrorCode.INVALID_TXN_STATE
+    assert driver.txn().is_open and driver.txn().identity == me, "the successor goes on, and nobody is fenced"
+    abort(named + 1)
+    assert driver.txn().state is State.COMPLETE_ABORT
+    assert abort(named + 1).identity == driver.txn().identity, "asked again, it is done"
+
+
 def test_an_unknown_id_is_made_once_and_held_by_nobody() -> None:
     driver = Driver()
     assert ensure(driver) == (1000, 0) == ensure(driver)

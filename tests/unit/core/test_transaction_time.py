@@ -256,6 +256,43 @@ def test_a_living_transaction_is_left_alone() -> None:
     assert isinstance(driver.shard.abort_hanging(alive, driver.now), Decision)
 
 
+def test_self_healing_goes_by_the_transactions_name_where_it_is_known() -> None:
+    """The producer is in its next transaction on that very partition; what is older than that hangs."""
+    driver = Driver()
+    me = driver.run_init()
+    for _ in range(2):
+        driver.run_verify(me, partition(0))
+        me = driver.run_end(me)
+        driver.mark()
+    driver.run_verify(me, partition(0))
+    assert driver.txn().serial == 3
+    asked = driver.hanging(me, partition(0))
+    for serial in (0, 3):
+        alive = replace(asked, serial=serial)
+        assert refused(driver.shard.abort_hanging, alive, driver.now).code is ErrorCode.CONCURRENT_TRANSACTIONS
+    decision = driver.shard.abort_hanging(replace(asked, serial=2, last_offset=21), driver.now)
+    assert isinstance(decision, Decision)
+    (send,) = decision.effects
+    assert isinstance(send, SendMarkers)
+    assert (send.first_offset, send.last_offset, send.serial) == (17, 21, -1)
+
+
+def test_a_question_tells_a_deposed_coordinator_that_it_was_replaced() -> None:
+    """It names the last transaction that is decided where it is asked; one that is no younger is not the answer."""
+    driver = Driver()
+    me = driver.run_init()
+    driver.run_verify(me, partition(0))
+    asked = driver.verify(me, partition(0), add=False)
+    assert isinstance(driver.shard.verify_partitions(replace(asked, after_serial=0), driver.now), Decision)
+    refusal = refused(driver.shard.verify_partitions, replace(asked, after_serial=1), driver.now)
+    assert refusal.code is ErrorCode.NOT_COORDINATOR
+    me = driver.run_end(me)
+    driver.mark()
+    add = driver.verify(me, partition(0))
+    assert refused(driver.shard.verify_partitions, replace(add, after_serial=2), driver.now).code == 16
+    assert isinstance(driver.shard.verify_partitions(replace(add, after_serial=1), driver.now), Decision)
+
+
 def test_a_members_hanging_transaction_is_judged_by_its_own_partitions() -> None:
     driver = Driver()
     a, b = driver.run_join(key="a").identity, driver.run_join(key="b").identity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
 from hapax.core.verification import (
     MAX_QUESTIONS,
@@ -21,15 +22,19 @@ def first_batch(pid: int = 7, epoch: int = 0, sequence: int = 0) -> tuple[object
     return header, "tx", 12, f"{pid}/{epoch}/{sequence}"
 
 
+def nothing_decided(producer_id: int) -> int:
+    return -1
+
+
 def test_markers_that_keep_coming_end_in_a_refusal_not_in_a_loop() -> None:
-    verification: Verification[str] = Verification(ShardEpochs())
+    verification: Verification[str] = Verification(ShardEpochs(), nothing_decided)
     question = verification.park(*first_batch())  # type: ignore[arg-type]
     for _ in range(MAX_QUESTIONS - 1):
         assert question is not None
-        verification.invalidate(7)
+        verification.marked(Marker(7, 1, False, 0, serial=1))
         question = verification.answer(Answer(question.ticket, shard=0, shard_epoch=1)).question
     assert question is not None
-    verification.invalidate(7)
+    verification.marked(Marker(7, 1, False, 0, serial=1))
     outcome = verification.answer(Answer(question.ticket, shard=0, shard_epoch=1))
     assert [(write, refusal.code) for write, refusal in outcome.refused] == [
         ("7/0/0", ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -41,7 +46,7 @@ def test_markers_that_keep_coming_end_in_a_refusal_not_in_a_loop() -> None:
 def test_a_replaced_coordinator_is_not_believed_however_often_it_answers() -> None:
     epochs = ShardEpochs()
     assert epochs.admit(4, 9)
-    verification: Verification[str] = Verification(epochs)
+    verification: Verification[str] = Verification(epochs, nothing_decided)
     question = verification.park(*first_batch())  # type: ignore[arg-type]
     for _ in range(MAX_QUESTIONS):
         assert question is not None
@@ -53,7 +58,7 @@ def test_a_replaced_coordinator_is_not_believed_however_often_it_answers() -> No
 
 def test_an_answer_raises_what_the_broker_has_seen() -> None:
     epochs = ShardEpochs()
-    verification: Verification[str] = Verification(epochs)
+    verification: Verification[str] = Verification(epochs, nothing_decided)
     question = verification.park(*first_batch())  # type: ignore[arg-type]
     assert question is not None
     verification.answer(Answer(question.ticket, shard=4, shard_epoch=8))
@@ -62,7 +67,7 @@ def test_an_answer_raises_what_the_broker_has_seen() -> None:
 
 
 def test_an_answer_counts_once() -> None:
-    verification: Verification[str] = Verification(ShardEpochs())
+    verification: Verification[str] = Verification(ShardEpochs(), nothing_decided)
     question = verification.park(*first_batch())  # type: ignore[arg-type]
     assert question is not None
     assert verification.answer(Answer(question.ticket, shard_epoch=0, shard=0)).verified == ["7/0/0"]
@@ -72,7 +77,7 @@ def test_an_answer_counts_once() -> None:
 
 
 def test_what_is_parked_is_handed_back_when_the_leadership_goes() -> None:
-    verification: Verification[str] = Verification(ShardEpochs())
+    verification: Verification[str] = Verification(ShardEpochs(), nothing_decided)
     question = verification.park(*first_batch())  # type: ignore[arg-type]
     verification.park(*first_batch(sequence=1))  # type: ignore[arg-type]
     verification.park(*first_batch(pid=8))  # type: ignore[arg-type]

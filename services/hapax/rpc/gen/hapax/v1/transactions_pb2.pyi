@@ -204,7 +204,7 @@ class Fencing(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., at_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., peer: _Optional[str] = ..., fenced_client_id: _Optional[str] = ..., fenced_peer: _Optional[str] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
 
 class DescribeTransactionalIdResponse(_message.Message):
-    __slots__ = ("error", "reason", "state", "producer_id", "producer_epoch", "timeout_ms", "opened_ms", "partitions", "partition_count", "instance", "holder_client_id", "holder_peer", "decided", "committed", "decided_ms", "tokens", "fencing")
+    __slots__ = ("error", "reason", "state", "producer_id", "producer_epoch", "timeout_ms", "opened_ms", "partitions", "partition_count", "instance", "holder_client_id", "holder_peer", "decided", "committed", "decided_ms", "tokens", "fencing", "serial")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +222,7 @@ class DescribeTransactionalIdResponse(_message.Message):
     DECIDED_MS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FENCING_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     state: str
@@ -239,7 +240,8 @@ class DescribeTransactionalIdResponse(_message.Message):
     decided_ms: int
     tokens: _containers.RepeatedCompositeFieldContainer[LastCommitToken]
     fencing: Fencing
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., opened_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_lease_pb2.Partition, _Mapping]]] = ..., partition_count: _Optional[int] = ..., instance: _Optional[str] = ..., holder_client_id: _Optional[str] = ..., holder_peer: _Optional[str] = ..., decided: _Optional[bool] = ..., committed: _Optional[bool] = ..., decided_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[LastCommitToken, _Mapping]]] = ..., fencing: _Optional[_Union[Fencing, _Mapping]] = ...) -> None: ...
+    serial: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., opened_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_lease_pb2.Partition, _Mapping]]] = ..., partition_count: _Optional[int] = ..., instance: _Optional[str] = ..., holder_client_id: _Optional[str] = ..., holder_peer: _Optional[str] = ..., decided: _Optional[bool] = ..., committed: _Optional[bool] = ..., decided_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[LastCommitToken, _Mapping]]] = ..., fencing: _Optional[_Union[Fencing, _Mapping]] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class EnsureTransactionalIdRequest(_message.Message):
     __slots__ = ("transactional_id",)
@@ -260,16 +262,18 @@ class EnsureTransactionalIdResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
 
 class FenceProducerRequest(_message.Message):
-    __slots__ = ("transactional_id", "instance", "client_id", "host")
+    __slots__ = ("transactional_id", "instance", "client_id", "host", "serial")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     instance: str
     client_id: str
     host: str
-    def __init__(self, transactional_id: _Optional[str] = ..., instance: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+    serial: int
+    def __init__(self, transactional_id: _Optional[str] = ..., instance: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class FenceProducerResponse(_message.Message):
     __slots__ = ("error", "reason", "producer_id", "producer_epoch")

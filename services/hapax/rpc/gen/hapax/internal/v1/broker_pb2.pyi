@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Marker(_message.Message):
-    __slots__ = ("producer_id", "producer_epoch", "commit", "coordinator_epoch", "serial", "first_offset", "partitions", "shard", "transaction_version")
+    __slots__ = ("producer_id", "producer_epoch", "commit", "coordinator_epoch", "serial", "first_offset", "partitions", "shard", "transaction_version", "last_offset")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class Marker(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     producer_epoch: int
     commit: bool
@@ -27,7 +28,8 @@ class Marker(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]
     shard: int
     transaction_version: int
-    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., commit: _Optional[bool] = ..., coordinator_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., first_offset: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., shard: _Optional[int] = ..., transaction_version: _Optional[int] = ...) -> None: ...
+    last_offset: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., commit: _Optional[bool] = ..., coordinator_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., first_offset: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., shard: _Optional[int] = ..., transaction_version: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
 
 class WriteMarkersRequest(_message.Message):
     __slots__ = ("markers",)

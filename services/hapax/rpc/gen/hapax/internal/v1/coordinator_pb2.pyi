@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class VerifyPartitionsRequest(_message.Message):
-    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partitions", "add")
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partitions", "add", "after_serial")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
+    AFTER_SERIAL_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]
     add: bool
-    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., add: _Optional[bool] = ...) -> None: ...
+    after_serial: int
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., add: _Optional[bool] = ..., after_serial: _Optional[int] = ...) -> None: ...
 
 class VerifyPartitionsResponse(_message.Message):
     __slots__ = ("error", "reason", "shard", "shard_epoch", "serial", "partitions")
@@ -38,20 +40,24 @@ class VerifyPartitionsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., shard: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_common_pb2.PartitionError, _Mapping]]] = ...) -> None: ...
 
 class AbortHangingRequest(_message.Message):
-    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partition", "first_offset", "own_shards_only")
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partition", "first_offset", "own_shards_only", "serial", "last_offset")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     OWN_SHARDS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partition: _common_pb2.TopicPartition
     first_offset: int
     own_shards_only: bool
-    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., own_shards_only: _Optional[bool] = ...) -> None: ...
+    serial: int
+    last_offset: int
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., own_shards_only: _Optional[bool] = ..., serial: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
 
 class AbortHangingResponse(_message.Message):
     __slots__ = ("error", "reason", "shards")

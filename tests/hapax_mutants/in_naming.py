@@ -1,0 +1,76 @@
+"""Bugs in what names a transaction, and in what becomes of a write that waits (rule 24)."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import SCENARIOS, Mutant, unit
+
+MUTANTS = (
+    Mutant(
+        "a parked write of an ended transaction enters the next", "rule 24", "core/verification.py",
+        "        if marker.serial < 0:  # it",
+        "        if True:  # it",
+        (SCENARIOS, unit("broker/test_parked_writes.py")),
+    ),
+    Mutant(
+        "a parked write outlives its connection", "rules 4 and 24", "broker/parked_writes.py",
+        "        superseded = self._gave_way(parked)\n",
+        "        superseded = None\n",
+        (unit("broker/test_parked_writes.py"),),
+    ),
+    Mutant(
+        "a marker ends version-2 writes that wait for the next transaction", "rule 24", "core/verification.py",
+        "ended = [parked for parked in queue.writes if parked.produce_version < FIRST_VERSION_THAT_ADDS]",
+        "ended = list(queue.writes)",
+        (SCENARIOS, unit("broker/test_parked_writes.py")),
+    ),
+    Mutant(
+        "an answer may speak of a decided transaction", "rule 24", "core/verification.py",
+        "        if answer.error == ErrorCode.NONE and 0 <= answer.serial <= self._decided(producer_id):\n",
+        "        if False:\n",
+        (SCENARIOS, unit("broker/test_parked_writes.py")),
+    ),
+    Mutant(
+        "offsets that a marker has overtaken enter the next transaction", "rule 24", "coordinator/groups.py",
+        "            if self.machine.last_decided(producer_id) > decided:\n",
+        "            if False:\n",
+        (unit("coordinator/test_groups.py"),),
+    ),
+    Mutant(
+        "a new leader forgets which coordinators were replaced", "rule 3", "broker/parked_writes.py",
+        "        for shard, epoch in machine.marker_epochs.items():\n            self._shard_epochs.admit(shard, epoch)\n",
+        "",
+        (unit("broker/test_parked_writes.py"),),
+    ),
+    Mutant(
+        "acks=1 waits for ever once the last other replica goes", "rule 25", "broker/replica.py",
+        "        self._local_waiters.settle(offset)  # whether or not others have a part by now\n        if replication is not None:\n            replication.synced(offset)\n",
+        "        if replication is not None:\n            self._local_waiters.settle(offset)\n            replication.synced(offset)\n",
+        (unit("broker/test_replication.py"),),
+    ),
+    Mutant(
+        "acks=1 waits for a replica that comes meanwhile", "rule 5", "broker/replica.py",
+        "        elif not local:\n            self.waiters.append",
+        "        elif not local or self.replication is None:\n            self.waiters.append",
+        (unit("broker/test_replication.py"),),
+    ),
+    Mutant(
+        "self-healing aborts what the next transaction has written", "rules 9 and 24", "core/partition.py",
+        "        if producer is not None and 0 <= marker.last_offset != producer.last_offset:\n",
+        "        if False:\n",
+        (SCENARIOS, unit("broker/test_parked_writes.py")),
+    ),
+    Mutant(
+        "a deposed coordinator answers for a transaction that is decided elsewhere", "rule 24",
+        "core/transaction_partitions.py",
+        "    return request.after_serial > newest_decided\n",
+        "    return False\n",
+        (unit("core/test_transaction_time.py"),),
+    ),
+    Mutant(
+        "an abort that is repeated reaches the successor", "rule 24", "core/transaction_admin.py",
+        "    if request.serial and not (transaction.is_open and transaction.serial == request.serial):\n",
+        "    if False:\n",
+        (unit("core/test_transaction_admin.py"),),
+    ),
+)

@@ -1,0 +1,171 @@
+"""What a broker does with writes that wait for their transaction's verification, over one partition (rules 3, 4, 24).
+The story is tests/scenarios/partition/rule_24_names.txt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hapax.codec.control import encode_control
+from hapax.codec.metadata import TXN_STATE_TOPIC
+from hapax.core.control import Marker, ShardFence
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.verification import ShardEpochs
+from hapax.kafka.produce import ProduceCall
+from hapax.runtime.disk import RealDisk
+from unit.broker.broker_fixtures import Harness, batch
+from unit.broker.test_calls import NOW, Partitions, call, error
+
+
+@pytest.fixture
+def partitions(harness: Harness) -> Any:
+    return Partitions(harness.replica)
+
+
+def write(
+    partitions: Any, sequence: int, *, serial: int = 3, version: int = 9, epoch: int = 0, value: bytes = b"v",
+) -> ProduceCall:
+    """A transactional batch of producer 7 on the connection of that serial."""
+    made = call(
+        partitions, batch(producer_id=7, epoch=epoch, sequence=sequence, transactional=True, value=value),
+        transactional_id="x", serial=serial, version=version)
+    made.answer_or_defer()
+    return made
+
+
+async def test_a_parked_write_of_an_ended_transaction_does_not_enter_the_next(
+    harness: Harness, partitions: Any
+) -> None:
+    """A version-1 client gave it up with its connection, aborted, and uses its sequence again in the next transaction:
+    were it appended there, the acknowledged record would be taken for its duplicate, and lost."""
+    given_up = write(partitions, 0, serial=1, value=b"given up")
+    harness.replica.write_markers([Marker(7, 0, False, 5, serial=1, shard=3)])
+    assert error(given_up) == ErrorCode.INVALID_TXN_STATE
+    acknowledged = write(partitions, 0, serial=2, value=b"acknowledged")
+    while harness.questions:
+        harness.verify(serial=2, shard_epoch=5)
+    await harness.committer.drain()
+    assert error(acknowledged) == 0
+    assert b"given up" not in harness.log_bytes()
+    assert b"acknowledged" in harness.log_bytes()
+
+
+async def test_a_parked_write_on_a_superseded_connection_is_dropped_with_it(harness: Harness, partitions: Any) -> None:
+    heard: list[None] = []
+    harness.replica.shared = replace(harness.shared, superseded=lambda: heard.append(None))
+    old, new = write(partitions, 0, serial=4, value=b"old"), write(partitions, 0, serial=6, value=b"new")
+    harness.verify(serial=1)
+    await harness.committer.drain()
+    context: Any = old.ctx
+    assert (old.results, context.answers, len(context.failures)) == ([None], [], 1)
+    assert "connection 4 gave way to connection 6" in str(context.failures[0])
+    assert error(new) == 0
+    assert b"old" not in harness.log_bytes()
+    assert len(heard) == 1
+
+
+async def test_a_version_2_write_is_named_by_its_epoch(harness: Harness, partitions: Any) -> None:
+    """The next transaction's first batch may be here before the last one's marker, on whichever connection."""
+    made = write(partitions, 0, serial=4, version=12, epoch=1)
+    write(partitions, 1, serial=6, version=12, epoch=1)
+    harness.replica.write_markers([Marker(7, 1, True, 5, serial=1, shard=3, transaction_version=2)])
+    harness.verify(serial=2)
+    harness.verify(serial=2)
+    await harness.committer.drain()
+    assert error(made) == 0
+    assert harness.replica.log.end_offset == 3
+
+
+async def test_an_answer_about_a_decided_transaction_is_asked_again(harness: Harness, partitions: Any) -> None:
+    harness.replica.write_markers([Marker(7, 0, True, 5, serial=4, shard=3)])
+    made = write(partitions, 0)
+    assert harness.questions[0].after_serial == 4
+    harness.verify(serial=4)
+    assert made.results == [None]
+    harness.verify(serial=5)
+    await harness.committer.drain()
+    assert error(made) == 0
+    (opened,) = harness.replica.machine.open_transactions()
+    assert opened.serial == 5, "the partition knows the transaction by its name"
+
+
+async def test_who_is_refused_is_not_remembered(harness: Harness, partitions: Any) -> None:
+    write(partitions, 0)
+    harness.verify(ErrorCode.TRANSACTION_ABORTABLE)
+    assert harness.replica.parked.transactional_ids == {}
+    write(partitions, 0)
+    harness.verify(serial=1)
+    assert harness.replica.parked.transactional_ids == {7: "x"}
+    harness.replica.write_markers([Marker(7, 0, True, 5, serial=1, shard=3)])
+    assert harness.replica.parked.transactional_ids == {}
+
+
+# --- which coordinators were replaced -----------------------------------------------------------------------------
+
+
+async def test_a_new_leader_knows_from_its_log_which_coordinators_were_replaced(
+    harness: Harness, partitions: Any
+) -> None:
+    harness.replica.write_markers([Marker(8, 0, True, 9, serial=1, shard=0)])
+    await harness.committer.drain()
+    await lead_elsewhere(harness)
+    made = write(Partitions(harness.replica), 0)
+    harness.verify(shard_epoch=8, serial=1)
+    assert made.results == [None], "its coordinator was deposed before the marker of epoch 9"
+    harness.verify(shard_epoch=9, serial=1)
+    await harness.committer.drain()
+    assert error(made) == 0
+
+
+async def test_it_knows_it_from_a_snapshot_too(harness: Harness) -> None:
+    harness.replica.write_markers([Marker(8, 0, True, 9, serial=1, shard=0)])
+    await harness.committer.drain()
+    await harness.replica.close()
+    await lead_elsewhere(harness, clean=True)
+    assert harness.recovery.scanned_batches == 0
+    assert harness.shared.shard_epochs.highest(0) == 9
+
+
+async def test_a_shards_fence_counts_like_its_marker(folder: RealDisk) -> None:
+    harness = Harness(folder)
+    await harness.open(internal=True, topic=TXN_STATE_TOPIC)
+    number = harness.produce_internal(encode_control(ShardFence(6, 100), NOW), shard_epoch=6)
+    await harness.calls.result(number)
+    assert harness.shared.shard_epochs.highest(0) == 6
+    await lead_elsewhere(harness, internal=True, topic=TXN_STATE_TOPIC)
+    assert harness.shared.shard_epochs.highest(0) == 6
+
+
+async def lead_elsewhere(
+    harness: Harness, *, clean: bool = False, internal: bool = False, topic: str = "t"
+) -> None:
+    """The folder's log is led by a process that has heard of nothing."""
+    if not clean:
+        harness.crash()
+    harness.shared = replace(harness.shared, shard_epochs=ShardEpochs())
+    await harness.open(clean=clean, internal=internal, topic=topic)
+
+
+# --- self-healing -------------------------------------------------------------------------------------------------
+
+
+async def test_what_hangs_and_goes_on_is_not_aborted(harness: Harness, partitions: Any) -> None:
+    """Between the coordinator's decision to abort it and the marker, the producer's next transaction has written into
+    it: its version-1 batch has nothing that tells the two apart."""
+    write(partitions, 0)
+    harness.verify()
+    seen = harness.replica.machine.describe_producer(7)
+    assert seen is not None
+    write(partitions, 1, value=b"of the next transaction")
+    marker = Marker(7, 0, False, 5, first_offset=0, last_offset=seen.last_offset)
+    ((_, refusal),) = harness.replica.write_markers([marker])
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is ErrorCode.CONCURRENT_TRANSACTIONS
+    seen = harness.replica.machine.describe_producer(7)
+    assert seen is not None
+    ((end, refused),) = harness.replica.write_markers([replace(marker, last_offset=seen.last_offset)])
+    assert (end, refused) == (3, None)
+    ((_, refused),) = harness.replica.write_markers([replace(marker, last_offset=seen.last_offset)])
+    assert refused is None, "asked again, it is stored already"
