@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapax.codec.batch import HEADER_SIZE
-from hapax.codec.records import decompress
+from hapax.codec.compression import decompress
 from hapax.core.batch import LOG_APPEND_TIME, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax_spark.arrow import ARROW_HEADERS, arrow_schema

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from hapax.client import Producer
 from hapax.client.settings import COMPRESSION, SETTINGS
 from hapax.codec.batch import HEADER_SIZE, assemble_batch
-from hapax.codec.records import compress
+from hapax.codec.compression import compress
 from hapax_spark.arrow import OutputColumns, SchemaError
 from hapax_spark.encoding import Numbers, Rows, batches, encode_headers, partitions_of
 from hapax_spark.options import OptionError, Options

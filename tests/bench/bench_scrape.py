@@ -49,7 +49,8 @@ async def _made(folder: Path) -> Metrics:
     partitions: Any = SimpleNamespace(
         replicas=replicas, settings=harness.settings, in_sync=in_sync, shared=harness.shared, leaderships=0,
         fetchers=SimpleNamespace(lag=lambda: 0))
-    counts: Any = SimpleNamespace(found_total=0, replaced_total=0, mislisted_total=0, bytes_total=0, late=set())
+    counts: Any = SimpleNamespace(found_total=0, replaced_total=0, mislisted_total=0, unreadable_total=0, bytes_total=0,
+                                  late=set())
     metrics = Metrics()
     observe_process(metrics)
     observe_broker(metrics, partitions, harness.committer, counts, counts, counts)

@@ -13,6 +13,7 @@ from typing import Final
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.core.damage import Remedy, remedy, without
+from hapax.core.errors import Refusal
 from hapax.core.types import TopicIdPartition
 from hapax.kafka.events import EventLog
 from hapax.runtime import supervision, telemetry
@@ -37,6 +38,7 @@ class Healing:
         self.found_total = 0
         self.replaced_total = 0
         self.mislisted_total = 0
+        self.unreadable_total = 0
         self.registration: Registration | None = None
         self.events: EventLog | None = None
         self._partitions = partitions
@@ -74,6 +76,19 @@ class Healing:
             self.events.record(
                 "aborted_index_wrong", topic=replica.topic, partition=replica.index, file=segment.path(TXN_INDEX),
                 entries=count,
+            )
+
+    def unreadable(self, replica: Replica, offset: int, refusal: Refusal) -> None:
+        """`replica.Shared.unreadable`."""
+        self.unreadable_total += 1
+        log.warning(
+            "a client sent a batch of which the records cannot be read; it stays as it is", partition=replica.name,
+            offset=offset, reason=refusal.reason,
+        )
+        if self.events is not None:
+            self.events.record(
+                "unreadable_batch", topic=replica.topic, partition=replica.index, offset=offset,
+                reason=refusal.reason,
             )
 
     async def close(self) -> None:

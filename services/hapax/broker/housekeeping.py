@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hapax.codec.snapshot import SnapshotEncoder
+from hapax.core.errors import Refusal
 from hapax.core.partition import PartitionSnapshot
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.log.compaction import Compacted, Rules, compact, dirty_segments
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from hapax.broker.replica import Replica
 
 log = telemetry.logger("partition")
+
+_CONDEMNED_SAID: Final = 1000
+"""Of one partition, until its process ends: a client that sends nothing else fills neither memory nor events."""
 
 
 class Housekeeping:
@@ -30,6 +34,7 @@ class Housekeeping:
         self._compaction: asyncio.Task[Compacted | None] | None = None
         self._checkpoint_due = False
         self._stopped = False
+        self._condemned: set[int] = set()
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -121,12 +126,14 @@ class Housekeeping:
             return None
         if replication is not None:
             replication.compacting()
-        now_ms = clock.now_ms()
         self._compaction = supervision.judged(compact(segment_log, self.compacted_to, Rules(
             limit=limit,
             aborted=machine.aborted_transactions(machine.log_start_offset, limit),
             is_last_of_producer=self._is_last_of_producer,
-            tombstones_before_ms=now_ms - segment_log.config.delete_retention_ms,
+            now_ms=clock.now_ms(),
+            delete_retention_ms=segment_log.config.delete_retention_ms,
+            marker_retention_ms=segment_log.config.marker_retention_ms,
+            condemn=self.condemn,
             forget=machine.aborted.forget,
         )))
         try:
@@ -158,6 +165,14 @@ class Housekeeping:
                     return
                 if not segment.listed and segment in segment_log.segments:
                     await segment_log.survey(segment)
+
+    def condemn(self, offset: int, refusal: Refusal) -> None:
+        """The records of the batch at `offset` cannot be read, though its CRC matches: so its producer sent it. Said
+        once."""
+        if offset in self._condemned or len(self._condemned) >= _CONDEMNED_SAID:
+            return
+        self._condemned.add(offset)
+        self._replica.shared.unreadable(self._replica, offset, refusal)
 
     def _is_last_of_producer(self, producer_id: int, offset: int) -> bool:
         view = self._replica.machine.describe_producer(producer_id)

@@ -113,6 +113,10 @@ REPLACED: Final = counter(
 MISLISTED: Final = counter(
     "hapax_broker_aborted_index_wrong_total",
     "Times that a segment's index of aborted transactions was not what its markers say.")
+UNREADABLE: Final = counter(
+    "hapax_broker_unreadable_batches_total",
+    "Batches that clients sent with a valid CRC and with records that cannot be read: malformed, or too large once "
+    "decompressed. Compaction and lookups by time leave them alone. At most 1,000 are counted of one partition.")
 SCRUBBED_BYTES: Final = counter(
     "hapax_broker_scrubbed_bytes_total", "Bytes read to find damage early.", unit="bytes")
 LOST_RECORDS: Final = counter(

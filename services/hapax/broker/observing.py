@@ -23,6 +23,7 @@ from hapax.broker.metrics import (
     REPLICA_LAG,
     SCRUBBED_BYTES,
     SYNC_ROUNDS,
+    UNREADABLE,
 )
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
@@ -58,6 +59,7 @@ def observe_broker(
     metrics.observe(DAMAGE_FOUND, lambda: healing.found_total)
     metrics.observe(REPLACED, lambda: healing.replaced_total)
     metrics.observe(MISLISTED, lambda: healing.mislisted_total)
+    metrics.observe(UNREADABLE, lambda: healing.unreadable_total)
     metrics.observe(SCRUBBED_BYTES, lambda: scrubber.bytes_total)
 
 

@@ -134,6 +134,8 @@ class Shared:
     """Hears of so many entries of aborted transactions that were not what the segment's markers say."""
     superseded: Callable[[], None] = lambda: None
     """Hears of each parked write whose connection a newer one has superseded meanwhile."""
+    unreadable: Callable[[Replica, int, Refusal], None] = lambda replica, offset, refusal: None
+    """Hears of each batch, by its offset, that a client sent with records that cannot be read."""
     duplicates: list[int] = field(default_factory=lambda: [0, 0])
     """How many batches had been stored before: answered as then, and those older than the window."""
 

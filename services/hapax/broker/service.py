@@ -96,6 +96,7 @@ class BrokerService:
                 lambda replica, damage: self.healing.found(replica, damage),
                 lambda replica, segment, count: self.healing.mislisted(replica, segment, count),
                 lambda: self._refusals.older_connections.add(1),
+                lambda replica, offset, refusal: self.healing.unreadable(replica, offset, refusal),
             ),
             view, ports.metadata, settings, self._newest_connection,
             Fetchers(Surroundings(

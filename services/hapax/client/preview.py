@@ -10,8 +10,9 @@ from hapax.client.offsets import OffsetAdmin, PartitionOffsets
 from hapax.client.raw_fetch import fetch_raw
 from hapax.codec.batch import crc_matches
 from hapax.codec.bounded import decode_bounded
+from hapax.codec.compression import Compression
 from hapax.codec.control import decode_control
-from hapax.codec.records import Compression, Record
+from hapax.codec.records import Record
 from hapax.core.batch import LOG_APPEND_TIME, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import TopicPartition

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from crc32c import crc32c
 
-from hapax.core.batch import LOG_APPEND_TIME, BatchHeader
+from hapax.core.batch import DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 
 Buffer = bytes | bytearray | memoryview
@@ -87,6 +87,8 @@ def check_client_batch(header: BatchHeader) -> None:
     UNSUPPORTED_COMPRESSION_TYPE). Source: the validation of Kafka's log for appends of client origin."""
     if header.attributes & 0x20:
         raise Refusal(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
+    if header.attributes & DELETE_HORIZON:  # its tombstones would go before anybody saw them
+        raise Refusal(ErrorCode.INVALID_RECORD, "clients are not allowed to set a delete horizon")
     if header.record_count <= 0:
         raise Refusal(ErrorCode.INVALID_RECORD, f"record count {header.record_count}")
     if header.last_offset_delta != header.record_count - 1:

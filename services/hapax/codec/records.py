@@ -6,8 +6,7 @@ and reader; compressions are cramjam's and zlib's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import IntEnum
+from collections.abc import Iterable, Iterator, Sequence
 from struct import error as StructError
 from typing import Final, NamedTuple
 from zlib import error as ZlibError
@@ -15,20 +14,11 @@ from zlib import error as ZlibError
 import cramjam
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, iterate_batches
+from hapax.codec.compression import Compression
 from hapax.codec.late_package import place_late
 from hapax.core.errors import ErrorCode, Refusal
 
 place_late("aiokafka")  # its records are needed, not its client
-from aiokafka.codec import (  # noqa: E402
-    gzip_decode,
-    gzip_encode,
-    lz4_decode,
-    lz4_encode,
-    snappy_decode,
-    snappy_encode,
-    zstd_decode,
-    zstd_encode,
-)
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError  # noqa: E402
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder  # noqa: E402
 
@@ -43,16 +33,6 @@ _DAMAGE: Final = (
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Compression(IntEnum):
-    """`compression.type`, by its number in a batch's attributes."""
-
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
-
-
 class Record(NamedTuple):
     offset: int
     timestamp: int
@@ -60,37 +40,6 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-_COMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
-    Compression.GZIP: gzip_encode,
-    Compression.SNAPPY: snappy_encode,
-    Compression.LZ4: lz4_encode,
-    Compression.ZSTD: zstd_encode,
-}
-_DECOMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
-    Compression.GZIP: gzip_decode,
-    Compression.SNAPPY: snappy_decode,
-    Compression.LZ4: lz4_decode,
-    Compression.ZSTD: zstd_decode,
-}
-
-
-def compress(compression: int, records: bytes) -> bytes:
-    """A batch's records, as a `compression.type` has them."""
-    return records if compression == Compression.NONE else _COMPRESS[compression](records)
-
-
-def decompress(compression: int, records: bytes) -> bytes:
-    """The opposite. Raises Refusal: CORRUPT_MESSAGE, or UNSUPPORTED_COMPRESSION_TYPE."""
-    if compression == Compression.NONE:
-        return records
-    if compression not in _DECOMPRESS:
-        raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {compression}")
-    try:
-        return _DECOMPRESS[compression](records)
-    except _DAMAGE as error:
-        raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"the batch's records are damaged: {error}") from error
 
 
 class RecordBatchBuilder:

@@ -12,6 +12,9 @@ COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+"""The field of the base timestamp holds the time in ms from which compaction may remove the batch's tombstones, or the
+marker that it is (KIP-534)."""
 
 MAX_SEQUENCE: Final = 0x7FFF_FFFF
 """Sequences are non-negative int32; the one after the last is 0."""
@@ -67,6 +70,11 @@ class BatchHeader(NamedTuple):
     def compression(self) -> int:
         """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & COMPRESSION_MASK
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """None: compaction has not yet set one."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def log_append_time(self) -> bool:

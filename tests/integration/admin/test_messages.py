@@ -12,7 +12,8 @@ from bench.raw_client import produce_frame
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Producer
 from hapax.codec.batch import assemble_batch
-from hapax.codec.records import Compression, encode_records
+from hapax.codec.compression import Compression
+from hapax.codec.records import encode_records
 from integration.admin_process import AdminProcess
 from integration.waiting import wait_until
 

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from hapax.codec.batch import check_batch, check_client_batch, patch_prefix, read_header
+from hapax.codec.compression import Compression
 from hapax.codec.control import encode_control
-from hapax.codec.records import Compression, Record, RecordBatchBuilder, decode_batch, decode_records, encode_records
+from hapax.codec.records import Record, RecordBatchBuilder, decode_batch, decode_records, encode_records
 from hapax.core.control import Marker
 from hapax.core.errors import Refusal
 

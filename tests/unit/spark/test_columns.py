@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hapax.client.partitioner import partition_of
 from hapax.codec.batch import assemble_batch, iterate_batches, patch_append_time, patch_prefix
-from hapax.codec.records import Compression, compress, decode_records, encode_records
+from hapax.codec.compression import Compression, compress
+from hapax.codec.records import decode_records, encode_records
 from hapax.core.errors import Refusal
 from hapax_spark.decoding import batches_to_arrow
 from hapax_spark.encoding import Rows, batches, encode_headers, partitions_of

@@ -7,7 +7,12 @@ It works in slices, so that the loop is never held up, and its result takes the 
 new files are complete and durable first, then a small swap file says what they replace, then names change. A crash at
 any point leaves either the old segments or what the swap file completes.
 
-Compressed batches are kept or dropped as a whole; Hapax's own internal topics are not compressed.
+A tombstone goes no sooner than `delete.retention.ms` after a run kept it first: that run writes the time, the delete
+horizon, into the batch (KIP-534). So does a marker of which no record is left. Each replica is compacted by itself, so
+horizons differ among replicas; a record that two of them have is the same in both.
+
+What clients sent behind a valid CRC may be anything. A batch of which the records cannot be read stays as it is, and
+so do all tombstones behind it, for it may hold an older value of their keys.
 """
 
 from __future__ import annotations
@@ -18,17 +23,19 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from hapax.codec.batch import HEADER_SIZE, assemble_batch, crc_matches, iterate_batches, read_header
+from hapax.codec.batch import crc_matches, iterate_batches, read_header
 from hapax.codec.control import decode_control
+from hapax.codec.raw_records import KEY, OFFSET_DELTA, TOMBSTONE, raw_records, rewritten
 from hapax.core.batch import COMPRESSION_MASK, CONTROL, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import Refusal
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.log.durable import sync_file, sync_folder
+from hapax.runtime.log.index import MAX_RELATIVE_OFFSET
 from hapax.runtime.log.layout import LOG, SEGMENT_SUFFIXES, TXN_INDEX, offset_name
 from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
@@ -39,12 +46,11 @@ from hapax.runtime.ports import Disk
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
 
-_NULL: Final = 1
-"""The varint of -1: a value's length where there is none."""
-
 _SLICE_BYTES: Final = 64 << 10
 _MAX_DIRTY_BYTES: Final = 64 << 20
-"""Of one run: bounds the memory for keys."""
+"""Of one run, compressed or not, but for its first segment: bounds the memory for keys."""
+_RECORDS_ON_LOOP: Final = 1000
+"""A batch of more, or a compressed one, is looked into off the loop."""
 _LEAST_DIRTY_RATIO: Final = 0.2
 """Dirty bytes, in relation to clean ones, below which a run is not worth its writes."""
 
@@ -61,6 +67,9 @@ class Compacted:
     segments_after: int = 0
 
 
+_T = TypeVar("_T")
+
+
 class Rules(NamedTuple):
     """What the partition knows and the log does not say by itself."""
 
@@ -70,8 +79,13 @@ class Rules(NamedTuple):
     """Those that overlap the compacted range."""
     is_last_of_producer: Callable[[int, int], bool]
     """(producer id, offset): whether a marker is the last thing that the log holds of its producer."""
-    tombstones_before_ms: int
-    """Tombstones of batches that are older go."""
+    now_ms: int
+    delete_retention_ms: int
+    """From the first run that keeps a tombstone to the one that may remove it."""
+    marker_retention_ms: int
+    """The same for a marker, from the first run that finds no record of its transaction."""
+    condemn: Callable[[int, Refusal], None]
+    """Hears of each batch, by its base offset, of which the records cannot be read: it stays as it is."""
     forget: Callable[[frozenset[int]], None]
     """Called at the moment when abort markers (their offsets) are gone, with all records of their transactions: their
     entries of the aborted-transaction index must go at the same moment."""
@@ -111,47 +125,53 @@ class _Run:
         self.dirty = dirty
         last = log.segments.index(dirty[-1])
         self.sources = log.segments[: last + 1]
-        self.up_to = log.segments[last + 1].base_offset
         bases = [segment.base_offset for segment in log.segments[: last + 2]]
         self.following = dict(pairwise(bases))
         """Where the segment behind each source begins."""
         self.latest: dict[bytes, int] = {}
+        self.seen_bytes = 0
+        """Of records in dirty batches, decompressed."""
         self.last_fence = -1
         self.aborted: dict[int, list[AbortedTransaction]] = {}
         for transaction in rules.aborted:
             self.aborted.setdefault(transaction.producer_id, []).append(transaction)
         self.kept_transactions: set[int] = set()
         """Producers of which data was kept since their last marker."""
+        self.has_unreadable = False
+        """What lies below holds keys that nobody knows."""
         self.crc = 0
         self.forgotten: set[int] = set()
         """Abort markers that the segment being written leaves out."""
 
     async def run(self) -> Compacted:
-        result = Compacted(self.up_to, segments_before=len(self.sources))
-        for segment in self.sources:
+        held = self.sources
+        for segment in held:
             segment.hold()
         self.log.pinned = True
         try:
-            for segment in self.dirty:
-                async with aclosing(_batches(segment, self.following[segment.base_offset])) as batches:
-                    async for batch, header in batches:
-                        self._note_latest(batch, header)
+            last = await self._note_dirty()
+            self.sources = held[: held.index(last) + 1]
+            result = Compacted(self.following[last.base_offset], segments_before=len(self.sources))
             for group in self._groups():
                 result.bytes_before += sum(segment.size for segment in group)
                 result.bytes_after += await self._replace(group)
                 result.segments_after += 1
         finally:
             self.log.pinned = False
-            for segment in self.sources:
+            for segment in held:
                 segment.release()
         return result
 
     def _groups(self) -> list[list[Segment]]:
-        """Neighbours that fit into one segment together, going by their size before."""
+        """Neighbours that fit into one segment together, going by their size before, and by their offsets: an index
+        has 32 bits for the distance from the segment's base."""
         groups: list[list[Segment]] = []
         size = 0
         for segment in self.sources:
-            if not groups or size + segment.size > self.log.config.compacted_segment_bytes:
+            if (
+                not groups or size + segment.size > self.log.config.compacted_segment_bytes
+                or self.following[segment.base_offset] - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
+            ):
                 groups.append([])
                 size = 0
             groups[-1].append(segment)
@@ -160,15 +180,33 @@ class _Run:
 
     # --- first pass: which record of a key is the last ------------------------------------------------------------
 
-    def _note_latest(self, batch: memoryview, header: BatchHeader) -> None:
+    async def _note_dirty(self) -> Segment:
+        """Returns the last segment of this run: the keys of more are not to be held in memory."""
+        for segment in self.dirty:
+            async with aclosing(_batches(segment, self.following[segment.base_offset])) as batches:
+                async for batch, header in batches:
+                    await self._note_latest(segment, batch, header)
+            if self.seen_bytes > _MAX_DIRTY_BYTES:
+                break
+        return segment
+
+    async def _note_latest(self, segment: Segment, batch: memoryview, header: BatchHeader) -> None:
         if header.attributes & CONTROL:
             if isinstance(_control(batch, header), ShardFence):
                 self.last_fence = header.base_offset
             return
         if self._is_aborted(header):
             return
+        try:
+            await _looking(segment, header, lambda: self._note_keys(batch, header))
+        except Refusal:
+            return  # the second pass says so, as it comes upon it
+
+    def _note_keys(self, batch: memoryview, header: BatchHeader) -> None:
+        data, records = raw_records(batch, header)
+        self.seen_bytes += len(data)
         latest, base_offset = self.latest, header.base_offset
-        for _, _, delta, key, _ in _records(batch, header):
+        for _, _, _, _, delta, key, _ in records:
             if key is not None:
                 latest[key] = base_offset + delta
 
@@ -204,61 +242,68 @@ class _Run:
         for segment in group:
             async with aclosing(_batches(segment, self.following[segment.base_offset])) as batches:
                 async for batch, header in batches:
-                    kept = self._kept(batch, header)
+                    kept = await self._kept(segment, batch, header)
                     if kept is not None:
                         position = cleaned.file.append([kept])
                         self.crc = crc32c(kept, self.crc)
-                        cleaned.note(position, len(kept), header.last_offset, header.max_timestamp)
+                        cleaned.note(position, len(kept), header.last_offset, read_header(kept).max_timestamp)
         cleaned.close_for_writing()
 
-    def _kept(self, batch: memoryview, header: BatchHeader) -> bytes | memoryview | None:
+    async def _kept(
+        self, segment: Segment, batch: memoryview, header: BatchHeader
+    ) -> bytearray | memoryview | None:
         """The batch as it stays; None: it goes."""
-        if header.attributes & CONTROL:
-            return batch if self._keeps_control(batch, header) else None
-        if self._is_aborted(header):
-            return None
-        kept = self._without_superseded(batch, header)
+        try:
+            if header.attributes & CONTROL:
+                return self._kept_control(batch, header)
+            if self._is_aborted(header):
+                return None
+            kept = await _looking(segment, header, lambda: self._without_superseded(batch, header))
+        except Refusal as refusal:
+            self.has_unreadable = True
+            self.rules.condemn(header.base_offset, refusal)
+            kept = batch
         if kept is not None and header.attributes & TRANSACTIONAL:
             self.kept_transactions.add(header.producer_id)
         return kept
 
-    def _without_superseded(self, batch: memoryview, header: BatchHeader) -> bytes | memoryview | None:
-        """The batch without the records that go; its offsets, its last offset and its sequences stay as they were."""
-        latest, base_offset = self.latest, header.base_offset
-        tombstones_go = header.max_timestamp < self.rules.tombstones_before_ms
-        records = _records(batch, header)
+    def _without_superseded(self, batch: memoryview, header: BatchHeader) -> bytearray | memoryview | None:
+        """The batch without the records that go. Raises Refusal."""
+        latest, base_offset, horizon = self.latest, header.base_offset, header.delete_horizon_ms
+        tombstones_go = horizon is not None and horizon <= self.rules.now_ms and not self.has_unreadable
+        data, records = raw_records(batch, header)
         kept = [
             record for record in records
-            if (key := record[3]) is None
-            or (latest.get(key, -1) <= base_offset + record[2] and not (tombstones_go and record[4]))
+            if (key := record[KEY]) is None
+            or (latest.get(key, -1) <= base_offset + record[OFFSET_DELTA] and not (tombstones_go and record[TOMBSTONE]))
         ]
-        if len(kept) == len(records):
-            return batch
         if not kept:
             return None
-        if header.attributes & COMPRESSION_MASK:
+        first_cleaned = horizon is None and any(record[TOMBSTONE] and record[KEY] is not None for record in kept)
+        if len(kept) == len(records) and not first_cleaned:
             return batch
-        return bytes(assemble_batch(
-            b"".join([batch[start:end] for start, end, _, _, _ in kept]),
-            record_count=len(kept), attributes=header.attributes, base_timestamp=header.base_timestamp,
-            max_timestamp=header.max_timestamp, producer_id=header.producer_id, producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence, base_offset=base_offset, leader_epoch=header.leader_epoch,
-            last_offset_delta=header.last_offset_delta,
-        ))
+        return rewritten(
+            header, data, kept, self.rules.now_ms + self.rules.delete_retention_ms if first_cleaned else None)
 
-    def _keeps_control(self, batch: memoryview, header: BatchHeader) -> bool:
+    def _kept_control(self, batch: memoryview, header: BatchHeader) -> bytearray | memoryview | None:
+        """Raises Refusal."""
         control = _control(batch, header)
         if isinstance(control, ShardFence):
-            return self.last_fence < 0 or header.base_offset == self.last_fence
+            return batch if self.last_fence < 0 or header.base_offset == self.last_fence else None
         if not isinstance(control, Marker):
-            return True
+            return batch
         needed = header.producer_id in self.kept_transactions
         self.kept_transactions.discard(header.producer_id)
         if needed or self.rules.is_last_of_producer(header.producer_id, header.base_offset):
-            return True
+            return batch
+        horizon = header.delete_horizon_ms
+        if horizon is None:  # who has read a record of the transaction is still to find its end
+            return rewritten(header, *raw_records(batch, header), self.rules.now_ms + self.rules.marker_retention_ms)
+        if horizon > self.rules.now_ms:
+            return batch
         if not control.commit:
             self.forgotten.add(header.base_offset)
-        return False
+        return None
 
     # --- swap -----------------------------------------------------------------------------------------------------
 
@@ -272,6 +317,7 @@ class _Run:
         """From here on a crash ends with the new segment."""
         content = {
             "v": 1, "replaces": [segment.base_offset for segment in group], "size": cleaned.size, "crc32c": self.crc,
+            "files": [suffix for suffix in SEGMENT_SUFFIXES if self.log.disk.exists(cleaned.path(suffix))],
         }
         await self.log.disk.write_atomically(self._swap_path(cleaned), json.dumps(content).encode())
 
@@ -280,7 +326,8 @@ class _Run:
 
     async def _swap(self, group: Sequence[Segment], cleaned: Segment) -> None:
         log, disk = self.log, self.log.disk
-        _rename(disk, log.folder, cleaned.base_offset, [segment.base_offset for segment in group])
+        files = [suffix for suffix in SEGMENT_SUFFIXES if disk.exists(cleaned.path(suffix))]
+        _rename(disk, log.folder, cleaned.base_offset, [segment.base_offset for segment in group], files)
         cleaned.set_ending("")
         log.replace(group, cleaned)
         self.rules.forget(frozenset(self.forgotten))
@@ -305,7 +352,7 @@ def finish_swaps(disk: Disk, folder: str) -> None:
             base = int(name.removesuffix(SWAP))
             swap = json.loads(_content(disk, f"{folder}/{name}"))
             if _is_complete(disk, folder, base, swap):
-                _rename(disk, folder, base, swap["replaces"])
+                _rename(disk, folder, base, swap["replaces"], swap.get("files", SEGMENT_SUFFIXES))
             disk.remove(f"{folder}/{name}")
     for name in disk.list(folder):
         if name.endswith(CLEANED):
@@ -332,14 +379,18 @@ def _content(disk: Disk, path: str) -> bytes:
         file.close()
 
 
-def _rename(disk: Disk, folder: str, base: int, replaced: Sequence[int]) -> None:
-    """Gives the cleaned files their names and removes what they replace. Repeating it does no harm."""
-    log_done = not disk.exists(f"{folder}/{offset_name(base, LOG)}{CLEANED}")
+def _rename(disk: Disk, folder: str, base: int, replaced: Sequence[int], files: Sequence[str]) -> None:
+    """Gives the cleaned files their names and removes what they replace. Repeating it does no harm.
+
+    `files`: the suffixes that the new segment has. One of which the cleaned file is not there was renamed before a
+    crash: what bears its name now is new. A swap file of a former version does not say so: nothing is removed then,
+    and a survey finds an index of aborted transactions that should have gone.
+    """
     for suffix in reversed(SEGMENT_SUFFIXES):  # the log last: until then the old one says what is missing
         path = f"{folder}/{offset_name(base, suffix)}"
         if disk.exists(path + CLEANED):
             disk.rename(path + CLEANED, path)
-        elif not log_done and suffix != LOG:
+        elif suffix not in files:
             disk.remove(path)
     for other in replaced:
         if other != base:
@@ -350,9 +401,13 @@ def _rename(disk: Disk, folder: str, base: int, replaced: Sequence[int]) -> None
 # --- batches and records ------------------------------------------------------------------------------------------
 
 
-_Record = tuple[int, int, int, bytes | None, bool]
-"""Where it begins and ends in its batch, its offset delta, its key, whether it is a tombstone. A bare tuple: half the
-price of a named one, on a path that sees every record of a coordinator's log."""
+async def _looking(segment: Segment, header: BatchHeader, look: Callable[[], _T]) -> _T:
+    """What `look` says, which looks into a batch of clients: off the loop where that may take long."""
+    if header.record_count <= _RECORDS_ON_LOOP and not header.attributes & COMPRESSION_MASK:
+        return look()
+    found: list[_T] = []
+    await segment.file.examine(0, 0, lambda _: found.append(look()))
+    return found[0]
 
 
 async def _batches(segment: Segment, following: int) -> AsyncGenerator[tuple[memoryview, BatchHeader], None]:
@@ -386,51 +441,3 @@ def _control(batch: memoryview, header: BatchHeader) -> object:
         return decode_control(batch, header)
     except Refusal:
         return None
-
-
-def _records(batch: memoryview, header: BatchHeader) -> list[_Record]:
-    if header.attributes & COMPRESSION_MASK:
-        return _compressed(batch, header)
-    data = bytes(batch)
-    position = HEADER_SIZE
-    records = []
-    for _ in range(header.record_count):
-        start = position
-        length, position = _varint(data, position)
-        end = position + length
-        position += 1  # the record's attributes
-        while data[position] & 0x80:  # timestamp delta
-            position += 1
-        delta, position = _varint(data, position + 1)
-        size, position = _varint(data, position)
-        key = None
-        if size >= 0:
-            key = data[position : position + size]
-            position += size
-        records.append((start, end, delta, key, data[position] == _NULL))
-        position = end
-    return records
-
-
-def _compressed(batch: memoryview, header: BatchHeader) -> list[_Record]:
-    from hapax.codec.records import decode_batch  # only where a client's topic is compacted and compressed
-
-    return [
-        (-1, -1, record.offset - header.base_offset, record.key, record.value is None)
-        for record in decode_batch(batch, 0, len(batch))
-    ]
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    value = byte & 0x7F
-    shift = 7
-    while True:
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position + 1
-        shift += 7

@@ -13,6 +13,9 @@ INTERNAL_MERGED_BYTES: Final = 64 << 20
 """A coordinator's segments are small, so that little is left uncompacted for it to read at a take-over; what
 compaction merges may be larger."""
 
+INTERNAL_MARKER_RETENTION_MS: Final = 600_000
+"""Only coordinators read an internal topic, at a take-over, which lasts seconds. What they read should be little."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -32,7 +35,9 @@ class LogConfig:
     compact: bool = False
     """Only the last record of each key is kept."""
     delete_retention_ms: int = 86_400_000
-    """How long a compacted log keeps tombstones."""
+    """How long a compacted log keeps tombstones after it compacted them first."""
+    marker_retention_ms: int = 86_400_000
+    """The same for markers of which no record is left."""
     checkpoint_bytes: int = 64 << 20
     """A snapshot of the producers after so many appended bytes: what recovery scans at most."""
 
@@ -52,5 +57,8 @@ class LogConfig:
             delete="delete" in settings.log_cleanup_policy,
             compact=compact,
             delete_retention_ms=settings.log_cleaner_delete_retention_ms,
+            marker_retention_ms=min(
+                settings.log_cleaner_delete_retention_ms,
+                INTERNAL_MARKER_RETENTION_MS if internal else settings.log_cleaner_delete_retention_ms),
             checkpoint_bytes=settings.log_snapshot_interval_bytes,
         )

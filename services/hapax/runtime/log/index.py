@@ -24,6 +24,8 @@ OFFSET_ENTRY: Final = 8
 """i32 relative offset, i32 position."""
 TIME_ENTRY: Final = 12
 """i64 timestamp in ms, i32 relative offset."""
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+"""From a segment's base to its last offset. Kafka's entries are signed."""
 
 _SWAP: Final = sys.byteorder == "little"
 _HIGH: Final = 1 if sys.byteorder == "little" else 0

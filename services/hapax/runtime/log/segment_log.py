@@ -17,7 +17,7 @@ from hapax.runtime import supervision
 from hapax.runtime.log.config import UNLIMITED, LogConfig
 from hapax.runtime.log.decisions import Listing
 from hapax.runtime.log.durable import SyncFailed, sync_file, sync_folder
-from hapax.runtime.log.index import OFFSET_ENTRY
+from hapax.runtime.log.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY
 from hapax.runtime.log.layout import (
     LEADER_EPOCH_CHECKPOINT,
     SNAPSHOT,
@@ -35,7 +35,6 @@ from hapax.runtime.ports import Disk
 Bytes = bytes | bytearray | memoryview
 
 _SNAPSHOTS_KEPT: Final = 2
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _SCAN_COST_OF_BATCH: Final = 256
 """A batch costs recovery as much as so many bytes, however small it is."""
 
@@ -168,11 +167,9 @@ class SegmentLog:
         segment = self._active
         size = len(batch)
         before = segment.file.size()
-        if (
-            before + size > self.config.segment_bytes
-            or timestamp > segment.roll_after
-            or last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
-        ) and before:
+        if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            segment, before = self.roll(base_offset), 0  # compaction may have left nothing before it, for billions
+        elif (before + size > self.config.segment_bytes or timestamp > segment.roll_after) and before:
             segment, before = self.roll(), 0
         try:
             segment.file.append((batch,))
@@ -193,9 +190,11 @@ class SegmentLog:
         if len(segment.index) * OFFSET_ENTRY >= self.config.index_bytes:
             segment.roll_after = -1
 
-    def roll(self) -> Segment:
-        """Begins a new segment. Raises OSError; nothing has changed then."""
-        segment = Segment(self.disk, self.folder, self.end_offset, self.config.index_interval_bytes, create=True)
+    def roll(self, base_offset: int | None = None) -> Segment:
+        """Begins a new segment, at the end of the log unless said otherwise. Raises OSError; nothing has changed then.
+        """
+        base = self.end_offset if base_offset is None else base_offset
+        segment = Segment(self.disk, self.folder, base, self.config.index_interval_bytes, create=True)
         segment.file.truncate(0)
         self._active.close_for_writing()
         self._active.closed()

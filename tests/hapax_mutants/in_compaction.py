@@ -1,0 +1,79 @@
+"""Bugs in what compaction keeps and removes, and in what looks into clients' batches."""
+
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+COMPACTION = "runtime/log/compaction.py"
+DELETES = unit("broker/test_compaction_deletes.py")
+RULE = "rule 26: compaction keeps deletes"
+
+MUTANTS = (
+    Mutant(
+        "compressed batches are kept whole", RULE, COMPACTION,
+        "        if len(kept) == len(records) and not first_cleaned:\n",
+        "        if header.compression or len(kept) == len(records) and not first_cleaned:\n",
+        (DELETES,),
+    ),
+    Mutant(
+        "a tombstone's age counts from its client's timestamp", RULE, COMPACTION,
+        "        tombstones_go = horizon is not None and horizon <= self.rules.now_ms and not self.has_unreadable\n",
+        "        tombstones_go = header.max_timestamp <= self.rules.now_ms - self.rules.delete_retention_ms\n",
+        (DELETES,),
+    ),
+    Mutant(
+        "each run puts the delete horizon off", RULE, COMPACTION,
+        "        first_cleaned = horizon is None and any(",
+        "        first_cleaned = any(",
+        (DELETES,),
+    ),
+    Mutant(
+        "a tombstone goes although an unreadable batch may hold its key", RULE, COMPACTION,
+        " and horizon <= self.rules.now_ms and not self.has_unreadable\n",
+        " and horizon <= self.rules.now_ms\n",
+        (DELETES,),
+    ),
+    Mutant(
+        "a rewritten batch's timestamps move with its horizon", RULE, "codec/raw_records.py",
+        "        shift = base - horizon_ms\n",
+        "        shift = 0\n",
+        (DELETES,),
+    ),
+    Mutant(
+        "clients set delete horizons", RULE, "codec/batch.py",
+        "    if header.attributes & DELETE_HORIZON:",
+        "    if False:",
+        (DELETES,),
+    ),
+    Mutant(
+        "a marker goes with its last record", "rule 26; KIP-534: a reader of the record finds its marker", COMPACTION,
+        "        if horizon > self.rules.now_ms:\n            return batch\n",
+        "",
+        (DELETES,),
+    ),
+    Mutant(
+        "a batch that nobody can read ends compaction", "hostile bytes condemn their batch alone", COMPACTION,
+        "        except Refusal as refusal:\n            self.has_unreadable = True\n",
+        "        except Refusal as refusal:\n            raise\n            self.has_unreadable = True\n",
+        (DELETES,),
+    ),
+    Mutant(
+        "what is decompressed has no bound", "hostile bytes: decompression bombs", "codec/raw_records.py",
+        "MAX_RECORDS_BYTES: Final = 32 << 20\n",
+        "MAX_RECORDS_BYTES: Final = 1 << 40\n",
+        (DELETES, unit("codec/test_raw_records.py")),
+    ),
+    Mutant(
+        "large batches are looked into on the loop", "rule 18: the loop never blocks", COMPACTION,
+        "    if header.record_count <= _RECORDS_ON_LOOP and not header.attributes & COMPRESSION_MASK:\n",
+        "    if True:\n",
+        (DELETES,),
+    ),
+    Mutant(
+        "a run holds the keys of any number of bytes", "hostile bytes: decompression bombs", COMPACTION,
+        "            if self.seen_bytes > _MAX_DIRTY_BYTES:\n                break\n",
+        "",
+        (DELETES,),
+    ),
+)
