@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hapax.client import Leases
+from hapax.client.errors import HapaxError
 from hapax.client.identities import Identities
 from hapax.codec.metadata import PolicyRecord
 from hapax.core.errors import ErrorCode, Refusal
@@ -122,11 +123,18 @@ class PolicyWriter:
             raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "the policy was changed by another meanwhile")
 
 
-async def apply_fence(identities: Identities, resource: ProducerResource, fence: Fence) -> int:
-    """Fences that instance and aborts what it has open; nobody, where another has taken its place since. May be done
-    again. The epoch that counts then. Raises HapaxError."""
+async def apply_fence(identities: Identities, resource: ProducerResource, fence: Fence) -> int | None:
+    """Fences that instance and aborts what it has open; another one that has taken its place since is left alone. May
+    be done again. Returns the epoch that counts then; None where the transaction that was meant has ended. Raises
+    HapaxError."""
     by = f"hapax-operator for {resource.meta.ref} ({fence.reason})"
-    return await identities.fence(fence.transactional_id, fence.instance, by, socket.gethostname())
+    try:
+        return await identities.fence(
+            fence.transactional_id, fence.instance, by, socket.gethostname(), serial=fence.serial)
+    except HapaxError as error:
+        if fence.serial and error.code == ErrorCode.INVALID_TXN_STATE:
+            return None
+        raise
 
 
 async def apply_lease(leases: Leases, action: Take | Keep) -> None:

@@ -95,7 +95,8 @@ def _seen(info: IdentityInfo) -> ProducerSeen:
         None if token is None else TokenSeen(token.scope, token.value, token.records, token.committed_ms),
         None if fencing is None else FencingSeen(
             fencing.cause, fencing.at_ms, _who(fencing.by_client, fencing.by_peer),
-            _who(fencing.fenced_client, fencing.fenced_peer), fencing.fenced_epoch))
+            _who(fencing.fenced_client, fencing.fenced_peer), fencing.fenced_epoch),
+        info.serial)
 
 
 def _who(client: str, peer: str) -> str:

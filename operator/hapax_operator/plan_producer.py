@@ -48,6 +48,8 @@ class ProducerSeen(NamedTuple):
     token: TokenSeen | None = None
     """The last one that was committed, of whatever scope."""
     fencing: FencingSeen | None = None
+    serial: int = 0
+    """Of the transaction that is open."""
 
 
 class TokenSeen(NamedTuple):
@@ -73,6 +75,8 @@ class Fence(NamedTuple):
     instance: str
     request: int | None
     reason: str
+    serial: int = 0
+    """Only while this transaction is open: an instance goes on to its next one. 0: whatever is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def plan(
         fences += [
             Fence(
                 each.transactional_id, each.epoch, each.instance, None,
-                f"open for longer than {resource.hanging_after_s} s")
+                f"open for longer than {resource.hanging_after_s} s", each.serial)
             for each in hanging
         ]
     status = _status(resource, seen)

@@ -427,6 +427,9 @@ class Reconciler:
         self, identities: Identities, resource: ProducerResource, fence: Fence, status: dict[str, Any]
     ) -> None:
         epoch = await apply_fence(identities, resource, fence)
+        if epoch is None:
+            log.info("the transaction ended before its producer was fenced", id=fence.transactional_id)
+            return
         told = f"the producer of {fence.transactional_id} is fenced: {fence.reason}"
         log.info(told, epoch=epoch, fenced=fence.epoch)
         await self._note(resource, Note("Normal", "ProducerFenced", told))

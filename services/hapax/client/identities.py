@@ -65,6 +65,8 @@ class IdentityInfo(NamedTuple):
     decided_ms: int
     tokens: tuple[LastToken, ...]
     fencing: FencingInfo | None
+    serial: int = 0
+    """Of the transaction that is open, or else the last one."""
 
 
 _Answer = TypeVar("_Answer", bound=Message)
@@ -91,11 +93,12 @@ class Identities(Admin):
         _check(answer, f"making sure of {transactional_id!r}")
         return answer.producer_id, answer.producer_epoch
 
-    async def fence(self, transactional_id: str, instance: str, by: str, host: str = "") -> int:
+    async def fence(self, transactional_id: str, instance: str, by: str, host: str = "", serial: int = 0) -> int:
         """Fences that instance and aborts what it has open; nobody, where another has taken its place. The epoch that
-        counts now. May be asked again. `by` is told to whoever is fenced."""
+        counts now. May be asked again. The fenced producer is told `by`. `serial` not 0: only while that transaction
+        is open, else FatalError with INVALID_TXN_STATE."""
         request = pb.FenceProducerRequest(
-            transactional_id=transactional_id, instance=instance, client_id=by, host=host)
+            transactional_id=transactional_id, instance=instance, client_id=by, host=host, serial=serial)
         answer = await self._ask(transactional_id, "FenceProducer", request, pb.FenceProducerResponse)
         _check(answer, f"fencing {transactional_id!r}")
         return answer.producer_epoch
@@ -135,4 +138,5 @@ def _described(transactional_id: str, answer: pb.DescribeTransactionalIdResponse
             fencing.cause, fencing.at_ms, fencing.client_id, fencing.peer, fencing.fenced_client_id,
             fencing.fenced_peer, fencing.fenced_epoch)
         if answer.HasField("fencing") else None,
+        answer.serial,
     )

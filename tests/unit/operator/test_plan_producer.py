@@ -90,6 +90,8 @@ def test_what_hangs_is_told_once_and_fenced_only_with_abort() -> None:
     known = {"conditions": [{"type": "Hanging", "status": "True"}]}
     assert plan(resource(status=known), hanging, NOW).notes == ()
     assert len(plan(resource(on_hanging=ABORT), hanging, NOW).fences) == 1
+    named = plan(resource(on_hanging=ABORT), [seen(open_for_s=301, serial=17)], NOW).fences
+    assert [each.serial for each in named] == [17], "the instance's next transaction does not hang"
     assert plan(resource(on_hanging=ABORT), [seen(open_for_s=299)], NOW).fences == ()
     assert plan(resource(on_hanging=ABORT), [seen(open_for_s=301, state="PrepareCommit")], NOW).fences == ()
 
