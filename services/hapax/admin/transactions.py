@@ -74,6 +74,7 @@ class Transaction(BaseModel):
     partitions: list[TransactionPartition] = Field(description="A hundred at most.")
     tokens: list[Token]
     fencing: Fencing | None
+    serial: int = Field(description="Names the transaction that is open, or else the last one; 0: there was none.")
 
 
 class Why(Asked):
@@ -81,8 +82,16 @@ class Why(Asked):
         min_length=3, max_length=200, description="Told to whoever is fenced, and kept among the events.")
 
 
+class AbortTransaction(Why):
+    serial: int = Field(
+        ge=1, le=LARGEST_INT64,
+        description="Of the transaction that is meant, as its description told. Another one is left alone, so an abort "
+        "that got no answer may be repeated.")
+
+
 class AbortedTransaction(BaseModel):
     transactional_id: str
+    serial: int
     reason: str
     before: str = Field(description="Its state before.")
     state: str = Field(description="Its state now: the markers may still be on their way.")
@@ -152,19 +161,22 @@ def routes(context: Context) -> APIRouter:
 
     @router.post("/transactions/{transactional_id}/abort", response_model=AbortedTransaction)
     async def abort(
-        transactional_id: Name, why: Annotated[Why, Body(examples=[{"reason": "the job was cancelled"}])],
+        transactional_id: Name,
+        why: Annotated[AbortTransaction, Body(examples=[{"reason": "the job was cancelled", "serial": 12}])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Aborts what an id has open, and fences its producer, who is told why."""
+        """Aborts the transaction that is named by its serial, and fences its producer, who is told why."""
 
         async def work(admin: Admin) -> tuple[TransactionDetail, TransactionDetail]:
-            before = await admin.fence_and_abort(transactional_id, by=_by(caller, why.reason), where="REST")
+            before = await admin.fence_and_abort(
+                transactional_id, by=_by(caller, why.reason), where="REST", serial=why.serial)
             return before, await admin.describe_transactional_id(transactional_id)
 
         before, now = await clients.call(work)
         log.info("transaction aborted", transactional_id=transactional_id, by=caller.name, reason=why.reason)
         return answer({
-            "transactional_id": transactional_id, "reason": why.reason, "before": before.state, "state": now.state})
+            "transactional_id": transactional_id, "serial": why.serial, "reason": why.reason, "before": before.state,
+            "state": now.state})
 
     @router.get("/hanging-transactions", response_model=HangingPage)
     async def list_hanging(

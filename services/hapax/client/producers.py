@@ -67,6 +67,8 @@ class TransactionDetail(NamedTuple):
     """The newest commit token of each scope."""
     fencing: dict[str, Any] | None
     """The last time that somebody was fenced."""
+    serial: int
+    """Of the transaction that is open, or else the last one; 0: there was none."""
 
 
 class Hanging(NamedTuple):
@@ -178,21 +180,35 @@ class ProducerAdmin(Connected):
                 "by": f"{t.fencing.client_id} {t.fencing.peer}".strip(),
                 "fenced": f"{t.fencing.fenced_client_id} {t.fencing.fenced_peer}".strip(),
             } if t.HasField("fencing") else None,
+            t.serial,
         )
 
-    async def fence_and_abort(self, transactional_id: str, *, by: str, where: str = "") -> TransactionDetail:
+    async def fence_and_abort(
+        self, transactional_id: str, *, by: str, where: str = "", serial: int = 0
+    ) -> TransactionDetail:
         """Aborts what an id has open and fences its producer, who is told `by` whom (a name, a reason). Returns how it
         was before; the markers may still be on their way, if that takes long. Raises FatalError: INVALID_TXN_STATE
-        where nothing is open."""
+        where nothing is open.
+
+        `serial` names the transaction that is meant, so that the call may be repeated when its outcome is unknown: one
+        that is aborted already is left as it is, and another one of the same id is never touched (INVALID_TXN_STATE).
+        0: whichever is open."""
         from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
         before = await self.describe_transactional_id(transactional_id)
+        if serial and before.serial != serial:
+            raise FatalError(
+                f"transaction {serial} of {transactional_id!r} is not open: transaction {before.serial} is "
+                f"{before.state}", code=ErrorCode.INVALID_TXN_STATE)
+        if serial and before.state in ("PrepareAbort", "CompleteAbort"):
+            return before
         if before.state != "Ongoing":
             raise FatalError(
                 f"transaction {transactional_id!r} is {before.state}: there is nothing to abort",
                 code=ErrorCode.INVALID_TXN_STATE)
         request = pb.FenceProducerRequest(
-            transactional_id=transactional_id, instance=before.instance, client_id=by, host=where)
+            transactional_id=transactional_id, instance=before.instance, client_id=by, host=where,
+            serial=before.serial)
         await self._of_transaction(
             transactional_id, "FenceProducer", request, pb.FenceProducerResponse, "aborting")
         for _ in range(_MARKER_LOOKS):

@@ -31,14 +31,26 @@ def test_an_open_transaction_is_seen_and_ended(rest: AdminProcess, cluster_boots
         silent = rest.get("/v1/hanging-transactions?older_than_ms=0")["items"]
         assert [each["producer_id"] for each in silent if each["topic"] == topic] == [found["producer_id"]]
         assert not [each for each in rest.get("/v1/hanging-transactions")["items"] if each["topic"] == topic]
-        assert rest.call("POST", f"{path}/abort", {}).status == 422, "a reason is needed"
-        aborted = rest.call("POST", f"{path}/abort", {"reason": "the test ends it"})
+        named = {"serial": found["serial"]}
+        assert rest.call("POST", f"{path}/abort", named).status == 422, "a reason is needed"
+        assert rest.call("POST", f"{path}/abort", {"reason": "which one?"}).status == 422, "so is its name"
+        later = rest.call("POST", f"{path}/abort", {"reason": "not it", "serial": found["serial"] + 1})
+        assert (later.status, later.json["code"], rest.get(path)["state"]) == (409, "INVALID_TXN_STATE", "Ongoing")
+        aborted = rest.call("POST", f"{path}/abort", {"reason": "the test ends it", **named})
         assert (aborted.status, aborted.json["before"]) == (200, "Ongoing")
         wait_until(lambda: rest.get(path)["state"] in ("CompleteAbort", "Empty"), "end of the transaction")
         with pytest.raises(HapaxError) as told:
             producer.commit()
         assert isinstance(told.value, FencedError) and "the test ends it" in str(told.value)
-        assert rest.call("POST", f"{path}/abort", {"reason": "once more"}).json["code"] == "INVALID_TXN_STATE"
+        again = rest.call("POST", f"{path}/abort", {"reason": "once more", **named})
+        assert (again.status, again.json["before"]) == (200, "CompleteAbort"), "its answer may have been lost"
+    with Producer({"bootstrap.servers": cluster_bootstrap, "transactional.id": name}) as successor:
+        successor.begin()
+        successor.send(topic, b"of the successor", partition=1)
+        successor.flush()
+        again = rest.call("POST", f"{path}/abort", {"reason": "and once more", **named})
+        assert again.json["code"] == "INVALID_TXN_STATE"
+        successor.commit()
     fenced = [each for each in rest.get("/v1/events?event=producer_fenced&limit=500")["items"] if name in str(each)]
     assert fenced and "the test ends it" in str(fenced[0])
     assert rest.call("GET", "/v1/transactions/nobody").json["code"] == "TRANSACTIONAL_ID_NOT_FOUND"
