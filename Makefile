@@ -12,6 +12,8 @@ MINUTES ?= 10
 ONLY ?= *
 SCENE ?= lively
 SIM ?=
+SCOPE ?=
+LIMIT ?= 1000000
 SHAPE ?= steady
 LOAD ?=
 NODES ?=
@@ -19,7 +21,7 @@ IMAGES ?=
 KILLS ?= 50
 FLIGHTS ?= 336776
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +74,9 @@ sim-seed: setup ## one simulated history with its trace: make sim-seed SEED=7
 
 sim-summary: setup ## docs/simulation-results.md from what make sim has found
 	@PYTHONPATH=tests $(BIN)/python -m hapax_sim.results build/sim/results.jsonl
+
+explore: setup ## every interleaving of the real machines in small scopes: make explore SCOPE=owners LIMIT=10000000
+	@PYTHONPATH=tests $(BIN)/python -m hapax_explore --limit $(LIMIT) $(addprefix --scope ,$(SCOPE))
 
 mutants: setup ## put some ninety bugs into a copy of the code, one by one: each must be found; renews docs/mutants.md
 	@PYTHONPATH=tests $(BIN)/python -m hapax_mutants --write

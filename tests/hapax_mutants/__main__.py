@@ -27,7 +27,9 @@ from hapax_mutants.mutant import Mutant
 ROOT: Final = Path(__file__).resolve().parents[2]
 COPIED: Final = (
     "services", "proto", "docs",
-    *(f"tests/{name}" for name in ("scenarios", "unit", "simulation", "hapax_sim", "hapax_checker", "hapax_mutants")),
+    *(f"tests/{name}" for name in (
+        "scenarios", "unit", "simulation", "hapax_sim", "hapax_checker", "hapax_explore", "hapax_mutants",
+    )),
 )  # fmt: skip
 PAGE: Final = ROOT / "docs" / "mutants.md"
 CHECK_LIMIT_S: Final = 150
@@ -91,6 +93,8 @@ def command(check: str) -> list[str]:
     if kind == "sim":
         seeds, *arguments = shlex.split(rest)
         return [sys.executable, "-m", "hapax_sim", "--first", "--seeds", seeds, *arguments]
+    if kind == "explore":
+        return [sys.executable, "-m", "hapax_explore", "--quiet", "--scope", *shlex.split(rest)]
     return [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", f"tests/{check}"]
 
 
@@ -103,6 +107,9 @@ def detail(check: str, output: str) -> str:
         seed = lines[failed].partition(":")[0]
         anomaly = lines[failed + 1].strip() if failed + 1 < len(lines) else ""
         return f"{seed}: {anomaly[:110]}"
+    if check.startswith("explore "):
+        failed = next((line for line in lines if line.startswith("FAILED")), None)
+        return "it crashed: " + (lines[-1] if lines else "") if failed is None else failed.partition(": ")[2][:110]
     named = next((line for line in lines if line.startswith(("FAILED ", "ERROR tests"))), "")
     return named.removeprefix("FAILED ").partition(" - ")[0][:160]
 
@@ -211,7 +218,8 @@ def page(rows: dict[str, str], last_run: str) -> str:
         "",
         "Bugs that are put into a copy of the code, one at a time, and what finds each. `make mutants` runs all of",
         "them, then without a mutant the checks that found them, which must pass, and renews this page. `sim` is the",
-        "simulator with its seeds, `scenarios` the golden scripts of tests/scenarios, `unit/...` tests of tests/unit.",
+        "simulator with its seeds, `explore` the exploration of a scope, `scenarios` the golden scripts of",
+        "tests/scenarios, `unit/...` tests of tests/unit.",
         "",
         f"{len(rows)} of {len(MUTANTS)} mutants found. {last_run}".rstrip(),
         "",

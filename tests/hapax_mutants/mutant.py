@@ -16,7 +16,8 @@ class Mutant(NamedTuple):
     old: str
     new: str
     checks: tuple[str, ...]
-    """In this order, until one finds it: `scenarios`, `unit/<below tests/unit>`, `sim <seeds> <arguments>`."""
+    """In this order, until one finds it: `scenarios`, `unit/<below tests/unit>`, `sim <seeds> <arguments>`,
+    `explore <scope> <arguments>`."""
 
     def put_in(self, services: Path) -> None:
         """Into a copy of the folder services/."""
@@ -37,3 +38,8 @@ def unit(path: str) -> str:
 def sim(seeds: str = "1-4", arguments: str = "--hours 0.004 --faults-every 1") -> str:
     """One history after the other, until one has an anomaly."""
     return f"sim {seeds} {arguments}"
+
+
+def explore(scope: str, arguments: str = "") -> str:
+    """Every interleaving, until one breaks an invariant."""
+    return f"explore {scope} {arguments}".rstrip()

@@ -1,0 +1,275 @@
+"""A partition's leader: the real `Replica` and `ProduceService` over a log in memory, and how they ask coordinators."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast
+
+from hapax.broker.calls import ProduceService
+from hapax.broker.replica import Replica, Shared
+from hapax.codec.batch import read_header
+from hapax.codec.control import decode_control
+from hapax.codec.records import decode_batch, encode_records
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
+from hapax.core.verification import Answer, Question, ShardEpochs
+from hapax.kafka.produce import PartitionRecords, PartitionResult
+from hapax.kafka.table import CloseConnection
+from hapax.runtime.settings import Settings
+from hapax_explore.component import Choice, Component, Effect, Send, Tell
+from scenarios.partition_log import Entry, filter_aborted
+
+MOVING: Final = frozenset({
+    ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+})
+"""Answers after which the verifier looks for the shard's owner and asks again."""
+
+_SETTINGS: Final = Settings()
+
+
+def topic_id(name: str) -> TopicId:
+    return TopicId(name.encode().ljust(16, b"\0"))
+
+
+class Log:
+    """What `Replica` needs of a `SegmentLog`: batches as they were written. All of it is synced at once."""
+
+    def __init__(self, batches: tuple[bytes, ...] = ()) -> None:
+        self.batches = batches
+        self.scan_cost = 0
+        self.end_offset = read_header(batches[-1]).next_offset if batches else 0
+
+    @property
+    def synced_offset(self) -> int:
+        return self.end_offset
+
+    def append(self, batch: Any, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+        self.batches = (*self.batches, bytes(batch))
+        self.end_offset = last_offset + 1
+
+    def note_aborted(self, aborted: object) -> None:
+        """Recovery replays the whole log: it finds them again."""
+
+    def write_leader_epochs(self, entries: object) -> None:
+        """As above."""
+
+
+class Clock:
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic_ms(self) -> int:
+        return 0
+
+
+class Port:
+    """What `Shared` asks of the rest of the process: kept until the event is over."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    def request(self, replica: Replica) -> None:
+        """To sync its log: done at the end of the event."""
+
+
+class Connection(NamedTuple):
+    serial: int
+
+
+class Context(NamedTuple):
+    """What a handler knows of a request's connection."""
+
+    api_version: int
+    connection: Connection
+
+
+class Request(NamedTuple):
+    """A decoded Produce."""
+
+    transactional_id: str
+    partitions: tuple[PartitionRecords, ...]
+    acks: int = -1
+    internal: bytes | None = None
+
+
+class ClientCall(NamedTuple):
+    """A Produce on its way, and where its answer goes."""
+
+    request: Request
+    ctx: Context
+    client: str
+    partition: str
+    value: str
+    outbox: Outbox
+
+    def settle(self, number: int, result: PartitionResult) -> None:
+        self.answer("produced", self.value, int(result.error))
+
+    def answer(self, what: str, *told: object) -> None:
+        connection = self.ctx.connection.serial
+        self.outbox.effects.append(Send(
+            self.client, (what, self.partition, connection, *told), f"{self.partition}>{self.client}#{connection}"
+        ))
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+
+
+def ask(replica: Replica, question: Question) -> None:
+    cast(Port, replica.shared.committer).asked.append(question)
+
+
+def nothing(*arguments: object) -> None:
+    pass
+
+
+@cache
+def batch_of(producer_id: int, epoch: int, sequence: int, value: str, transactional: bool) -> bytes:
+    return bytes(encode_records(
+        [(0, None, value.encode(), ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence,
+        transactional=transactional,
+    ))
+
+
+class Broker(Component):
+    def __init__(self, name: str, coordinator: str = "c1", *, clients: tuple[str, ...] = ()) -> None:
+        """`clients`: it may die, and these have connections to it."""
+        self.name = name
+        self.outbox = Outbox()
+        self.clients = clients
+        self.coordinator = coordinator
+        """The shard's owner as far as this node knows."""
+        self.process = 1
+        self.waiting: tuple[Question, ...] = ()
+        """Asked again as soon as it knows another owner."""
+        self.replica: Replica
+        self._start(Log(), 1)
+
+    def _start(self, log: Log, leader_epoch: int) -> None:
+        shared = Shared(
+            disk=cast(Any, None), clock=cast(Any, Clock()), committer=cast(Any, Port()), storage=cast(Any, None),
+            shard_epochs=ShardEpochs(), ask=ask, refused=nothing, reconsider=nothing, damaged=nothing,
+            mislisted=nothing,
+        )
+        replica = Replica(
+            shared, "t", TopicIdPartition(topic_id(self.name), PartitionIndex(0)), _SETTINGS, internal=False
+        )
+        replica.restore(None, 0, 0, (), ())
+        replica.log = cast(Any, log)
+        for batch in log.batches:
+            replica.replay(read_header(batch), memoryview(batch), 0)
+        replica._recovered_aborted.clear()
+        self.replica = replica
+        replica.lead(leader_epoch, -1)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def receive(self, body: tuple[Any, ...]) -> list[Effect]:
+        getattr(self, "_on_" + body[0])(*body[1:])
+        return self._out()
+
+    def _out(self) -> list[Effect]:
+        replica = self.replica
+        replica.commit_queued = False
+        replica.advance(replica.durable_end)
+        port = cast(Port, replica.shared.committer)
+        for question in port.asked:
+            self._ask(question)
+        port.asked.clear()
+        effects, self.outbox.effects = self.outbox.effects, []
+        return effects
+
+    def _ask(self, question: Question) -> None:
+        self.outbox.effects.append(Send(self.coordinator, ("verify", self.name, self.process, *question)))
+
+    def _on_produce(
+        self, client: str, connection: int, version: int, transactional_id: str, producer_id: int, epoch: int,
+        sequence: int, value: str,
+    ) -> None:
+        body = bytearray(batch_of(producer_id, epoch, sequence, value, bool(transactional_id)))
+        call = ClientCall(
+            Request(transactional_id, (PartitionRecords("t", 0, 0, len(body)),)),
+            Context(version, Connection(connection)), client, self.name, value, self.outbox,
+        )
+        partitions = SimpleNamespace(
+            view=SimpleNamespace(producer_ids_below=1 << 40), by_name={("t", 0): self.replica},
+        )
+        service = ProduceService(
+            cast(Any, partitions), cast(Any, SimpleNamespace(counter=lambda metric: SimpleNamespace(value=0))),
+            cast(Any, SimpleNamespace(value=0)),
+        )
+        try:
+            service.produce(cast(Any, call), memoryview(body))
+        except CloseConnection:
+            call.answer("closed")
+
+    def _on_verified(self, asked_by: tuple[Any, ...], error: int, epoch: int, serial: int, asked: str) -> None:
+        process, *question = asked_by
+        if process != self.process:
+            return
+        if error in MOVING:
+            if asked != self.coordinator:
+                self._ask(Question(*question))
+            else:
+                self.waiting = (*self.waiting, Question(*question))
+            return
+        self.replica.answered(Answer(question[0], ErrorCode(error), 0 if epoch >= 0 else -1, epoch))
+
+    def _on_moved(self, coordinator: str) -> None:
+        self.coordinator = coordinator
+        waiting, self.waiting = self.waiting, ()
+        for question in waiting:
+            self._ask(question)
+
+    def _on_marker(
+        self, coordinator: str, coordinator_epoch: int, transactional_id: str, serial: int, producer_id: int,
+        producer_epoch: int, commit: bool, version: int, first_offset: int,
+    ) -> None:
+        marker = Marker(
+            producer_id, producer_epoch, commit, coordinator_epoch, serial, 0, first_offset, version
+        )
+        [(_, refused)] = self.replica.write_markers([marker])
+        error = 0 if refused is None else int(refused.code)
+        self.outbox.effects.append(Send(
+            coordinator, ("marked", coordinator_epoch, transactional_id, serial, producer_id, self.name, error)
+        ))
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def choices(self) -> list[Choice]:
+        return [Choice("crash", "broker crash")] if self.clients else []
+
+    def act(self, choice: str) -> list[Effect]:
+        """Its process dies and comes back: what was synced is there."""
+        self.waiting = ()
+        self.process += 1
+        self._start(Log(self.replica.log.batches), self.replica.leader_epoch + 1)  # type: ignore[attr-defined]
+        return [*(Tell(client, ("reset", self.name)) for client in self.clients), *self._out()]
+
+    def ignores(self, body: tuple[Any, ...]) -> bool:
+        return body[0] == "verified" and body[1][0] != self.process
+
+    # --- what one sees ------------------------------------------------------------------------------------------------
+
+    def view(self) -> tuple[tuple[str, ...], int, int]:
+        """(what a read_committed reader sees, how many transactions are open, how many writes are parked)."""
+        machine = self.replica.machine
+        entries = [entry_of(batch) for batch in self.replica.log.batches]  # type: ignore[attr-defined]
+        stable = [entry for entry in entries if entry.header.last_offset < machine.last_stable_offset]
+        aborted = machine.aborted_transactions(0, machine.last_stable_offset)
+        parked = sum(self.replica.verification.holds(producer_id) for producer_id in (1000, 1001, 1002))
+        return (
+            tuple(value for _, value in filter_aborted(stable, aborted)), machine.open_transaction_count, parked
+        )
+
+
+@cache
+def entry_of(batch: bytes) -> Entry:
+    header = read_header(batch)
+    if header.is_control:
+        return Entry(header, decode_control(batch, header))
+    return Entry(header, None, tuple((each.value or b"").decode() for each in decode_batch(batch, 0, len(batch))))

@@ -1,0 +1,86 @@
+"""The state of a component as a hashable value: equal values are one state, whatever objects they are made of."""
+
+from __future__ import annotations
+
+import types
+from array import array
+from collections import deque
+from collections.abc import Hashable
+from enum import Enum
+from typing import Any, Final
+
+from hapax.broker.counting import Counting
+from hapax.broker.housekeeping import Housekeeping
+from hapax.core.producers import ProducerTable
+from hapax.runtime.settings import Settings
+
+_ATOMS: Final = (int, str, bytes, bool, float, type(None), Enum, types.FunctionType, types.BuiltinFunctionType, type)
+
+_LEFT_OUT: Final[dict[type, frozenset[str]]] = {
+    ProducerTable: frozenset({"_at", "_hand"}),
+}
+"""Attributes that no later step depends on: where the last look-up was, and where the sweep is."""
+
+_OPAQUE: Final = (Settings, Housekeeping, Counting)
+"""Constant, or without a part in what is explored."""
+
+
+
+def freeze(value: Any) -> Hashable:
+    return _freeze(value, {})
+
+
+def _freeze(value: Any, above: dict[int, int]) -> Hashable:
+    """`above`: the objects that this one is reached through, so that a way back to one of them ends."""
+    kind = type(value)
+    if isinstance(value, _ATOMS):
+        return value
+    if kind is bytearray:
+        return bytes(value)
+    if kind is array:
+        return value.tobytes()
+    if isinstance(value, _OPAQUE):
+        return kind.__name__
+    if id(value) in above:
+        return above[id(value)], "above"
+    above[id(value)] = len(above)
+    try:
+        if isinstance(value, tuple):
+            return tuple([_freeze(each, above) for each in value])
+        if isinstance(value, (set, frozenset)):
+            return frozenset(_freeze(each, above) for each in value)
+        if isinstance(value, dict):
+            return "dict", tuple([(_freeze(key, above), _freeze(each, above)) for key, each in value.items()])
+        parts: list[Hashable] = []
+        if isinstance(value, (list, deque)):
+            parts += [_freeze(each, above) for each in value]
+            if kind in (list, deque):
+                return tuple(parts)
+        left_out = _LEFT_OUT.get(kind, frozenset())
+        for name in _attributes(kind):
+            if name not in left_out and hasattr(value, name):
+                parts.append(_freeze(getattr(value, name), above))
+        inside = getattr(value, "__dict__", None)
+        if inside:
+            parts += [(name, _freeze(each, above)) for name, each in inside.items() if name not in left_out]
+        return kind.__name__, tuple(parts)
+    finally:
+        del above[id(value)]
+
+
+_slots: dict[type, tuple[str, ...]] = {}
+
+
+def _attributes(kind: type) -> tuple[str, ...]:
+    """All slots, those of the bases included."""
+    found = _slots.get(kind)
+    if found is None:
+        found = _slots[kind] = tuple(
+            name for base in kind.__mro__ for name in _as_tuple(base.__dict__.get("__slots__", ()))
+            if name not in ("__dict__", "__weakref__")
+        )
+    return found
+
+
+def _as_tuple(slots: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)

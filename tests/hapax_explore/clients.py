@@ -1,0 +1,446 @@
+"""Producers: the real `ClientProducer` with an application's plan, and one that numbers its batches as librdkafka does.
+
+A plan is a sequence of transactions; what the application knows of each in the end is what the invariants hold the
+cluster to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hapax.core.client_producer import ClientProducer, ProducerOptions
+from hapax.core.client_producer_partition import Batch
+from hapax.core.client_producer_state import (
+    Delivered,
+    Ended,
+    RequestAddPartitions,
+    RequestEndTransaction,
+    RequestProducerId,
+    SendBatch,
+    State,
+)
+from hapax.core.client_producer_verdicts import Verdict
+from hapax.core.errors import ErrorCode
+from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
+from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
+
+NOW = Millis(0)
+_DEADLINE = Millis(1 << 40)
+UNKNOWN, COMMITTED, ABORTED = "unknown", "committed", "aborted"
+
+
+class Planned(NamedTuple):
+    """One transaction."""
+
+    records: tuple[tuple[str, str], ...]
+    """(partition, value), each a batch of its own."""
+    ends: str = "commit"
+    """Or "abort", or "either"."""
+
+
+class Outcome(NamedTuple):
+    """What the application knows of a transaction that it began."""
+
+    records: tuple[tuple[str, str], ...]
+    end: str
+    """Committed, aborted, or unknown: the producer ended before it was answered."""
+
+
+class Connected(Component):
+    """What both producers do with connections: one to each partition's leader, one to the coordinator."""
+
+    def __init__(self, name: str, transactional_id: str, coordinator: str) -> None:
+        self.name = name
+        self.transactional_id = transactional_id
+        self.coordinator = coordinator
+        self.connections: dict[str, int] = {}
+        self.last_connection = 0
+        self.asked: tuple[Any, ...] = ()
+        """The call to the coordinator that is not answered yet."""
+        self.asked_at = ""
+        self.stuck = False
+        """It is answered that the node is not the coordinator, and no other one is known yet."""
+        self.out: list[Effect] = []
+
+    def _connection(self, to: str) -> int:
+        if to not in self.connections:
+            self.last_connection += 1
+            self.connections[to] = self.last_connection
+        return self.connections[to]
+
+    def _send(self, to: str, *body: Any) -> None:
+        connection = self._connection(to)
+        self.out.append(Send(to, (body[0], self.name, connection, *body[1:]), f"{self.name}>{to}#{connection}"))
+
+    def _close(self, to: str) -> None:
+        connection = self.connections.pop(to)
+        self.out.append(Close(f"{self.name}>{to}#{connection}", f"{to}>{self.name}#{connection}"))
+
+    def _ask(self, *call: Any) -> None:
+        self.asked, self.asked_at, self.stuck = call, self.coordinator, False
+        self._send(self.coordinator, call[0], self.transactional_id, *call[1:])
+
+    def _on_moved(self, coordinator: str) -> None:
+        self.coordinator = coordinator
+        if self.stuck:
+            self._ask(*self.asked)
+
+    def _again(self, former: str) -> None:
+        """The call is repeated: at the coordinator that is known by now, or once there is one."""
+        if self.asked and former != self.coordinator:
+            self._ask(*self.asked)
+        else:
+            self.stuck = bool(self.asked)
+
+    def ignores(self, body: tuple[Any, ...]) -> bool:
+        kind, source, *rest = body
+        return kind in ("produced", "closed", "answered") and rest[0] < self.connections.get(source, 1 << 30) and (
+            source in self.connections or rest[0] <= self.last_connection
+        )
+
+    def _current(self, source: str, connection: int) -> bool:
+        return self.connections.get(source) == connection
+
+    def act(self, choice: str) -> list[Effect]:
+        what, _, rest = choice.partition(":")
+        getattr(self, "_do_" + what)(rest)
+        return self._done()
+
+    def receive(self, body: tuple[Any, ...]) -> list[Effect]:
+        getattr(self, "_on_" + body[0])(*body[1:])
+        return self._done()
+
+    def _done(self) -> list[Effect]:
+        out, self.out = self.out, []
+        return out
+
+    def _on_answered(self, source: str, connection: int, kind: str, code: int, producer_id: int, epoch: int) -> None:
+        if not self._current(source, connection) or not self.asked or self.asked[0] != kind:
+            return
+        if code == ErrorCode.NOT_COORDINATOR:
+            self._close(source)
+            self._again(source)
+            return
+        self._replied(kind, code, producer_id, epoch)
+
+    def _replied(self, kind: str, code: int, producer_id: int, epoch: int) -> None:
+        raise NotImplementedError
+
+    def _on_reset(self, source: str) -> None:
+        """The node's process has died."""
+        if source in self.connections:
+            self._drop(source)
+
+    def _drop(self, source: str) -> None:
+        connection = self.connections[source]
+        self._lost(source)
+        self.out.append(Drop(f"{self.name}>{source}#{connection}"))
+
+    def _on_closed(self, source: str, connection: int) -> None:
+        """The node has dropped the connection."""
+        if self._current(source, connection):
+            self._lost(source)
+
+    def _lost(self, source: str) -> None:
+        """A connection is gone, and with it the answers to what was sent on it."""
+        self._close(source)
+        if source == self.asked_at:
+            if self.asked:
+                self._ask(*self.asked)
+        elif source.startswith("p"):
+            self._writes_lost(source)
+
+    def _writes_lost(self, partition: str) -> None:
+        raise NotImplementedError
+
+
+class NativeProducer(Connected):
+    """This project's client: its machine decides, this carries out, as `hapax.client` does."""
+
+    def __init__(
+        self, name: str, plan: tuple[Planned, ...], *, version: int, transactional_id: str = "tx",
+        coordinator: str = "c1", may_die: bool = False,
+    ) -> None:
+        super().__init__(name, transactional_id, coordinator)
+        options = ProducerOptions(
+            transactional=True, version=version, retry_backoff_ms=0, retry_backoff_max_ms=0
+        )
+        self.machine = ClientProducer(options)
+        self.version = version
+        self.plan = plan
+        self.begun = 0
+        self.may_die = may_die
+        self.dead = False
+        self.flying: dict[str, Batch] = {}
+        self.acknowledged: tuple[str, ...] = ()
+        self.outcomes: tuple[Outcome, ...] = ()
+
+    # --- the application ----------------------------------------------------------------------------------------------
+
+    def choices(self) -> list[Choice]:
+        state = self.machine.state
+        if self.dead or state is State.FATAL_ERROR:
+            return []
+        found = []
+        if state is State.UNINITIALIZED:
+            found.append(Choice("init"))
+        elif state is State.READY and self.begun < len(self.plan):
+            found.append(Choice("begin"))
+        elif state is State.IN_TRANSACTION:
+            ends = self.plan[self.begun - 1].ends
+            found += [Choice(each) for each in ("commit", "abort") if ends in (each, "either")]
+        elif state is State.ABORTABLE_ERROR:
+            found.append(Choice("abort"))
+        if self.flying:
+            partitions = dict.fromkeys(batch.partition.topic for batch in self.flying.values())
+            found += [Choice(f"reconnect:{each}", "reconnect") for each in partitions]
+            found.append(Choice("expire", "expire"))
+        if self.asked and not self.stuck:
+            found.append(Choice(f"reconnect:{self.asked_at}", "reconnect"))
+        if self.may_die and state is not State.UNINITIALIZED:
+            found.append(Choice("die", "producer dies"))
+        return found
+
+    def _do_init(self, rest: str) -> None:
+        self.machine.initialize()
+
+    def _do_begin(self, rest: str) -> None:
+        self.machine.begin()
+        planned = self.plan[self.begun]
+        self.begun += 1
+        for partition, value in planned.records:
+            self.machine.enqueue(Batch(TopicPartition(partition, 0), 1, _DEADLINE, value))  # type: ignore[arg-type]
+        self.outcomes = (*self.outcomes, Outcome(planned.records, UNKNOWN))
+
+    def _do_commit(self, rest: str) -> None:
+        self.machine.commit()
+
+    def _do_abort(self, rest: str) -> None:
+        self.machine.abort()
+
+    def _do_reconnect(self, source: str) -> None:
+        self._lost(source)
+
+    def _do_expire(self, rest: str) -> None:
+        """delivery.timeout.ms is over for all that is not delivered."""
+        self.machine.expire(Millis(_DEADLINE + 1))
+
+    def _do_die(self, rest: str) -> None:
+        for to in list(self.connections):
+            self._close(to)
+        self.dead, self.asked, self.stuck = True, (), False
+        self.flying = {}
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _on_produced(self, partition: str, connection: int, value: str, error: int) -> None:
+        if not self._current(partition, connection) or value not in self.flying:
+            return
+        batch = self.flying.pop(value)
+        if not error:
+            self.machine.delivered(batch, Offset(0), TimestampMs(-1))
+        else:
+            self.machine.refused(batch, error, "", NOW)
+
+    def _writes_lost(self, partition: str) -> None:
+        for value, batch in list(self.flying.items()):
+            if batch.partition.topic == partition:
+                del self.flying[value]
+                self.machine.lost(batch, "", NOW)
+
+    def _replied(self, kind: str, code: int, producer_id: int, epoch: int) -> None:
+        if code:
+            if self.machine.coordinator_refused(code) is Verdict.RETRY:
+                self._ask(*self.asked)
+            else:
+                self.asked = ()
+            return
+        self.asked = ()
+        if kind == "init":
+            self.machine.initialized(_identity(producer_id, epoch))
+        elif kind == "add":
+            self.machine.partitions_added()
+        else:
+            self.machine.ended(_identity(producer_id, epoch) if self.version >= 2 else None)
+
+    def _on_moved(self, coordinator: str) -> None:
+        if not self.dead:
+            super()._on_moved(coordinator)
+
+    def ignores(self, body: tuple[Any, ...]) -> bool:
+        return self.dead or super().ignores(body)
+
+    def _done(self) -> list[Effect]:
+        if not self.dead:
+            for effect in self.machine.poll(NOW):
+                self._carry_out(effect)
+        return super()._done()
+
+    def _carry_out(self, effect: Any) -> None:
+        if isinstance(effect, SendBatch):
+            batch = effect.batch
+            value = str(batch.content)
+            self.flying[value] = batch
+            self._send(
+                batch.partition.topic, "produce", 11 if self.version < 2 else 12, self.transactional_id,
+                *batch.identity, batch.sequence, value,
+            )
+        elif isinstance(effect, Delivered):
+            self.acknowledged = (*self.acknowledged, str(effect.batch.content))
+        elif isinstance(effect, RequestProducerId):
+            self._ask("init", *effect.current)
+        elif isinstance(effect, RequestAddPartitions):
+            self._ask("add", *self.machine.identity, tuple(each.topic for each in effect.partitions))
+        elif isinstance(effect, RequestEndTransaction):
+            self._ask("end", *self.machine.identity, effect.commit, self.version)
+        elif isinstance(effect, Ended):
+            *before, last = self.outcomes
+            self.outcomes = (*before, last._replace(end=COMMITTED if effect.committed else ABORTED))
+
+    def view(self) -> tuple[Any, ...]:
+        """(outcomes, whether it still waits for something)."""
+        waits = not self.dead and self.machine.state not in (State.READY, State.FATAL_ERROR)
+        return self.outcomes, waits
+
+
+def _identity(producer_id: int, epoch: int) -> Any:
+    from hapax.core.client_producer_partition import Identity
+
+    return Identity(producer_id, epoch)  # type: ignore[arg-type]
+
+
+class OldProducer(Connected):
+    """A version-1 client that numbers as librdkafka does: what an abort gives up leaves no trace in its sequences, and
+    the next transaction's batches have the same numbers, under the same epoch.
+
+    What it sent on a connection that it gave up arrives before it aborts, or never: a partition cannot tell a write
+    that comes later still from one of the next transaction (docs/exploration.md).
+    """
+
+    def __init__(
+        self, name: str, plan: tuple[Planned, ...], *, transactional_id: str = "tx", coordinator: str = "c1"
+    ) -> None:
+        super().__init__(name, transactional_id, coordinator)
+        self.plan = plan
+        self.begun = 0
+        self.state = "new"
+        self.identity = (-1, -1)
+        self.registered: tuple[str, ...] = ()
+        self.unsent: tuple[tuple[str, str], ...] = ()
+        self.flying: tuple[tuple[str, str], ...] = ()
+        self.sequences: dict[str, int] = {}
+        self.committing = False
+        self.given_up: tuple[str, ...] = ()
+        self.outcomes: tuple[Outcome, ...] = ()
+
+    def _close(self, to: str) -> None:
+        self.given_up = (*self.given_up, f"{self.name}>{to}#{self.connections[to]}")
+        super()._close(to)
+
+    def choices(self) -> list[Choice]:
+        found = []
+        if self.state == "new":
+            found.append(Choice("init"))
+        elif self.state == "ready" and self.begun < len(self.plan):
+            found.append(Choice("begin"))
+        elif self.state == "open":
+            ends = self.plan[self.begun - 1].ends
+            if ends in ("commit", "either") and not self.unsent and not self.flying:
+                found.append(Choice("commit"))
+            if ends in ("abort", "either"):
+                found.append(Choice("abort"))
+        elif self.state == "failed":
+            found.append(Choice("abort"))
+        if self.flying:
+            found += [Choice(f"{what}:{self.flying[0][0]}", "reconnect") for what in ("reconnect", "giveup")]
+        if self.asked and not self.stuck:
+            found.append(Choice(f"reconnect:{self.asked_at}", "reconnect"))
+        return found
+
+    def _do_init(self, rest: str) -> None:
+        self.state = "asking"
+        self._ask("init", -1, -1)
+
+    def _do_begin(self, rest: str) -> None:
+        planned = self.plan[self.begun]
+        self.begun += 1
+        self.state = "open"
+        self.registered = ()
+        self.unsent = planned.records
+        self.outcomes = (*self.outcomes, Outcome(planned.records, UNKNOWN))
+        self._ask("add", *self.identity, tuple(dict.fromkeys(partition for partition, _ in planned.records)))
+
+    def _do_commit(self, rest: str) -> None:
+        self.state, self.committing = "ending", True
+        self._ask("end", *self.identity, True, 1)
+
+    def _do_abort(self, rest: str) -> None:
+        """What waits is purged, and what was sent but not answered, too."""
+        if self.asked:
+            return
+        self.state, self.committing = "ending", False
+        for partition in dict.fromkeys(partition for partition, _ in self.flying):
+            self._close(partition)
+        self.unsent, self.flying = (), ()
+        self.out += [Drop(each) for each in self.given_up]
+        self.given_up = ()
+        self._ask("end", *self.identity, False, 1)
+
+    def _do_reconnect(self, source: str) -> None:
+        self._lost(source)
+
+    def _do_giveup(self, partition: str) -> None:
+        """message.timeout.ms: the connection is closed, the batches have failed, and the application aborts."""
+        self._close(partition)
+        self.flying, self.unsent = (), ()
+        self.state = "failed"
+
+    def _writes_lost(self, partition: str) -> None:
+        for each in self.flying:
+            if each[0] == partition:
+                self._write(each)
+
+    def _write(self, record: tuple[str, str]) -> None:
+        partition, value = record
+        place = [each for each in self.flying if each[0] == partition].index(record)
+        self._send(
+            partition, "produce", 11, self.transactional_id, *self.identity,
+            self.sequences.get(partition, 0) + place, value,
+        )
+
+    def _on_produced(self, partition: str, connection: int, value: str, error: int) -> None:
+        if not self._current(partition, connection) or (partition, value) not in self.flying:
+            return
+        if not error:
+            self.flying = tuple(each for each in self.flying if each != (partition, value))
+            self.sequences[partition] = self.sequences.get(partition, 0) + 1
+        elif error == ErrorCode.NOT_ENOUGH_REPLICAS:
+            self._write((partition, value))
+        elif error in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE):
+            self.flying, self.unsent = (), ()
+            self.state = "failed"
+        else:
+            self.flying, self.unsent = (), ()
+            self.state = "fatal"
+
+    def _replied(self, kind: str, code: int, producer_id: int, epoch: int) -> None:
+        if code in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+            self._ask(*self.asked)
+            return
+        self.asked = ()
+        if code:
+            self.state = "fatal"
+        elif kind == "init":
+            self.identity, self.state = (producer_id, epoch), "ready"
+            self.sequences = {}
+        elif kind == "add":
+            self.flying, self.unsent = self.unsent, ()
+            for each in self.flying:
+                self._write(each)
+        else:
+            *before, last = self.outcomes
+            self.outcomes = (*before, last._replace(end=COMMITTED if self.committing else ABORTED))
+            self.state = "ready"
+
+    def view(self) -> tuple[Any, ...]:
+        return self.outcomes, self.state not in ("ready", "fatal")

@@ -1,0 +1,133 @@
+"""The compositions that are explored, and what must hold in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hapax_explore.broker import Broker
+from hapax_explore.clients import ABORTED, COMMITTED, NativeProducer, OldProducer, Planned
+from hapax_explore.coordinator import Coordinator, TxnLog
+from hapax_explore.search import Scope, Views
+
+
+def readable(views: Views) -> dict[str, tuple[str, ...]]:
+    """Partition -> the values that a read_committed reader sees."""
+    return {name: view[0] for name, view in views.items() if name.startswith("p")}
+
+
+def safe(views: Views) -> str | None:
+    """In every state."""
+    seen = readable(views)
+    for partition, values in seen.items():
+        if len(set(values)) < len(values):
+            return f"{partition} shows a record twice: {values}"
+    for name, view in views.items():
+        if not name.startswith("a"):
+            continue
+        order = [value for outcome in view[0] for _, value in outcome.records]
+        for partition, values in seen.items():
+            own = [order.index(value) for value in values if value in order]
+            if own != sorted(own):
+                return f"{partition} shows the records of {name} out of order: {values}"
+        for outcome in view[0]:
+            shown = [value for partition, value in outcome.records if value in seen[partition]]
+            if outcome.end == ABORTED and shown:
+                return f"{name} was told that its transaction was aborted, and {shown} are readable"
+    return None
+
+
+def settled(views: Views) -> str | None:
+    """Where nothing is left to do."""
+    seen = readable(views)
+    for name, view in views.items():
+        if name.startswith("p") and view[1]:
+            return f"a transaction stays open in {name}"
+        if name.startswith("p") and view[2]:
+            return f"a write stays parked in {name}"
+        if name.startswith("c") and view[0] and view[1]:
+            return f"{name} has a transaction that never ends"
+        if name.startswith("c") and view[0] and view[2]:
+            return f"a call waits for ever at {name}"
+        if not name.startswith("a"):
+            continue
+        if view[1]:
+            return f"{name} waits for ever"
+        for outcome in view[0]:
+            shown = [value for partition, value in outcome.records if value in seen[partition]]
+            if outcome.end == COMMITTED and len(shown) < len(outcome.records):
+                return f"{name} was told that its transaction was committed; readable: {shown} of {outcome.records}"
+            if shown and len(shown) < len(outcome.records):
+                return f"a transaction of {name} is readable in part: {shown} of {outcome.records}"
+    return None
+
+
+def parked() -> Scope:
+    """A version-1 client that numbers as librdkafka does, gives a write up and goes on with the next transaction, while
+    partitions verify and markers come late."""
+    plan = (Planned((("p0", "a"),), "commit"), Planned((("p0", "b"),), "commit"))
+    return Scope(
+        "parked", parked.__doc__ or "",
+        (OldProducer("a1", plan), Broker("p0"), Coordinator("c1", "", ("a1", "p0"))),
+        {"reconnect": 2, "resend": 1, "complete": 1}, safe, settled,
+    )
+
+
+def owners() -> Scope:
+    """A transaction of version 2, while its shard moves from one coordinator to another, which the first one does not
+    know, and the partition's leader dies."""
+    told = ("a1", "p0")
+    return Scope(
+        "owners", owners.__doc__ or "",
+        (
+            NativeProducer("a1", (Planned((("p0", "a"),), "either"),), version=2), Broker("p0", clients=("a1",)),
+            Coordinator("c1", "log", told, successor="c2"),
+            Coordinator("c2", "log", told, serves=False, first_id=2000), TxnLog("log", "c1", 16),
+        ),
+        {"take-over": 1, "coordinator crash": 1, "broker crash": 1, "reconnect": 1}, safe, settled,
+    )
+
+
+def zombie() -> Scope:
+    """Two producers of version 2 under one id: the second initialises whenever it likes."""
+    told = ("a1", "a2", "p0")
+    return Scope(
+        "zombie", zombie.__doc__ or "",
+        (
+            NativeProducer("a1", (Planned((("p0", "a"),), "commit"),), version=2),
+            NativeProducer("a2", (Planned((("p0", "b"),), "commit"),), version=2),
+            Broker("p0"), Coordinator("c1", "", told),
+        ),
+        {"reconnect": 1, "resend": 1, "time-out": 1}, safe, settled,
+    )
+
+
+def timers() -> Scope:
+    """A producer of version 1 that dies, timers that come a millisecond early, and batches that follow one another."""
+    told = ("a1", "p0")
+    return Scope(
+        "timers", timers.__doc__ or "",
+        (
+            NativeProducer("a1", (Planned((("p0", "a"), ("p0", "b")), "either"),), version=1, may_die=True),
+            Broker("p0"), Coordinator("c1", "", told),
+        ),
+        {"producer dies": 1, "early timer": 1, "reconnect": 1, "expire": 1, "time-out": 1}, safe, settled,
+    )
+
+
+def pipelined() -> Scope:
+    """Seven batches of version 2 to one partition in two transactions, over connections that break."""
+    values = tuple(("p0", value) for value in "abcdef")
+    return Scope(
+        "pipelined", pipelined.__doc__ or "",
+        (
+            NativeProducer("a1", (Planned(values), Planned((("p0", "z"),))), version=2),
+            Broker("p0", clients=("a1",)), Coordinator("c1", "", ("a1", "p0")),
+        ),
+        {"reconnect": 2, "broker crash": 1}, safe, settled,
+    )
+
+
+SCOPES: Final[dict[str, Callable[[], Scope]]] = {
+    "parked": parked, "owners": owners, "zombie": zombie, "timers": timers, "pipelined": pipelined,
+}
