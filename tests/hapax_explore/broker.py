@@ -15,7 +15,7 @@ from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs
-from hapax.kafka.produce import PartitionRecords, PartitionResult
+from hapax.kafka.produce import PartitionRecords, PartitionResult, ProduceCall, ProduceRequest
 from hapax.kafka.table import CloseConnection
 from hapax.runtime.settings import Settings
 from hapax_explore.component import Choice, Component, Effect, Send, Tell
@@ -85,29 +85,27 @@ class Context(NamedTuple):
     connection: Connection
 
 
-class Request(NamedTuple):
-    """A decoded Produce."""
+class ClientCall(ProduceCall):
+    """A Produce of one partition, and where its answer goes."""
 
-    transactional_id: str
-    partitions: tuple[PartitionRecords, ...]
-    acks: int = -1
-    internal: bytes | None = None
+    __slots__ = ("client", "outbox", "partition", "value")
 
-
-class ClientCall(NamedTuple):
-    """A Produce on its way, and where its answer goes."""
-
-    request: Request
-    ctx: Context
-    client: str
-    partition: str
-    value: str
-    outbox: Outbox
+    def __init__(
+        self, ctx: Context, request: ProduceRequest, client: str, partition: str, value: str, outbox: Outbox
+    ) -> None:
+        super().__init__(cast(Any, ctx), request)
+        self.client = client
+        self.partition = partition
+        self.value = value
+        self.outbox = outbox
 
     def settle(self, number: int, result: PartitionResult) -> None:
-        self.answer("produced", self.value, int(result.error))
+        self.tell("produced", self.value, int(result.error))
 
-    def answer(self, what: str, *told: object) -> None:
+    def drop(self, reason: str) -> None:
+        self.tell("closed")
+
+    def tell(self, what: str, *told: object) -> None:
         connection = self.ctx.connection.serial
         self.outbox.effects.append(Send(
             self.client, (what, self.partition, connection, *told), f"{self.partition}>{self.client}#{connection}"
@@ -153,7 +151,7 @@ class Broker(Component):
         shared = Shared(
             disk=cast(Any, None), clock=cast(Any, Clock()), committer=cast(Any, Port()), storage=cast(Any, None),
             shard_epochs=ShardEpochs(), ask=ask, refused=nothing, reconsider=nothing, damaged=nothing,
-            mislisted=nothing,
+            mislisted=nothing, superseded=nothing, unreadable=nothing,
         )
         replica = Replica(
             shared, "t", TopicIdPartition(topic_id(self.name), PartitionIndex(0)), _SETTINGS, internal=False
@@ -191,9 +189,10 @@ class Broker(Component):
         sequence: int, value: str,
     ) -> None:
         body = bytearray(batch_of(producer_id, epoch, sequence, value, bool(transactional_id)))
+        part = PartitionRecords("t", 0, 0, len(body))
         call = ClientCall(
-            Request(transactional_id, (PartitionRecords("t", 0, 0, len(body)),)),
-            Context(version, Connection(connection)), client, self.name, value, self.outbox,
+            Context(version, Connection(connection)), ProduceRequest(transactional_id, -1, 0, [part], None), client,
+            self.name, value, self.outbox,
         )
         partitions = SimpleNamespace(
             view=SimpleNamespace(producer_ids_below=1 << 40), by_name={("t", 0): self.replica},
@@ -203,9 +202,9 @@ class Broker(Component):
             cast(Any, SimpleNamespace(value=0)),
         )
         try:
-            service.produce(cast(Any, call), memoryview(body))
+            service.produce(call, memoryview(body))
         except CloseConnection:
-            call.answer("closed")
+            call.tell("closed")
 
     def _on_verified(self, asked_by: tuple[Any, ...], error: int, epoch: int, serial: int, asked: str) -> None:
         process, *question = asked_by
@@ -217,7 +216,9 @@ class Broker(Component):
             else:
                 self.waiting = (*self.waiting, Question(*question))
             return
-        self.replica.answered(Answer(question[0], ErrorCode(error), 0 if epoch >= 0 else -1, epoch))
+        self.replica.parked.answered(Answer(
+            question[0], ErrorCode(error), 0 if epoch >= 0 else -1, epoch, serial=serial or -1
+        ))
 
     def _on_moved(self, coordinator: str) -> None:
         self.coordinator = coordinator
@@ -261,7 +262,7 @@ class Broker(Component):
         entries = [entry_of(batch) for batch in self.replica.log.batches]  # type: ignore[attr-defined]
         stable = [entry for entry in entries if entry.header.last_offset < machine.last_stable_offset]
         aborted = machine.aborted_transactions(0, machine.last_stable_offset)
-        parked = sum(self.replica.verification.holds(producer_id) for producer_id in (1000, 1001, 1002))
+        parked = sum(self.replica.parked.holds(producer_id) for producer_id in (1000, 1001, 1002))
         return (
             tuple(value for _, value in filter_aborted(stable, aborted)), machine.open_transaction_count, parked
         )

@@ -41,6 +41,8 @@ def _freeze(value: Any, above: dict[int, int]) -> Hashable:
         return value.tobytes()
     if isinstance(value, _OPAQUE):
         return kind.__name__
+    if kind is types.MethodType:
+        return value.__name__
     if id(value) in above:
         return above[id(value)], "above"
     above[id(value)] = len(above)

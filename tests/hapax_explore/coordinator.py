@@ -149,9 +149,10 @@ class Coordinator(Component):
         self._ask(Call(kind, txid, client, f"{self.name}>{client}#{connection}", connection, arguments))
 
     def _on_verify(
-        self, broker: str, process: int, ticket: int, txid: str, producer_id: int, epoch: int, add: bool, *more: Any
+        self, broker: str, process: int, ticket: int, txid: str, producer_id: int, epoch: int, add: bool,
+        after_serial: int,
     ) -> None:
-        question = (process, ticket, txid, producer_id, epoch, add, *more)
+        question = (process, ticket, txid, producer_id, epoch, add, after_serial)
         self._ask(Call("verify", txid, broker, "", -1, question))
 
     def _on_appended(self, epoch: int, code: int) -> None:
@@ -235,9 +236,11 @@ class Coordinator(Component):
         if call.kind == "end":
             producer_id, epoch, commit, version = call.arguments
             return machine.end_txn(EndTxn(txid, producer_id, epoch, commit, caller, version), NOW)
-        _, _, _, producer_id, epoch, add, *_ = call.arguments
-        asked = (partition_of(call.answer_to),)
-        return machine.verify_partitions(VerifyPartitions(txid, producer_id, epoch, asked, add, caller), NOW)
+        _, _, _, producer_id, epoch, add, after_serial = call.arguments
+        question = VerifyPartitions(
+            txid, producer_id, epoch, (partition_of(call.answer_to),), add, caller, after_serial=max(0, after_serial)
+        )
+        return machine.verify_partitions(question, NOW)
 
     def _refuse(self, call: Call, code: ErrorCode) -> None:
         if call.kind == "verify":
@@ -391,8 +394,10 @@ class Coordinator(Component):
 
     def _fire(self, txid: str, at: int) -> None:
         decision = self.machine.time_out(txid, Now(Millis(at), TimestampMs(0)))
-        if decision is not None and decision.record is not None:
-            self.queue.append(Unit(decision.record, None, None))
+        if decision is not None:
+            self._carry_out(decision.effects)
+            if decision.record is not None:
+                self.queue.append(Unit(decision.record, None, None))
 
     def _do_complete(self, txid: str) -> None:
         self.postponed.remove(txid)

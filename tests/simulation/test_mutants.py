@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hapax_explore.scopes import SCOPES
 from hapax_mutants import MUTANTS
 from hapax_mutants.mutant import Mutant
 
@@ -29,4 +30,5 @@ def test_its_checks_exist(mutant: Mutant) -> None:
     """A test that is not there would fail, and so seem to find the bug."""
     tests = Path(__file__).resolve().parents[1]
     for check in mutant.checks:
-        assert check.startswith("sim ") or (tests / check).exists(), check
+        kind, _, rest = check.partition(" ")
+        assert kind == "sim" or (kind == "explore" and rest.split()[0] in SCOPES) or (tests / check).exists(), check

@@ -1,0 +1,22 @@
+"""Bugs that the exploration finds unaided."""
+
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, explore
+
+MUTANTS = (
+    Mutant(
+        "a timer that was early is never set again", "rule 14; issue 16, defect 3", "core/transaction.py",
+        "        if decision is None and transaction.is_open:\n",
+        "        if False:\n",
+        (explore("timers"),),
+    ),
+    Mutant(
+        "a marker leaves parked writes of version 1 waiting", "rules 3 and 24; issue 16, defect 2",
+        "core/verification.py",
+        "        ended = [parked for parked in queue.writes if parked.produce_version < FIRST_VERSION_THAT_ADDS]\n",
+        "        ended: list[_Parked[Write]] = []\n",
+        (explore("parked"),),
+    ),
+)
