@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 from typing import Final
 
+from hapax.broker.barrier import Unconfirmed
 from hapax.broker.metrics import PRODUCED_BYTES
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
@@ -157,11 +158,18 @@ class ProduceService:
             raise CloseConnection(superseded.reason)
 
 
+class NotAvailable(Refusal):
+    """How far a partition is committed is not known yet."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.OFFSET_NOT_AVAILABLE)
+
+
 def check_high_watermark(replica: Replica) -> None:
-    """Raises Refusal while a new leader does not know how far its predecessor had committed: less would be a lie
+    """Raises NotAvailable while a new leader does not know how far its predecessor had committed: less would be a lie
     (KIP-207)."""
     if replica.machine.high_watermark < replica.epoch_start:
-        raise Refusal(ErrorCode.OFFSET_NOT_AVAILABLE)
+        raise NotAvailable
 
 
 class OffsetService:
@@ -177,11 +185,12 @@ class OffsetService:
         machine = replica.machine
         if timestamp not in _BEGINNINGS:
             try:
+                await replica.barrier.passed()  # who is told an end takes it that nothing committed is behind it
                 check_high_watermark(replica)
-            except Refusal:
-                if ctx.api_version >= _FIRST_WITH_NOT_AVAILABLE:
-                    raise
-                raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE) from None
+            except (Unconfirmed, NotAvailable) as refusal:
+                known = ctx.api_version >= _FIRST_WITH_NOT_AVAILABLE
+                code = ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE
+                raise Refusal(code, refusal.reason) from None
         end = machine.last_stable_offset if committed else machine.high_watermark
         if timestamp == LATEST:
             return FoundOffset(end, -1, replica.leader_epoch)
@@ -269,6 +278,7 @@ class ProducerService:
 
     async def describe_producers(self, ctx: RequestContext, topic: str, partition: int) -> Sequence[ActiveProducer]:
         replica = self._partitions.find(topic, partition)
+        await replica.barrier.passed()
         return [
             ActiveProducer(
                 p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp, p.coordinator_epoch,
@@ -289,7 +299,9 @@ class ProducerService:
                     (t for t in replica.machine.open_transactions() if t.producer_id == marker.producer_id), None
                 )
                 # Where nothing is open there is nothing to end; a marker would only raise the producer's epoch.
-                if opened is not None:
+                if opened is None:
+                    await replica.barrier.passed()
+                else:
                     await self._end_open(replica, opened, marker)
             except Refusal as refused:
                 return refused.code

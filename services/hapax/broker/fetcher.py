@@ -16,6 +16,7 @@ from hapax.broker.copying import Copying, FetchSnapshot, Lost, Overtaken
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
 from hapax.codec.metadata import PartitionRecord
+from hapax.core.barrier import REQUESTS_AT_ONCE
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.replication import UNKNOWN_END
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId
@@ -40,8 +41,6 @@ from hapax.runtime.settings import Settings
 
 log = telemetry.logger("fetcher")
 
-_AT_ONCE: Final = 2
-"""Requests on their way."""
 _OVERLAP_BYTES: Final = 128 << 10
 """After so many bytes the next ones are fetched while these are being synced; fewer are quicker synced than asked."""
 _BACKOFF_FIRST_S: Final = 0.02
@@ -166,7 +165,8 @@ class Fetcher:
         self._peer: Peer | None = None
         self._next = 0
         """Number of the next request, which is the session's epoch."""
-        self._answered = 0
+        self._answered = -1
+        """Number of the last request whose answer was read on this connection."""
         self._scheduled = False
         self._look = asyncio.Event()
         self._task: Task = supervision.keep(self._run, "fetcher", surroundings.random, leader)
@@ -176,8 +176,9 @@ class Fetcher:
     def add(self, copying: Copying) -> None:
         copying.fetcher = self
         self._copies[copying.key] = copying
-        self._forgotten.pop(copying.key, None)
         self._name(copying)
+        if copying.key in self._due:  # else its leader must not take it for followed under the epoch of before
+            self._forgotten.pop(copying.key, None)
         self._look.set()
 
     def drop(self, copying: Copying) -> None:
@@ -250,7 +251,7 @@ class Fetcher:
                 await self._look.wait()
                 continue
             failure = await self._converse(node)
-            delay = _BACKOFF_FIRST_S if self._answered else min(delay * 2, self._backoff_max_s)
+            delay = _BACKOFF_FIRST_S if self._answered >= 0 else min(delay * 2, self._backoff_max_s)
             log.info("no longer fetching", leader=self.leader, reason=failure)
             await asyncio.sleep(delay * (0.5 + self._around.random.random()))
 
@@ -261,7 +262,7 @@ class Fetcher:
     async def _converse(self, node: Node) -> str:
         """Fetches until the connection ends; returns why it did."""
         settings = self._around.settings
-        self._answered = 0
+        self._answered = -1
         try:
             peer = await Peer.connect(
                 self._around.network, node.host, node.port,
@@ -306,7 +307,7 @@ class Fetcher:
         peer = self._peer
         while peer is not None and not peer.closed and (
             peer.in_flight == 0
-            or (peer.in_flight < _AT_ONCE and (self._due or self._reports or self._forgotten))
+            or (peer.in_flight < REQUESTS_AT_ONCE and (self._due or self._reports or self._forgotten))
         ):
             self._send(peer)
 
@@ -321,7 +322,7 @@ class Fetcher:
             self._registration.record.node_id, self._registration.epoch, self._registration.record.session,
             session_id=1 if self._next else 0, session_epoch=self._next,
             max_wait_ms=settings.replica_fetch_wait_max_ms, max_bytes=settings.replica_fetch_response_max_bytes,
-            named=named, forgotten=self._forgotten,
+            named=named, forgotten=self._forgotten, answered=self._answered,
         )
         number = self._next
         self._next += 1
@@ -350,7 +351,7 @@ class Fetcher:
             assert self._peer is not None
             asyncio.get_running_loop().call_soon(self._peer.close, f"the session was refused: error {answer.error}")
             return
-        self._answered += 1
+        self._answered = number
         for partition in answer.partitions:
             copying = self._copies.get((partition.topic_id, partition.partition))
             if copying is not None and not copying.busy and 0 <= copying.named_in <= number:

@@ -15,6 +15,7 @@ from hapax.broker.metrics import REPLICATED_BYTES
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
+from hapax.core.barrier import Conversation
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
 from hapax.kafka.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResult, encode_response, failed
@@ -106,8 +107,14 @@ class Session:
         """Have something to say that is worth an answer."""
         self.quiet: dict[Pull, None] = {}
         """Have a newer high watermark or log start, which goes with the next answer."""
+        self.conversation = Conversation()
+        self._wanted = 0
+        """The round that barriers wait for: requests are answered at once until one is known to come after it."""
+        self._barriers = followers.partitions.shared.barriers
         self._pulls: dict[tuple[bytes, int], Pull] = {}
         self._ctx: RequestContext | None = None
+        self._number = 0
+        """Of the request that waits."""
         self._last: RequestContext | None = None
         self._max_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -120,8 +127,10 @@ class Session:
 
     def receive(self, ctx: RequestContext, request: FetchRequest) -> object:
         """The answer, or DEFERRED."""
-        self.next_epoch = request.session_epoch + 1
+        number = request.session_epoch
+        self.next_epoch = number + 1
         self._finish([])
+        self.conversation.asked(number, request.answered)
         for topic, index in request.forgotten:
             pull = self._pulls.pop((cast("bytes", topic), index), None)
             if pull is not None:
@@ -133,18 +142,43 @@ class Session:
             if pull is None:
                 pull = self._pulls[key] = Pull(self, *key)
             pull.named(named)
+        if self._barriers.waiting:
+            self._confirm()
         self._ctx = self._last = ctx
+        self._number = number
         self._max_bytes = request.max_bytes
         delay = min(request.max_wait_ms, _MAX_WAIT_MS) / 1000
-        answers = self._collect(expired=delay <= 0) if self.urgent or delay <= 0 else None
+        at_once = delay <= 0 or self._pressed
+        answers = self._collect(expired=at_once) if self.urgent or at_once else None
         if answers is not None:
             self._ctx = None
             return self._encoded(ctx, answers)
         self._timer = asyncio.get_running_loop().call_later(delay, self._again, True)
         return DEFERRED
 
+    def _confirm(self) -> None:
+        """The follower follows what it has named and not forgotten, and did so when it sent its last request."""
+        heard = self.conversation.heard
+        for barrier in list(self._barriers.waiting):
+            replica = barrier.replica
+            pull = self._pulls.get(replica.id)
+            if pull is not None and pull.follows(replica) and replica.replication is not None:
+                self._wanted = max(self._wanted, barrier.round)
+                replica.replication.heard(self.node.node_id, heard)
+                barrier.check()
+
+    @property
+    def _pressed(self) -> bool:
+        return bool(self._barriers.waiting) and self._wanted > self.conversation.heard
+
+    def press(self, newest_round: int) -> None:
+        """A barrier waits for the follower to answer this round."""
+        if newest_round > self._wanted:
+            self._wanted = newest_round
+            self.wake()
+
     def wake(self) -> None:
-        """A pull became urgent."""
+        """A pull became urgent, or a barrier waits."""
         if self._ctx is not None and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._again)
@@ -156,7 +190,7 @@ class Session:
         if self._ctx.closed:
             self.end()
             return
-        answers = self._collect(expired=expired)
+        answers = self._collect(expired=expired or self._pressed)
         if answers is not None:
             self._finish(answers)
 
@@ -170,6 +204,8 @@ class Session:
             ctx.respond(self._encoded(ctx, answers))
 
     def _encoded(self, ctx: RequestContext, answers: list[FetchedPartition]) -> object:
+        if self._barriers.waiting:
+            self.conversation.answered(self._number, self._barriers.rounds.leave())
         return encode_response(ctx.api_version, FetchResult(0, 1, answers))
 
     def _collect(self, *, expired: bool) -> list[FetchedPartition] | None:
@@ -294,7 +330,14 @@ class Pull:
         if end <= replica.machine.log_end_offset:  # nobody has more of this history than its leader
             replica.fetched(node.node_id, node.registration, end)
 
+    def follows(self, replica: Replica) -> bool:
+        """The follower has named this partition, under its leader's epoch."""
+        return self._replica is replica
+
     # --- what the partition says ------------------------------------------------------------------------------------
+
+    def press(self, newest_round: int) -> None:
+        self._session.press(newest_round)
 
     def appended(self) -> None:
         if self._entitled and not self._aside:

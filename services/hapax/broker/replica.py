@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from hapax.broker.barrier import Barrier, Barriers
 from hapax.broker.commit import Committer
 from hapax.broker.counting import Counting
 from hapax.broker.housekeeping import Housekeeping
 from hapax.broker.inheritance import Inheritance
+from hapax.broker.listeners import Copies, Pulls, Waits
 from hapax.broker.listing import AbortedListing
 from hapax.broker.parked_writes import ParkedWrites
 from hapax.broker.storage import StorageGuard
@@ -72,36 +74,6 @@ _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
 
 
-class Waits(Protocol):
-    """A long poll that is told when a partition's readable end moves."""
-
-    def moved(self) -> None: ...
-
-
-class Pulls(Protocol):
-    """A follower that fetches this partition from here."""
-
-    def appended(self) -> None:
-        """There is something to fetch."""
-        ...
-
-    def committed(self) -> None:
-        """The high watermark has moved: said with the next answer."""
-        ...
-
-    def lost(self) -> None:
-        """This node leads the partition no more."""
-        ...
-
-
-class Copies(Protocol):
-    """What copies this partition from its leader."""
-
-    def synced(self) -> None:
-        """More of it is durable."""
-        ...
-
-
 class ReadRange(NamedTuple):
     """What a fetch returns of one partition."""
 
@@ -138,6 +110,7 @@ class Shared:
     """Hears of each batch, by its offset, that a client sent with records that cannot be read."""
     duplicates: list[int] = field(default_factory=lambda: [0, 0])
     """How many batches had been stored before: answered as then, and those older than the window."""
+    barriers: Barriers = field(default_factory=Barriers)
 
 
 class Replica:
@@ -166,6 +139,7 @@ class Replica:
         """What the other replicas have, of a partition that is led here. None: there are no others."""
         self.pulls: list[Pulls] = []
         self.copies: Copies | None = None
+        self.barrier = Barrier(self, shared.barriers)
         self.inheritance = Inheritance(self)
         self.halted = False
         """Nothing is asked of its leader: the copy is damaged and will be made anew."""
@@ -271,6 +245,7 @@ class Replica:
         self.parked.resign(result)
         self.waiters.fail(result)
         self._local_waiters.fail(result)
+        self.barrier.fail()
         self._wake_readers()
         for pull in list(self.pulls):
             pull.lost()
@@ -283,6 +258,7 @@ class Replica:
         if self.internal:  # a cluster too small for the setting has to work all the same
             required = min(required, 1 if replication is None else len(replication.replicas))
         self.too_few_in_sync = in_sync < required
+        self.barrier.check()
         if replication is None:
             return
         if self.too_few_in_sync:

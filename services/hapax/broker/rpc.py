@@ -75,14 +75,15 @@ class BrokerRpc:
                 for _, place in markers:
                     place.error, place.reason = refusal.code, refusal.reason
                 continue
-            end = -1
+            end, before = -1, replica.machine.log_end_offset
             for (_, place), (stored_below, refused) in zip(
                 markers, replica.write_markers([marker for marker, _ in markers]), strict=True
             ):
                 if refused is not None:
                     place.error, place.reason = refused.code, refused.reason
                 end = max(end, stored_below)
-            waits.append(_when_durable(replica, end, [place for _, place in markers]))
+            repeated = replica.machine.log_end_offset == before
+            waits.append(_when_durable(replica, end, [place for _, place in markers], repeated=repeated))
         await asyncio.gather(*waits)
         return response.SerializeToString()
 
@@ -102,6 +103,7 @@ class BrokerRpc:
                     found = list(machine.describe_producers())
                 unknown = [each for each in request.producer_ids if machine.may_have_forgotten(each)]
                 await replica.committed(machine.log_end_offset)
+                await replica.barrier.passed()
             except Refusal as refusal:
                 described.error, described.reason = refusal.code, refusal.reason
                 return described
@@ -171,13 +173,10 @@ class BrokerRpc:
         request = _decoded(broker_pb2.DescribeOffsetsRequest, payload)
         response = broker_pb2.DescribeOffsetsResponse()
         found: list[Replica | None] = []
-        for partition in request.partitions:
+        for replica in await asyncio.gather(*(self._confirmed(partition) for partition in request.partitions)):
             answer = response.partitions.add()
-            try:
-                replica = self._find(partition)
-                check_high_watermark(replica)
-            except Refusal as refusal:
-                answer.error, answer.reason = refusal.code, refusal.reason
+            if isinstance(replica, Refusal):
+                answer.error, answer.reason = replica.code, replica.reason
                 found.append(None)
                 continue
             machine = replica.machine
@@ -190,6 +189,16 @@ class BrokerRpc:
             if leading is not None:
                 left -= await _count(leading, start, left, answer)
         return response.SerializeToString()
+
+    async def _confirmed(self, partition: common_pb2.TopicPartition) -> Replica | Refusal:
+        """Whose end may be told."""
+        try:
+            replica = self._find(partition)
+            await replica.barrier.passed()
+            check_high_watermark(replica)
+        except Refusal as refusal:
+            return refusal
+        return replica
 
 
 async def _count(replica: Replica, start: int, max_bytes: int, answer: broker_pb2.PartitionOffsets) -> int:
@@ -225,9 +234,14 @@ def _described(named: common_pb2.TopicPartition, replica: Replica) -> broker_pb2
     )
 
 
-async def _when_durable(replica: Replica, end_offset: int, places: list[common_pb2.PartitionError]) -> None:
+async def _when_durable(
+    replica: Replica, end_offset: int, places: list[common_pb2.PartitionError], *, repeated: bool
+) -> None:
+    """`repeated`: nothing was appended. Then this node's memory alone says that there is nothing to end."""
     try:
         await replica.committed(end_offset)
+        if repeated:
+            await replica.barrier.passed()
     except Refusal as refusal:
         for place in places:
             if not place.error:

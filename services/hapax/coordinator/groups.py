@@ -175,6 +175,8 @@ class OffsetsShard(Shard):
         if tombstones:
             await self._persist(tombstones)
             log.info("offsets deleted as asked", shard=self.shard, group=group, offsets=len(tombstones))
+        else:
+            await self.confirm()
         return len(tombstones)
 
     # --- markers --------------------------------------------------------------------------------------------------

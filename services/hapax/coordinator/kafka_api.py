@@ -10,7 +10,6 @@ from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.id_pattern import IdPattern
 from hapax.coordinator.shard import SupersededConnection
 from hapax.coordinator.shards import Shards
-from hapax.coordinator.transactions import CONFIRMED_WITHIN_S
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import NO_TOPIC_ID, CommitRequest
 from hapax.core.transaction_record import ProducerIdentity, TransactionPartition
@@ -104,12 +103,12 @@ class KafkaApi:
         if verify_only:
             question = VerifyPartitions(transactional_id, *identity, known, False, caller, unknown)
             reply = await _or_close(shard.ask(
-                transactional_id, lambda now: shard.machine.verify_partitions(question, now), CONFIRMED_WITHIN_S
+                transactional_id, lambda now: shard.machine.verify_partitions(question, now)
             ))
         else:
             request = AddPartitionsToTxn(transactional_id, *identity, known, caller, unknown)
             reply = await _or_close(shard.ask(
-                transactional_id, lambda now: shard.machine.add_partitions_to_txn(request, now), CONFIRMED_WITHIN_S
+                transactional_id, lambda now: shard.machine.add_partitions_to_txn(request, now)
             ))
         assert isinstance(reply, PartitionResults)
         codes = {(result.topic, result.partition): result.error for result in reply.results}
@@ -127,7 +126,7 @@ class KafkaApi:
         )
         shard = self._shards.txn_shard(transactional_id)
         reply = await _or_close(shard.ask(
-            transactional_id, lambda now: shard.machine.add_partitions_to_txn(request, now), CONFIRMED_WITHIN_S
+            transactional_id, lambda now: shard.machine.add_partitions_to_txn(request, now)
         ))
         assert isinstance(reply, PartitionResults)
         for result in reply.results:
@@ -217,7 +216,7 @@ class KafkaApi:
     # --- describing -----------------------------------------------------------------------------------------------
 
     async def describe_transaction(self, ctx: RequestContext, transactional_id: str) -> Description:
-        transaction = self._shards.txn_shard(transactional_id).describe(transactional_id)
+        transaction = await self._shards.txn_shard(transactional_id).describe(transactional_id)
         running = transaction.is_open or transaction.is_decided
         partitions = [
             TopicPartition(partition.topic, partition.partition)

@@ -83,9 +83,6 @@ class ShardLog:
         self.closed = False
         self.next_offset = 0
         """Where the log ended after the last append, as far as this writer knows."""
-        self.confirmed_at = -1.0
-        """Loop time at which the last request left that the leader has answered under this epoch: then, at least,
-        no other owner had taken over."""
         self._writer = writer
         self._lost = lost
         self._fenced = fenced
@@ -113,10 +110,11 @@ class ShardLog:
     async def confirm(self) -> None:
         """Returns once the partition's leader has said, after this call, that no other owner has taken over.
 
-        An append that leaves after the call says so; where none is waiting to leave, the leader is asked for the end
-        of its log: a take-over begins with a fence record, so an unmoved end means that there was none. Where the
-        end has moved for another reason (the leader expires producers by a record of its own), a fence record of
-        this epoch settles it. Raises Refusal where the shard was lost meanwhile.
+        An append that leaves after the call and is committed says so; where none is waiting to leave, the leader is
+        asked for the end of its log: a take-over begins with a fence record, so an unmoved end means that there was
+        none. The leader answers that question once it is certain that it led after the question came (rule 23). Where
+        the end has moved for another reason (the leader expires producers by a record of its own), a fence record of
+        this epoch settles it. Raises Refusal: the shard was lost meanwhile, or the leader cannot say whether it leads.
         """
         if self.closed:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
@@ -131,9 +129,7 @@ class ShardLog:
         self.closed = True
         self._queue.clear()
         self._sent = []
-        for waiter in (*self._confirm_next, *self._confirm_sent):
-            if not waiter.done():
-                waiter.set_exception(Refusal(ErrorCode.NOT_COORDINATOR, "the shard has moved"))
+        _refuse([*self._confirm_next, *self._confirm_sent], "the shard has moved")
         self._confirm_next, self._confirm_sent = [], []
 
     def give_up(self, reason: str) -> None:
@@ -182,7 +178,7 @@ class ShardLog:
         self._confirm_sent, self._confirm_next = self._confirm_next, []
         self._sent = [_CONFIRMING]
 
-    def answered(self, code: int, base_offset: int, reason: str, left_at: float) -> None:
+    def answered(self, code: int, base_offset: int, reason: str) -> None:
         """The leader's word on the batch in flight."""
         if self.closed:
             return
@@ -193,10 +189,11 @@ class ShardLog:
         sent, self._sent = self._sent, []
         confirms, self._confirm_sent = self._confirm_sent, []
         if code == ErrorCode.NONE:
-            self.confirmed_at = left_at
             offset = base_offset
             if base_offset < self.next_offset:
                 offset = -1
+                self._confirm_next += confirms  # nothing was appended: the leader answered from memory
+                confirms = []
             else:
                 count = sum(len(unit.records) or 1 for unit in sent)
                 self.next_offset = base_offset + count
@@ -219,18 +216,19 @@ class ShardLog:
         if not self.idle:
             self._writer.wake(self)
 
-    def end_answered(self, code: int, end_offset: int, left_at: float) -> None:
+    def end_answered(self, code: int, end_offset: int) -> None:
         """The leader's word on where its log ends."""
         if self.closed:
             return
         confirms, self._confirm_sent = self._confirm_sent, []
         self._sent = []
         if code == ErrorCode.NONE and end_offset == self.next_offset:
-            self.confirmed_at = left_at
             _resolve(confirms)
         elif code == ErrorCode.NONE:
             self.fence(self._writer.node_id, lambda offset: _resolve(confirms))
             self._confirm_next += confirms
+        elif code == ErrorCode.OFFSET_NOT_AVAILABLE:
+            _refuse(confirms, "the leader of the shard's partition cannot say whether it still leads")
         else:
             self._confirm_next += confirms
             self.give_up(f"the leader could not say where its log ends: {ErrorCode(code).name}")
@@ -247,6 +245,13 @@ def _resolve(waiters: list[asyncio.Future[None]]) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
+
+
+def _refuse(waiters: list[asyncio.Future[None]], reason: str) -> None:
+    """Clients look for the coordinator again: elsewhere, if this one was cut off."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(Refusal(ErrorCode.NOT_COORDINATOR, reason))
 
 
 class LogWriter:
@@ -400,7 +405,6 @@ class _Link:
             self._writer.request_timeout_ms, self._writer.proof(batches[0][0].epoch),
         )
         logs = {(shard_log.topic_id, shard_log.partition): shard_log for shard_log, _ in batches}
-        left_at = self._loop.time()
 
         def answered(response: asyncio.Future[Any]) -> None:
             error = response.exception()
@@ -413,8 +417,7 @@ class _Link:
                     for partition in topic.partition_responses:
                         answered_log = logs.pop((topic_id, PartitionIndex(partition.index)))
                         answered_log.answered(
-                            partition.error_code, partition.base_offset, partition.error_message or "", left_at
-                        )
+                            partition.error_code, partition.base_offset, partition.error_message or "")
                 for shard_log in logs.values():
                     shard_log.give_up("append left out of the answer")
 
@@ -440,7 +443,6 @@ class _Link:
             for name, of_topic in names.items()
         ])
         waiting = {(name, shard_log.partition): shard_log for name, of in names.items() for shard_log in of}
-        left_at = self._loop.time()
 
         def answered(response: asyncio.Future[Any]) -> None:
             error = response.exception()
@@ -448,7 +450,7 @@ class _Link:
                 for topic in response.result().topics:
                     for partition in topic.partitions:
                         shard_log = waiting.pop((topic.name, PartitionIndex(partition.partition_index)))
-                        shard_log.end_answered(partition.error_code, partition.offset, left_at)
+                        shard_log.end_answered(partition.error_code, partition.offset)
             for shard_log in waiting.values():
                 shard_log.give_up(f"no word on where the log ends: {error}")
 

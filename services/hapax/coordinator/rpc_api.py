@@ -15,7 +15,6 @@ from hapax.coordinator.administration import CoordinatorAdministration
 from hapax.coordinator.descriptions import description
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
-from hapax.coordinator.transactions import CONFIRMED_WITHIN_S
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import OffsetsMarker
 from hapax.core.transaction_record import ProducerIdentity, Token, TransactionPartition
@@ -103,8 +102,7 @@ class RpcApi:
                 tuple(known), request.add, self._caller(), after_serial=Serial(request.after_serial),
             )
             reply = await shard.ask(
-                request.transactional_id, lambda now: shard.machine.verify_partitions(question, now),
-                CONFIRMED_WITHIN_S,
+                request.transactional_id, lambda now: shard.machine.verify_partitions(question, now)
             )
         except Refusal as refusal:
             return coordinator_pb2.VerifyPartitionsResponse(
@@ -254,7 +252,7 @@ class RpcApi:
 
         async def answer() -> transactions_pb2.DescribeTransactionalIdResponse:
             shard = self._shards.txn_shard(request.transactional_id)
-            return description(shard.describe(request.transactional_id))
+            return description(await shard.describe(request.transactional_id))
 
         return (await _answered(answer, transactions_pb2.DescribeTransactionalIdResponse)).SerializeToString()
 

@@ -237,15 +237,10 @@ class Shard:
         assert self.log is not None
         self.log.append(unit)
 
-    async def confirm(self, within_s: float = 0.0) -> None:
-        """No other owner had taken over when this was called, or not longer than `within_s` seconds before.
-
-        Raises Refusal.
-        """
+    async def confirm(self) -> None:
+        """No other owner had taken over when this was called (rules 12 and 23). Raises Refusal."""
         self.check_serving()
         assert self.log is not None
-        if within_s and asyncio.get_running_loop().time() - self.log.confirmed_at < within_s:
-            return
         await self.log.confirm()
         self.check_serving()
 

@@ -51,12 +51,6 @@ log = telemetry.logger("transactions")
 _RETRIES_TOLD: Final = 10
 """After so many attempts to store markers it is said that they are not stored yet, and in the end that they are."""
 
-CONFIRMED_WITHIN_S = 1.0
-"""How old the partition leader's last word may be for an answer to VerifyPartitions. The asking broker guards itself
-against an older owner's answer: it refuses one below the shard epoch of the last marker it has stored, and an owner
-that took over decides no transaction without marking its partitions. The bound keeps a process that was frozen for
-longer from answering at all before it has asked. Answers without such a guard (commit tokens) are confirmed anew."""
-
 POSTPONED_FOR_S = 0.5
 """A completed transaction's record waits so long for the id's next one to make it unnecessary."""
 
@@ -137,20 +131,23 @@ class TxnShard(Shard):
         clock = self.node.clock
         return Now(Millis(clock.monotonic_ms()), TimestampMs(clock.now_ms()))
 
-    async def ask(
-        self, transactional_id: str, decide: Callable[[Now], Answer], confirmed_within_s: float = 0.0
-    ) -> Reply:
+    async def ask(self, transactional_id: str, decide: Callable[[Now], Answer]) -> Reply:
         """`decide` is the machine's method for the request. Raises Refusal, or SupersededConnection (rule 4)."""
         while True:
             self.check_serving()
-            answer = decide(self.now())
+            try:
+                answer = decide(self.now())
+            except Refusal as refusal:
+                if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    await self.confirm()  # a client that is told "fenced" or "aborted" decides on it, too
+                raise
             if isinstance(answer, Decision):
                 if answer.effects:
                     self._carry_out(answer.effects)
                 if answer.record is not None:
                     await self.persist(answer.record)
                 elif answer.confirm:
-                    await self.confirm(confirmed_within_s)
+                    await self.confirm()
                 if answer.reply is not None:
                     return answer.reply
             elif isinstance(answer, Held):
@@ -448,8 +445,9 @@ class TxnShard(Shard):
 
     # --- queries --------------------------------------------------------------------------------------------------
 
-    def describe(self, transactional_id: str) -> Transaction:
-        self.check_serving()
+    async def describe(self, transactional_id: str) -> Transaction:
+        """Whether a transaction hangs, and whether a former instance is gone, is decided on this. Raises Refusal."""
+        await self.confirm()
         return self.machine.describe(transactional_id)
 
 

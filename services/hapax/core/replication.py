@@ -8,6 +8,8 @@ The rules everything else follows from:
 * **A replica has what it has synced** (by the durability setting), the leader too. What it fetched says nothing.
 * **A replica that was handed the producers as of an offset has them once it comes there**, and not before (rule 5).
   Until then nothing may be compacted, or it would miss the ends of transactions whose records it has.
+* **Leading is confirmed by those who count for the high watermark**, for whoever elects looks at the same set: the
+  first leader after this one is one of them (rule 23).
 * **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose.
 
 A proposal is a compare-and-swap on one revision of the partition's record. Its outcome may stay unknown; it is decided
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from hapax.core.barrier import ENDLESS
 from hapax.core.types import NodeId, RegistrationEpoch
 
 UNKNOWN_END: Final = -1
@@ -48,6 +51,7 @@ class Follower:
 
     __slots__ = (
         "asked_ms", "caught_up_ms", "end", "handed_end", "marked_end", "marked_ms", "overtaken", "registration",
+        "round",
     )  # fmt: skip
 
     def __init__(self, log_end: int, now_ms: int) -> None:
@@ -66,6 +70,8 @@ class Follower:
         """The offset as of which it was given the producers."""
         self.overtaken = False
         """What lies below that offset has been compacted since."""
+        self.round = 0
+        """The newest round of questions after which it still followed this leader (`hapax.core.barrier`)."""
 
 
 class Replication:
@@ -124,6 +130,12 @@ class Replication:
         follower.registration = registration
         follower.end = end
         return True
+
+    def heard(self, node: NodeId, newest_round: int) -> None:
+        """A replica's fetch of this partition, under this leader's epoch, was sent after that round's questions."""
+        follower = self._followers.get(node)
+        if follower is not None and follower.round < newest_round:
+            follower.round = newest_round
 
     def handed(self, node: NodeId, end: int, now_ms: int) -> bool:
         """A replica is given the producers as of `end`, to copy the log up to there. False: it is none."""
@@ -220,6 +232,11 @@ class Replication:
             if member.end < end:
                 end = member.end
         return end
+
+    def confirmed(self) -> int:
+        """The newest round after whose questions this node certainly still led: nobody who could be elected had begun
+        to lead. `ENDLESS`: nobody else could be."""
+        return min((member.round for member in self._members), default=ENDLESS)
 
     # --- the in-sync set --------------------------------------------------------------------------------------------
 

@@ -16,7 +16,15 @@ from hapax.kafka.internal_writes import proof
 from hapax.kafka.messages import FetchRequest as FetchMessage
 from hapax.kafka.messages import unknown_tag
 from hapax.kafka.peer import INTERNAL_WRITE_TAG, uvarint
-from hapax.kafka.replica_fetch import FETCH_VERSION, PARTITION, REPLICA, SYNCED_END_TAG, TOP, varint
+from hapax.kafka.replica_fetch import (
+    ANSWERED_TAG,
+    FETCH_VERSION,
+    PARTITION,
+    REPLICA,
+    SYNCED_END_TAG,
+    TOP,
+    varint,
+)
 from hapax.kafka.table import ApiTable, RequestContext
 from hapax.runtime.ports import Chunk, FileRange
 
@@ -35,8 +43,9 @@ _LEADER = struct.Struct(">bbiib")
 _I64 = struct.Struct(">q")
 _SYNCED_HEAD: Final = b"\1" + uvarint(SYNCED_END_TAG) + b"\x08"
 _PROOF_SIZE: Final = len(proof(RegistrationEpoch(0), bytes(16)))
-_PROOF_FIELD: Final = 1 + len(uvarint(INTERNAL_WRITE_TAG)) + 1 + _PROOF_SIZE
-"""With the end of the field before it."""
+_ANSWERED_HEAD: Final = uvarint(ANSWERED_TAG) + b"\x04"
+_LAST_FIELDS: Final = 1 + len(uvarint(INTERNAL_WRITE_TAG)) + 1 + _PROOF_SIZE + len(_ANSWERED_HEAD) + 4
+"""The proof and the number of the last answer, with the end of the field before them."""
 
 
 class FetchPartition(NamedTuple):
@@ -68,6 +77,8 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[str | bytes, int]]
     proof: bytes = b""
     """Of who asks in the name of a replica (`internal_writes.read_proof`)."""
+    answered: int | None = None
+    """Of a follower: the number of the last answer that it had read; -1: none; None: it does not say."""
 
 
 class FetchedPartition(NamedTuple):
@@ -131,14 +142,20 @@ def decode_follower(body: memoryview) -> FetchRequest | None:
                 at += len(_SYNCED_HEAD) + _I64.size
                 partitions.append(FetchPartition(topic, index, offset, most, epoch, last_epoch, synced_end))
             at += 1
-        if body[at:at + 3] != b"\1\1\2" or body[at + 3] != 1 or len(body) != at + 5 + REPLICA.size + _PROOF_FIELD:
+        if body[at:at + 3] != b"\1\1\3" or body[at + 3] != 1 or len(body) != at + 5 + REPLICA.size + _LAST_FIELDS:
             return None  # partitions are forgotten, say, which is rare
         replica_id, _ = REPLICA.unpack_from(body, at + 5)
-        shown = bytes(body[-_PROOF_SIZE:])
+        last = len(body) - 4
+        if body[last - len(_ANSWERED_HEAD) : last] != _ANSWERED_HEAD:
+            return None
+        (answered,) = _I32.unpack_from(body, last)
+        last -= len(_ANSWERED_HEAD)
+        shown = bytes(body[last - _PROOF_SIZE : last])
     except (struct.error, IndexError, ValueError):
         return None
     return FetchRequest(
-        replica_id, max_wait_ms, min_bytes, max_bytes, False, session_id, session_epoch, partitions, [], shown)
+        replica_id, max_wait_ms, min_bytes, max_bytes, False, session_id, session_epoch, partitions, [], shown,
+        answered)
 
 
 def decoded(message: FetchMessage, version: int) -> FetchRequest:
@@ -168,7 +185,13 @@ def decoded(message: FetchMessage, version: int) -> FetchRequest:
         message.isolation_level == _READ_COMMITTED,
         message.session_id if version >= 7 else 0, message.session_epoch if version >= 7 else -1,
         partitions, forgotten, b"" if replica_id < 0 else unknown_tag(message, INTERNAL_WRITE_TAG) or b"",
+        None if replica_id < 0 else _answered(message),
     )
+
+
+def _answered(message: FetchMessage) -> int | None:
+    content = unknown_tag(message, ANSWERED_TAG)
+    return None if content is None else int.from_bytes(content, "big", signed=True)
 
 
 def _synced_end(partition: Any) -> int:

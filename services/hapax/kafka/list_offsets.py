@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -56,9 +57,12 @@ def register(table: ApiTable, service: Service) -> None:
         return _partition(asked.partition_index, ErrorCode.NONE, found)
 
     async def handle(ctx: RequestContext, request: Any) -> Any:
+        """All partitions at once: they wait for the same round of their leader's followers."""
+        found = iter(await asyncio.gather(*(
+            one(ctx, request, topic.name, asked) for topic in request.topics for asked in topic.partitions
+        )))
         return ListOffsetsResponse(throttle_time_ms=0, topics=[
-            _Topic(name=topic.name, partitions=[await one(ctx, request, topic.name, p) for p in topic.partitions])
-            for topic in request.topics
+            _Topic(name=topic.name, partitions=[next(found) for _ in topic.partitions]) for topic in request.topics
         ])
 
     table.on(ApiKey.LIST_OFFSETS, handle)

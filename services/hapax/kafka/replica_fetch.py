@@ -1,7 +1,8 @@
 """Fetch (1) between brokers: what a follower sends and reads, by hand, since records are neither copied nor decoded.
 
-It is Kafka's Fetch, version 17, in the name of a replica, with two things of Hapax's own in tagged fields: a proof of
-who asks, on the top level (the same as for internal writes), and for each partition what the follower has synced.
+It is Kafka's Fetch, version 17, in the name of a replica, with three things of Hapax's own in tagged fields: on the top
+level a proof of who asks (the same as for internal writes) and which answer the follower read last, and for each
+partition what the follower has synced.
 
 One connection carries one session (KIP-227): a request names the partitions that changed. Each naming entitles to one
 answer with records, an error or a divergence; after it the follower names the partition again, and says with it how
@@ -22,6 +23,9 @@ from hapax.kafka.peer import INTERNAL_WRITE_TAG, uvarint
 FETCH_VERSION: Final = 17
 SYNCED_END_TAG: Final = 10001
 """Tagged field of a partition in the request: i64, everything below is durable at the follower."""
+ANSWERED_TAG: Final = 10002
+"""Tagged field of a request: i32, number of the last answer on this connection that the follower had read (-1: none).
+The leader learns from it which of its answers the request was sent after (`hapax.core.barrier`)."""
 
 TOP: Final = struct.Struct(">iiibii")
 """Maximum wait, minimum bytes, maximum bytes, isolation, session, its epoch."""
@@ -75,9 +79,9 @@ class FetchAnswer(NamedTuple):
 
 def encode_request(
     node_id: NodeId, registration: RegistrationEpoch, session: bytes, *, session_id: int, session_epoch: int,
-    max_wait_ms: int, max_bytes: int, named: Sequence[Naming], forgotten: Iterable[Key],
+    max_wait_ms: int, max_bytes: int, named: Sequence[Naming], forgotten: Iterable[Key], answered: int = -1,
 ) -> list[bytes]:
-    """The body of a Fetch of `FETCH_VERSION`. `session` proves the registration."""
+    """The body of a Fetch of `FETCH_VERSION`. `session` proves the registration. `answered`: see `ANSWERED_TAG`."""
     body = bytearray(TOP.pack(max_wait_ms, 1, max_bytes, 0, session_id, session_epoch))
     topics: dict[bytes, list[Naming]] = {}
     for naming in named:
@@ -101,8 +105,9 @@ def encode_request(
         body += b"\0"
     shown = proof(registration, session)
     body += b"\1"  # no rack
-    body += b"\2\1" + bytes((REPLICA.size + 1,)) + REPLICA.pack(node_id, registration) + b"\0"
+    body += b"\3\1" + bytes((REPLICA.size + 1,)) + REPLICA.pack(node_id, registration) + b"\0"
     body += uvarint(INTERNAL_WRITE_TAG) + uvarint(len(shown)) + shown
+    body += uvarint(ANSWERED_TAG) + bytes((_I32.size,)) + _I32.pack(answered)
     return [bytes(body)]
 
 

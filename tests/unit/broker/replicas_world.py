@@ -40,10 +40,10 @@ class World:
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
-        self.settings = Settings(
-            cluster_id="c", listeners="127.0.0.1:0", replica_fetch_wait_max_ms=100, replica_fetch_backoff_ms=100,
-            log_segment_bytes=1 << 20, **settings,  # type: ignore[arg-type]
-        )
+        self.settings = Settings(**{  # type: ignore[arg-type]
+            "cluster_id": "c", "listeners": "127.0.0.1:0", "replica_fetch_wait_max_ms": 100,
+            "replica_fetch_backoff_ms": 100, "log_segment_bytes": 1 << 20, **settings,
+        })
         self.model = MetadataModel()
         self.stores: dict[int, MemoryMetadata] = {}
         self.brokers: dict[int, BrokerService] = {}

@@ -59,7 +59,7 @@ class Watched:
         return [key.decode() for _, key, _ in decode_batch(batch, header)]
 
     def answer(self, code: ErrorCode, offset: int = -1) -> None:
-        self.log.answered(code, offset, "", 1.0)
+        self.log.answered(code, offset, "")
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ async def test_leadership_is_confirmed_by_an_end_that_has_not_moved(watched: Wat
     watched.log.take_confirms()
     watched.append("b")
     assert watched.writer.woken == 2, "it waits for the answer"
-    watched.log.end_answered(ErrorCode.NONE, 1, 2.0)
+    watched.log.end_answered(ErrorCode.NONE, 1)
     await confirmed
     assert watched.leaves() == ["b"]
 
@@ -181,7 +181,7 @@ async def test_a_moved_end_is_settled_by_a_fence_of_the_same_epoch(watched: Watc
     confirmed = asyncio.ensure_future(watched.log.confirm())
     await asyncio.sleep(0)
     watched.log.take_confirms()
-    watched.log.end_answered(ErrorCode.NONE, 7, 2.0)
+    watched.log.end_answered(ErrorCode.NONE, 7)
     batch = watched.log.take_batch(1000)
     assert decode_control(batch, read_header(batch)) == ShardFence(5, 100)
     watched.answer(ErrorCode.NONE, 7)
@@ -190,7 +190,7 @@ async def test_a_moved_end_is_settled_by_a_fence_of_the_same_epoch(watched: Watc
     confirmed = asyncio.ensure_future(watched.log.confirm())
     await asyncio.sleep(0)
     watched.log.take_confirms()
-    watched.log.end_answered(ErrorCode.NONE, 9, 2.0)
+    watched.log.end_answered(ErrorCode.NONE, 9)
     watched.log.take_batch(1000)
     watched.answer(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
     with pytest.raises(Refusal):
