@@ -221,7 +221,7 @@ MUTANTS = (
     ),
     Mutant(
         "answers on which others decide are not confirmed", "rule 12", "coordinator/transactions.py",
-        "                elif answer.confirm:\n                    await self.confirm(confirmed_within_s)\n",
+        "                elif answer.confirm:\n                    await self.confirm()\n",
         "",
         (unit("coordinator/test_tokens.py"), sim()),
     ),

@@ -93,6 +93,10 @@ REPLICATED_BYTES: Final = counter(
 WAITING_FETCHES: Final = gauge(
     "hapax_broker_waiting_fetches", "Fetch requests that wait for data.",
     kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch")
+UNCONFIRMED_READS: Final = counter(
+    "hapax_broker_unconfirmed_reads_total",
+    "Reads refused because the leader could not confirm in time that it still leads: an in-sync replica does not "
+    "fetch, or this broker is cut off from the metadata store and others lead.")
 DUPLICATES: Final = counter(
     "hapax_broker_duplicates_total",
     "Batches that were stored before and are dropped: answered with their first offset (`answered`), or, being older "

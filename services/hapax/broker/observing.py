@@ -23,6 +23,7 @@ from hapax.broker.metrics import (
     REPLICA_LAG,
     SCRUBBED_BYTES,
     SYNC_ROUNDS,
+    UNCONFIRMED_READS,
     UNREADABLE,
 )
 from hapax.broker.partitions import PartitionSet
@@ -56,6 +57,7 @@ def observe_broker(
     metrics.observe(ISR_CHANGES, lambda: [(("grown",), in_sync.grown), (("shrunk",), in_sync.shrunk)])
     metrics.observe(DUPLICATES, lambda: [(("answered",), duplicates[0]), (("too_old",), duplicates[1])])
     metrics.observe(SYNC_ROUNDS, lambda: committer.rounds)
+    metrics.observe(UNCONFIRMED_READS, lambda: partitions.shared.barriers.refused)
     metrics.observe(DAMAGE_FOUND, lambda: healing.found_total)
     metrics.observe(REPLACED, lambda: healing.replaced_total)
     metrics.observe(MISLISTED, lambda: healing.mislisted_total)

@@ -155,6 +155,6 @@ def test_what_a_former_owner_describes_verifies_and_refuses_is_not_answered_eith
         assert transactions_pb2.GetCommitTokenResponse.FromString(payload).error in ELSEWHERE
         request = messages.EndTxnRequest(
             transactional_id=ID, producer_id=me[0], producer_epoch=me[1], committed=False)
-        assert (await ask(world, former, request, 3)).error_code in ELSEWHERE, "a commit, as far as it knows"
+        assert (await ask(world, former, request, 3)).error_code in ELSEWHERE, "to abort a commit, as far as it knows"
 
     play(scenario)

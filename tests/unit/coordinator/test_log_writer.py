@@ -177,6 +177,35 @@ async def test_leadership_is_confirmed_by_an_end_that_has_not_moved(watched: Wat
     assert watched.leaves() == ["b"]
 
 
+async def test_an_answer_about_what_was_stored_before_confirms_nothing(watched: Watched) -> None:
+    """A leader that was replaced gives it from memory."""
+    watched.append("a")
+    watched.leaves()
+    watched.answer(ErrorCode.NONE, 10)
+    confirmed = asyncio.ensure_future(watched.log.confirm())
+    watched.append("b")
+    await asyncio.sleep(0)
+    watched.leaves()
+    watched.answer(ErrorCode.NONE, 4)
+    await asyncio.sleep(0)
+    assert not confirmed.done() and watched.log.only_confirms
+    watched.log.take_confirms()
+    watched.log.end_answered(ErrorCode.NONE, 11)
+    await confirmed
+
+
+async def test_a_leader_that_cannot_say_whether_it_leads_costs_the_readers_and_not_the_shard(watched: Watched) -> None:
+    confirmed = asyncio.ensure_future(watched.log.confirm())
+    await asyncio.sleep(0)
+    watched.log.take_confirms()
+    watched.append("a")
+    watched.log.end_answered(ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    with pytest.raises(Refusal) as refused:
+        await confirmed
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    assert watched.leaves() == ["a"] and watched.happened == []
+
+
 async def test_a_moved_end_is_settled_by_a_fence_of_the_same_epoch(watched: Watched) -> None:
     confirmed = asyncio.ensure_future(watched.log.confirm())
     await asyncio.sleep(0)

@@ -30,6 +30,7 @@ def test_what_a_follower_sends_is_kafkas_fetch_with_its_proof() -> None:
         (ONE, 0, 100, 1 << 20, 5, 4, 90), (ONE, 1, 7, 9, 5, 5, 7), (TWO, 3, 0, 0, 1, -1, 0),
     ]
     assert request.forgotten == [(ONE, 8), (ONE, 9)]
+    assert request.answered == -1, "none was read yet"
 
 
 def test_what_followers_send_for_each_write_is_decoded_by_hand_as_by_the_library() -> None:
@@ -39,9 +40,10 @@ def test_what_followers_send_for_each_write_is_decoded_by_hand_as_by_the_library
     ):
         body = b"".join(encode_request(
             NodeId(2), RegistrationEpoch(2**40), bytes(range(16)), session_id=1, session_epoch=9, max_wait_ms=500,
-            max_bytes=1000, named=named, forgotten=[],
+            max_bytes=1000, named=named, forgotten=[], answered=8,
         ))
         found = decode_follower(memoryview(body))
+        assert found is not None and found.answered == 8
         assert found == decoded(FetchRequest.decode(body, version=FETCH_VERSION), FETCH_VERSION)
         for size in range(0, len(body), 1 + len(body) // 100):
             assert decode_follower(memoryview(body[:size])) is None

@@ -1,0 +1,63 @@
+"""Reads on which others decide, answered by a leader or a coordinator that may have been replaced (rule 23)."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+MUTANTS = (
+    Mutant(
+        "a leader tells its end from memory", "rule 23", "broker/calls.py",
+        "                await replica.barrier.passed()  # who is told an end takes it that nothing committed is behind it\n",
+        "",
+        (unit("coordinator/test_cut_off.py"), unit("broker/test_barrier.py")),
+    ),
+    Mutant(
+        "a leader says from memory what producers have", "rule 23", "broker/rpc.py",
+        "                await replica.committed(machine.log_end_offset)\n                await replica.barrier.passed()\n",
+        "                await replica.committed(machine.log_end_offset)\n",
+        (unit("broker/test_barrier.py"),),
+    ),
+    Mutant(
+        "a marker is stored where memory has nothing to end", "rule 23", "broker/rpc.py",
+        "        if repeated:\n            await replica.barrier.passed()\n",
+        "",
+        (unit("broker/test_barrier.py"),),
+    ),
+    Mutant(
+        "a fetch that was on its way confirms a leader", "rule 23", "core/barrier.py",
+        "        known = number - REQUESTS_AT_ONCE if read is None else min(read, number - 1)\n",
+        "        known = number - 1\n",
+        (unit("core/test_barrier.py"),),
+    ),
+    Mutant(
+        "a question joins a round that has left", "rule 23", "core/barrier.py",
+        "        if self._left:\n            self.newest += 1\n",
+        "        if self._left and self.newest % 2 == 0:\n            self.newest += 1\n",
+        (unit("core/test_barrier.py"),),
+    ),
+    Mutant(
+        "one replica's word is enough to lead on", "rule 23", "core/replication.py",
+        "        return min((member.round for member in self._members), default=ENDLESS)\n",
+        "        return max((member.round for member in self._members), default=ENDLESS)\n",
+        (unit("core/test_barrier.py"),),
+    ),
+    Mutant(
+        "a coordinator describes a transaction from memory", "rule 23", "coordinator/transactions.py",
+        "        await self.confirm()\n        return self.machine.describe(transactional_id)\n",
+        "        return self.machine.describe(transactional_id)\n",
+        (unit("coordinator/test_cut_off.py"),),
+    ),
+    Mutant(
+        "a coordinator refuses from memory", "rule 23", "coordinator/transactions.py",
+        "                    await self.confirm()  # a client that is told \"fenced\" or \"aborted\" decides on it, too\n",
+        "                    pass\n",
+        (unit("coordinator/test_cut_off.py"),),
+    ),
+    Mutant(
+        "a repeated marker confirms that nobody has taken the shard over", "rule 23", "coordinator/log_writer.py",
+        "                self._confirm_next += confirms  # nothing was appended: the leader answered from memory\n                confirms = []\n",
+        "",
+        (unit("coordinator/test_log_writer.py"),),
+    ),
+)
