@@ -1,6 +1,7 @@
 """Bugs in what compaction keeps and removes, and in what looks into clients' batches."""
 
 
+# ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
 from hapax_mutants.mutant import Mutant, unit
@@ -75,5 +76,23 @@ MUTANTS = (
         "            if self.seen_bytes > _MAX_DIRTY_BYTES:\n                break\n",
         "",
         (DELETES,),
+    ),
+    Mutant(
+        "a lookup by time ends at a batch that lost its newest record", "ListOffsets in compacted topics", "runtime/log/times.py",
+        "        begin = place.last_offset + 1\n    found",
+        "        return None\n    found",
+        (unit("broker/test_lookups.py"),),
+    ),
+    Mutant(
+        "compaction leaves a batch's greatest timestamp as it was", "ListOffsets in compacted topics", "codec/raw_records.py",
+        "        max_timestamp=header.max_timestamp if attributes & LOG_APPEND_TIME else greatest,\n",
+        "        max_timestamp=header.max_timestamp,\n",
+        (unit("broker/test_lookups.py"), unit("codec/test_raw_records.py")),
+    ),
+    Mutant(
+        "a lookup by time skips what cannot be read", "hostile bytes condemn their batch alone", "runtime/log/times.py",
+        "        return [FoundRecord(place.base_offset, place.max_timestamp)]\n",
+        "        return []\n",
+        (unit("broker/test_lookups.py"),),
     ),
 )

@@ -33,9 +33,8 @@ from hapax.kafka.produce import PartitionRecords, PartitionResult, ProduceCall
 from hapax.kafka.table import CloseConnection, RequestContext
 from hapax.kafka.write_txn_markers import WritableMarker
 from hapax.runtime import telemetry
-from hapax.runtime.log.segment import Place, Segment
 from hapax.runtime.log.soundness import Damaged
-from hapax.runtime.log.times import find_max_timestamp, find_timestamp
+from hapax.runtime.log.times import find_newest_record, find_record
 from hapax.runtime.metrics import Counter
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 
@@ -201,20 +200,16 @@ class OffsetService:
             return FoundOffset(-1, -1, -1)
         try:
             if timestamp == MAX_TIMESTAMP:
-                found = await find_max_timestamp(replica.log)
+                found = await find_newest_record(replica.log, replica.keeping.condemn)
             else:
-                found = await find_timestamp(replica.log, timestamp, end)
+                found = await find_record(replica.log, timestamp, end, replica.keeping.condemn)
         except Damaged as damage:
             raise replica.damaged(damage) from damage
         except OSError as error:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        if found is None:
+        if found is None or found.offset >= end:
             return FoundOffset(-1, -1, -1)
-        segment, place = found
-        offset, at = await _first_record(segment, place, place.max_timestamp if timestamp < 0 else timestamp)
-        if offset < 0 or offset >= end:
-            return FoundOffset(-1, -1, -1)
-        return FoundOffset(offset, at, self._epoch_at(replica, offset))
+        return FoundOffset(found.offset, found.timestamp, self._epoch_at(replica, found.offset))
 
     def offset_for_leader_epoch(self, topic: str, partition: int, current_epoch: int, leader_epoch: int) -> EpochEnd:
         replica = self._leading(topic, partition, current_epoch)
@@ -236,25 +231,6 @@ class OffsetService:
             if start <= offset:
                 epoch = known
         return epoch
-
-
-async def _first_record(segment: Segment, place: Place, timestamp: int) -> tuple[int, int]:
-    """(offset, timestamp) of the first record in a batch that is not older. The one call that looks into a batch."""
-    from hapax.codec.records import decode_batch  # aiokafka's reader costs 10 MB: only a broker that is asked has it
-
-    segment.hold()
-    try:
-        await segment.file.read_ahead(place.position, place.size)
-        batch = segment.file.read(place.position, place.size)
-    finally:
-        segment.release()
-    header = read_header(batch)
-    if header.log_append_time or header.is_control:
-        return header.base_offset, header.max_timestamp
-    for record in decode_batch(batch, 0, len(batch)):
-        if record.timestamp >= timestamp:
-            return record.offset, record.timestamp
-    return -1, -1
 
 
 class ProducerService:

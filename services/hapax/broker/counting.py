@@ -11,10 +11,12 @@ import asyncio
 from array import array
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from hapax.codec.batch import iterate_batches
-from hapax.codec.records import decode_batch
+from hapax.codec.raw_records import OFFSET_DELTA, raw_records
+from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.runtime.log.reading import Cold
 from hapax.runtime.log.segment import LogRange
@@ -116,10 +118,14 @@ class Counting:
         """From the one that holds `begin` to the one before `end`; where nothing is left in the log, an empty one."""
         replica, warmed = self._replica, 0
         log, cuts = replica.log, replica.log.cuts
-        while begin < end and max_bytes > 0:
+
+        def check() -> None:
             unchanged = replica.serving and (replica.log, log.cuts) == (log, cuts)
             if not unchanged or begin >= replica.machine.last_stable_offset:
                 raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was changed while it was counted")
+
+        while begin < end and max_bytes > 0:
+            check()
             try:
                 found = replica.read(
                     begin, min(max_bytes, _SLICE_BYTES), committed=True, at_least_one=True,
@@ -133,18 +139,24 @@ class Counting:
             if lying is None:  # compaction left nothing up to there
                 yield _Batch(end, 0, 0)
                 return
+            batches: list[_Batch] = []
             try:
-                data = lying.read()
+                await lying.examine(partial(_note_readable, batches, found, begin, end))
             finally:
                 lying.release()
-            for batch in _readable(data, found, begin, end):
+            check()
+            for batch in batches:
                 yield batch
             begin = max(begin, found.next_offset)
-            max_bytes -= len(data)
-            await asyncio.sleep(0)
+            max_bytes -= lying.size
 
 
-def _readable(data: bytes, found: ReadRange, begin: int, end: int) -> Iterator[_Batch]:
+def _note_readable(batches: list[_Batch], found: ReadRange, begin: int, end: int, data: memoryview) -> None:
+    """Runs off the loop."""
+    batches.extend(_readable(data, found, begin, end))
+
+
+def _readable(data: memoryview, found: ReadRange, begin: int, end: int) -> Iterator[_Batch]:
     hidden: dict[int, list[tuple[int, int]]] = {}
     for each in found.aborted:
         hidden.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
@@ -160,5 +172,10 @@ def _readable(data: bytes, found: ReadRange, begin: int, end: int) -> Iterator[_
             if records == header.last_offset_delta + 1:
                 records = min(end, header.next_offset) - max(begin, header.base_offset)
             else:  # compacted
-                records = sum(begin <= each.offset < end for each in decode_batch(data, position, header.size))
+                records = _records_within(data[position : position + header.size], header, begin, end)
         yield _Batch(header.next_offset, records, header.size)
+
+
+def _records_within(batch: memoryview, header: BatchHeader, begin: int, end: int) -> int:
+    base = header.base_offset
+    return sum(begin <= base + record[OFFSET_DELTA] < end for record in raw_records(batch, header)[1])

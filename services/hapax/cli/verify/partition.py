@@ -183,7 +183,7 @@ class _Check:
             )  # fmt: skip
         if header.base_offset > self.expected:
             self._gap(path, header.base_offset, position)
-        if header.record_count != header.last_offset_delta + 1:
+        if header.record_count != header.last_offset_delta + 1 or header.delete_horizon_ms is not None:
             self.compacted = True  # clients cannot write such a batch; only compaction leaves one
         return True
 

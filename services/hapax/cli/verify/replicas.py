@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from hapax.cli.verify.findings import Findings
 from hapax.cli.verify.partition import Seen
+from hapax.codec.control import decode_control
+from hapax.codec.raw_records import MAX_RECORDS_BYTES
 from hapax.core.errors import Refusal
 from hapax.runtime.log.walk import Batch, walk
+
+if TYPE_CHECKING:
+    from hapax.codec.records import Record
 
 
 class Replica(NamedTuple):
@@ -109,14 +114,21 @@ def _compare(reference: Seen, other: Seen, start: int, end: int, findings: Findi
 
 
 def _same_records(mine: Batch, its: Batch) -> bool:
-    """Replicas are compacted each for itself: what both still have must be the same."""
-    from hapax.codec.records import decode_batch
-
-    if mine.header.is_control or its.header.is_control:
+    """Replicas are compacted each for itself: what both still have must be the same. Delete horizons may differ."""
+    if mine.header.is_control != its.header.is_control:
         return False
     try:
-        left = {record.offset: record for record in decode_batch(mine.data, 0, len(mine.data))}
-        right = {record.offset: record for record in decode_batch(its.data, 0, len(its.data))}
+        if mine.header.is_control:
+            return decode_control(mine.data, mine.header) == decode_control(its.data, its.header)
+        left, right = _records(mine), _records(its)
     except Refusal:
         return False
     return all(left[offset] == right[offset] for offset in left.keys() & right.keys())
+
+
+def _records(batch: Batch) -> dict[int, Record]:
+    """By their offsets. Raises Refusal."""
+    from hapax.codec.bounded import decode_bounded
+
+    most = batch.header.record_count
+    return {record.offset: record for record in decode_bounded(batch.data, batch.header, 0, MAX_RECORDS_BYTES, most)}

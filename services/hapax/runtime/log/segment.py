@@ -287,6 +287,10 @@ class LogRange:
     def read(self) -> bytes:
         return self._segment.file.read(self.position, self.size)
 
+    async def examine(self, look: Callable[[memoryview], object]) -> None:
+        """Calls `look` with the bytes, off the loop: see `ports.File.examine`."""
+        await self._segment.file.examine(self.position, self.size, look)
+
     def release(self) -> None:
         self._segment.release()
 
