@@ -25,4 +25,29 @@ MUTANTS = (
         "    return _led(partition, wanted, partition.isr, brokers)\n",
         (unit("core/test_failover.py"),),
     ),
+    Mutant(
+        "a path is taken for the folder that it named", "rule 10: the next topic of that name has it by now",
+        "runtime/disk.py",
+        "        writing = self._off_loop(_write_atomically, path, data)\n",
+        "        writing = self._disk.off_loop(_write_atomically, self._disk._fd, os.path.join(self.path, path), data)\n",
+        (unit("broker/test_partitions.py"),),
+    ),
+    Mutant(
+        "a deleted topic's folder becomes a stray where its name is taken at once", "rule 10", "broker/partitions.py",
+        "                if self.view.is_deleted(other.topic_id):\n",
+        "                if False:\n",
+        (unit("broker/test_partitions.py"),),
+    ),
+    Mutant(
+        "a torn tail that could not be cut is forgotten", "rule 13", "runtime/log/segment_log.py",
+        "            self._torn = True\n            with suppress(OSError):\n",
+        "            with suppress(OSError):\n",
+        (unit("runtime/log/test_segment_log.py"),),
+    ),
+    Mutant(
+        "a swap that goes on after a crash removes the new time index", "rule 13", "runtime/log/compaction.py",
+        "        elif suffix not in files:\n",
+        "        elif suffix != LOG:\n",
+        (unit("broker/test_compaction.py"),),
+    ),
 )

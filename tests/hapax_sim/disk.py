@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from hapax.runtime.ports import FolderClosed
 from hapax_sim.loop import SimLoop, SimProcess
 
 _HOLE_SHARE: Final = 0.25
@@ -109,6 +110,12 @@ class PowerLossDisk:
         """So many syncs from now on fail with EIO."""
         self.fail_writes = 0
         """So many writes from now on leave a part of their bytes and fail with EIO."""
+        self.fail_truncates = 0
+        """This many truncations from now on fail with EIO."""
+        self.handles: list[SimFolder] = []
+        self.about_to: Callable[[str, str], object] = lambda operation, path: None
+        """Called before each change of what is on the disk, or would be after a power cut, with its kind and the path.
+        A test may crash the machine there."""
 
     def mount(self, process: SimProcess) -> SimDisk:
         return SimDisk(self, process)
@@ -134,6 +141,45 @@ class PowerLossDisk:
         self.durable_names = dict(survivors)
         self.unsynced_names.clear()
 
+    def rename(self, old: str, new: str) -> None:
+        self.about_to("rename", old)
+        if old in self.names:
+            self.names[new] = self.names.pop(old)
+            self.unsynced_names |= {old: None, new: None}
+            return
+        if old not in self.folders:
+            raise FileNotFoundError(errno.ENOENT, "No such file", old)
+        if any(name.startswith(new + "/") for name in self.names):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", new)
+        for table in (self.names, self.durable_names):
+            for name in [n for n in table if n.startswith(old + "/")]:
+                renamed = new + name[len(old) :]
+                table[renamed] = table.pop(name)
+                self.unsynced_names |= {name: None, renamed: None}
+        self.folders = {new + f[len(old) :] if f == old or f.startswith(old + "/") else f for f in self.folders}
+        for handle in self.handles:
+            if handle.place is not None and (handle.place == old or handle.place.startswith(old + "/")):
+                handle.place = new + handle.place[len(old) :]
+
+    def remove_tree(self, path: str) -> None:
+        self.about_to("remove", path)
+        for name in [n for n in self.names if n == path or n.startswith(path + "/")]:
+            del self.names[name]
+            self.unsynced_names[name] = None
+        self.folders = {f for f in self.folders if f != path and not f.startswith(path + "/")}
+        for handle in self.handles:
+            if handle.place is not None and (handle.place == path or handle.place.startswith(path + "/")):
+                handle.place = None
+
+    def sync_names_in(self, folder: str) -> None:
+        prefix = folder + "/" if folder else ""
+        for name in [n for n in self.unsynced_names if n.startswith(prefix) and n.find("/", len(prefix)) < 0]:
+            del self.unsynced_names[name]
+            if name in self.names:
+                self.durable_names[name] = self.names[name]
+            else:
+                self.durable_names.pop(name, None)
+
     def flip_bit(self, name: str, position: int) -> None:
         """What the platter gives back is not what was written, and nobody says so."""
         node = self.names[name]
@@ -144,35 +190,42 @@ class PowerLossDisk:
 
 
 class SimFile:
-    def __init__(self, disk: SimDisk, path: str, node: _Inode) -> None:
-        self._disk, self._node, self.path = disk, node, path
+    def __init__(self, store: PowerLossDisk, path: str, node: _Inode) -> None:
+        self._store, self._node, self.path = store, node, path
+        self._torn_at = -1
+        """Where the file ends for its writer, before the torn tail of a write that failed; -1: there is none."""
 
     @property
     def fd(self) -> int:
         raise OSError(errno.EBADF, "a simulated file has no descriptor: use read()")
 
     def size(self) -> int:
-        return len(self._node.data)
+        return len(self._node.data) if self._torn_at < 0 else self._torn_at
 
     def append(self, chunks: Sequence[bytes | bytearray | memoryview]) -> int:
-        node = self._node
-        position = len(node.data)
+        node, store, position = self._node, self._store, self.size()
+        store.about_to("append", self.path)
         node.touch(position)
-        store = self._disk.store
+        everything = b"".join(chunks)
         if store.fail_writes:
             store.fail_writes -= 1
-            everything = b"".join(chunks)
-            node.data += everything[: store.rng.randrange(len(everything) + 1)]
+            self._tear(position, everything[: store.rng.randrange(len(everything) + 1)])
             raise OSError(errno.EIO, "Input/output error")
-        for chunk in chunks:
-            room = store.capacity - store.used() if store.capacity < 1 << 40 else len(chunk)
-            if room < len(chunk):
-                node.data += bytes(chunk)[: max(room, 0)]
-                raise OSError(errno.ENOSPC, "No space left on device")
-            node.data += chunk
+        room = store.capacity - store.used() if store.capacity < 1 << 40 else len(everything)
+        if room < len(everything):
+            self._tear(position, everything[: max(room, 0)])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        node.data[position : position + len(everything)] = everything
+        if self._torn_at >= 0:
+            self._torn_at = position + len(everything) if position + len(everything) < len(node.data) else -1
         return position
 
+    def _tear(self, position: int, written: bytes) -> None:
+        self._node.data[position : position + len(written)] = written
+        self._torn_at = position
+
     def write_at(self, position: int, data: bytes) -> None:
+        self._store.about_to("write", self.path)
         self._node.touch(position)
         self._node.data[position : position + len(data)] = data
 
@@ -180,6 +233,12 @@ class SimFile:
         return bytes(memoryview(self._node.data)[position : position + size])
 
     def truncate(self, size: int) -> None:
+        if self._store.fail_truncates:
+            self._store.fail_truncates -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        if size != len(self._node.data):
+            self._store.about_to("truncate", self.path)
+        self._torn_at = -1
         if size < len(self._node.data):
             self._node.touch(size)
             del self._node.data[size:]
@@ -188,7 +247,7 @@ class SimFile:
             self._node.data += bytes(size - len(self._node.data))
 
     async def sync(self) -> None:
-        store, node = self._disk.store, self._node
+        store, node = self._store, self._node
         # What is durable afterwards is what had been written when the sync began, as with a real fdatasync.
         writing = node.begin_sync()
         await asyncio.sleep(store.rng.uniform(*store.sync_delay))
@@ -198,6 +257,7 @@ class SimFile:
                 node.fail_sync(writing)
             raise OSError(errno.EIO, "Input/output error")
         if writing is not None:
+            store.about_to("sync", self.path)
             node.finish_sync(writing)
 
     def is_cached(self, position: int, size: int) -> bool:
@@ -221,90 +281,115 @@ class SimFile:
         pass
 
 
-class SimDisk:
-    """The Disk port of one process."""
+class SimFolder:
+    """An open folder of one process."""
 
-    def __init__(self, store: PowerLossDisk, process: SimProcess) -> None:
-        self.store, self.process = store, process
+    def __init__(self, store: PowerLossDisk, process: SimProcess, path: str) -> None:
+        self.store, self.process, self.path = store, process, path
+        self.place: str | None = path
+        """Where it is by now; None: it was removed."""
+        self._closed = False
+
+    def _at(self, path: str) -> str:
+        if self._closed:
+            raise FolderClosed(errno.ENOENT, "the folder was closed", self.path)
+        if self.place is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        return "/".join(part for part in (self.place, path.strip("/")) if part)
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
-        node = self.store.names.get(path)
+        full = self._at(path)
+        node = self.store.names.get(full)
         if node is None:
             if not create:
-                raise FileNotFoundError(errno.ENOENT, "No such file", path)
-            node = self.store.names[path] = _Inode()
-            self.store.unsynced_names[path] = None
-        return SimFile(self, path, node)
+                raise FileNotFoundError(errno.ENOENT, "No such file", full)
+            self.store.about_to("create", full)
+            node = self.store.names[full] = _Inode()
+            self.store.unsynced_names[full] = None
+        return SimFile(self.store, full, node)
 
     def exists(self, path: str) -> bool:
-        return path in self.store.names or path.rstrip("/") in self.store.folders
+        full = self._at(path)
+        return full in self.store.names or full in self.store.folders
 
-    def list(self, path: str) -> list[str]:
-        prefix = path.rstrip("/") + "/" if path.strip("/.") else ""
+    def list(self, path: str = "") -> list[str]:
+        full = self._at(path)
+        prefix = full + "/" if full else ""
         found = {
             name[len(prefix) :].split("/")[0]
             for name in [*self.store.names, *self.store.folders]
-            if name.startswith(prefix) and name != prefix.rstrip("/")
+            if name.startswith(prefix) and name != full
         }
         return sorted(name for name in found if name)
+
+    def rename(self, old: str, new: str) -> None:
+        self.store.rename(self._at(old), self._at(new))
+
+    def remove(self, path: str) -> None:
+        full = self._at(path)
+        if full in self.store.names:
+            self.store.about_to("remove", full)
+            del self.store.names[full]
+            self.store.unsynced_names[full] = None
+
+    def discard(self, path: str) -> None:
+        self.store.remove_tree(self._at(path))
+
+    async def sync_folder(self, path: str = "") -> None:
+        self._at(path)
+        await self._sync_place(path)
+
+    async def write_atomically(self, path: str, data: bytes) -> None:
+        temporary, store = path + ".tmp", self.store
+        full = self._at(temporary)
+        store.about_to("create", full)
+        store.names[full] = node = _Inode(data)
+        store.unsynced_names[full] = None
+        node.touch(0)
+        await SimFile(store, full, node).sync()
+        if self.place is not None:
+            place = self.place + "/" if self.place else ""
+            store.rename(place + temporary, place + path)
+            await self._sync_place(path.rpartition("/")[0])
+
+    async def _sync_place(self, path: str) -> None:
+        """Also of a handle that was closed meanwhile: what is under way goes on."""
+        store = self.store
+        await asyncio.sleep(store.rng.uniform(*store.sync_delay))
+        if self.place is not None:
+            full = "/".join(part for part in (self.place, path.strip("/")) if part)
+            store.about_to("sync folder", full)
+            store.sync_names_in(full)
+
+    def close(self) -> None:
+        self._closed = True
+        if self in self.store.handles:
+            self.store.handles.remove(self)
+
+
+class SimDisk(SimFolder):
+    """The Disk port of one process."""
+
+    def __init__(self, store: PowerLossDisk, process: SimProcess) -> None:
+        super().__init__(store, process, "")
+
+    def folder(self, path: str) -> SimFolder:
+        self.make_folder(path)
+        opened = SimFolder(self.store, self.process, path)
+        self.store.handles.append(opened)
+        return opened
 
     def make_folder(self, path: str) -> None:
         parts = path.strip("/").split("/")
         for i in range(len(parts)):
             self.store.folders.add("/".join(parts[: i + 1]))
 
-    def rename(self, old: str, new: str) -> None:
-        store = self.store
-        if old in store.names:
-            store.names[new] = store.names.pop(old)
-            store.unsynced_names |= {old: None, new: None}
-            return
-        if old not in store.folders:
-            raise FileNotFoundError(errno.ENOENT, "No such file", old)
-        for table in (store.names, store.durable_names):
-            for name in [n for n in table if n.startswith(old + "/")]:
-                renamed = new + name[len(old) :]
-                table[renamed] = table.pop(name)
-                store.unsynced_names |= {name: None, renamed: None}
-        store.folders = {new + f[len(old) :] if f == old or f.startswith(old + "/") else f for f in store.folders}
-
-    def remove(self, path: str) -> None:
-        self.store.names.pop(path, None)
-        self.store.unsynced_names[path] = None
-
     def remove_tree(self, path: str) -> None:
-        for name in [n for n in self.store.names if n == path or n.startswith(path + "/")]:
-            del self.store.names[name]
-            self.store.unsynced_names[name] = None
-        self.store.folders = {f for f in self.store.folders if f != path and not f.startswith(path + "/")}
-
-    def discard(self, path: str) -> None:
-        self.remove_tree(path)
-
-    async def sync_folder(self, path: str) -> None:
-        await asyncio.sleep(self.store.rng.uniform(*self.store.sync_delay))
-        prefix = path.rstrip("/") + "/" if path.strip("/.") else ""
-
-        store = self.store
-        for name in [n for n in store.unsynced_names if n.startswith(prefix) and n.find("/", len(prefix)) < 0]:
-            del store.unsynced_names[name]
-            if name in store.names:
-                store.durable_names[name] = store.names[name]
-            else:
-                store.durable_names.pop(name, None)
+        self.store.remove_tree(self._at(path))
 
     async def sync_files(self, files: Sequence[SimFile]) -> None:
         for file in files:
             await file.sync()
-
-    async def write_atomically(self, path: str, data: bytes) -> None:
-        temporary = path + ".tmp"
-        self.store.names[temporary] = node = _Inode(data)
-        self.store.unsynced_names[temporary] = None
-        node.touch(0)
-        await SimFile(self, temporary, node).sync()
-        self.rename(temporary, path)
-        await self.sync_folder(path.rpartition("/")[0])
 
     def free_bytes(self) -> int:
         return max(0, self.store.capacity - self.store.used())

@@ -314,11 +314,23 @@ def test_a_failed_write_leaves_a_torn_tail() -> None:
         store.fail_writes = 1
         with pytest.raises(OSError, match="Input/output"):
             file.append([b"abcdef"])
-        assert b"abcdef".startswith(file.read(0, 100))
-        store.capacity = file.size() + 2
+        torn = file.read(0, 100)
+        assert b"abcdef".startswith(torn)
+        assert file.size() == 0
+        store.capacity = len(torn) + 2
         with pytest.raises(OSError, match="No space"):
             file.append([b"xyz"])
-        assert file.read(0, 100).endswith(b"xy")
+        assert file.read(0, 100).startswith(b"xy")
+        assert file.size() == 0
+        store.capacity = 100
+        file.append([b"z"])
+        assert file.read(0, 100).startswith(b"zy")
+        assert file.size() == 1
+        store.fail_truncates = 1
+        with pytest.raises(OSError, match="Input/output"):
+            file.truncate(1)
+        file.truncate(1)
+        assert file.read(0, 100) == b"z"
 
     run(loop, story())
 

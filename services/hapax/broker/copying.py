@@ -209,7 +209,7 @@ class Copying:
                 break
             except DamagedSnapshot as error:
                 log.warning("a damaged snapshot is passed over", partition=replica.name, offset=offset, error=error)
-                segment_log.disk.remove(f"{segment_log.folder}/{offset_name(offset, SNAPSHOT)}")
+                segment_log.folder.remove(offset_name(offset, SNAPSHOT))
                 segment_log.snapshot_offsets.remove(offset)
                 await segment_log.truncate_to(cut)
         else:
@@ -233,8 +233,8 @@ class Copying:
         try:
             if anew or former_end > inherited.offset:
                 await self._begin_at(handed.log_start_offset)
-            await replica.shared.disk.write_atomically(
-                f"{replica.log.folder}/{INHERITED}",
+            await replica.log.folder.write_atomically(
+                INHERITED,
                 encode_inherited(inherited.offset, inherited.leader_epoch, handed.snapshot, handed.aborted),
             )
             replica.inheritance.take(inherited)
@@ -251,7 +251,7 @@ class Copying:
     async def _begin_at(self, start: int) -> None:
         """Removes everything. A crash before `_is_begun` leaves a folder that is made anew at the next start."""
         replica = self.replica
-        await replica.shared.disk.write_atomically(f"{replica.log.folder}/{BEGINS_ANEW}", b"")
+        await replica.log.folder.write_atomically(BEGINS_ANEW, b"")
         replica.inheritance.inherited = None
         replica.log.restart_at(start)
         replica.restore(None, start, start, (), ())
@@ -259,10 +259,10 @@ class Copying:
         await replica.log.sync_names()
 
     async def _is_begun(self) -> None:
-        disk, folder = self.replica.shared.disk, self.replica.log.folder
-        if disk.exists(f"{folder}/{BEGINS_ANEW}"):
-            disk.remove(f"{folder}/{BEGINS_ANEW}")
-            await sync_folder(disk, folder)
+        folder = self.replica.log.folder
+        if folder.exists(BEGINS_ANEW):
+            folder.remove(BEGINS_ANEW)
+            await sync_folder(folder)
 
     def stop(self) -> None:
         """Nothing is appended any more. What is at work in the log goes on to its end: see `busy`."""

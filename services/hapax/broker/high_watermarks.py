@@ -6,7 +6,7 @@ A new leader begins with what stands here and learns the rest from its followers
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from hapax.core.types import TopicPartition
 from hapax.runtime import telemetry
@@ -48,11 +48,13 @@ class HighWatermarks:
             if name in self._stored:
                 await self._replace({known: at for known, at in self._stored.items() if known != name})
 
-    async def write(self, current: Mapping[TopicPartition, int]) -> None:
-        """Replaces the file, where anything has changed. Raises OSError."""
+    async def write(self, current: Callable[[], dict[TopicPartition, int]]) -> None:
+        """Replaces the file, where anything has changed. `current` is asked when it is this writer's turn: a name that
+        was forgotten meanwhile belongs to another topic. Raises OSError."""
         async with self._writing:
-            if current != self._stored:
-                await self._replace(dict(current))
+            positions = current()
+            if positions != self._stored:
+                await self._replace(positions)
 
     async def _replace(self, positions: dict[TopicPartition, int]) -> None:
         await self._disk.write_atomically(HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks(positions))

@@ -104,7 +104,7 @@ class Inheritance:
             log.remove_snapshots(below=inherited.offset)  # those lack what was inherited
             self.inherited = None
         if self.inherited is None:
-            log.disk.remove(f"{log.folder}/{INHERITED}")
+            log.folder.remove(INHERITED)
 
     def renounce(self) -> bool:
         """The replica leads as it is: what it lacks nobody else has. False: it lacks nothing."""

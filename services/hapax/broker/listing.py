@@ -93,7 +93,7 @@ class AbortedListing:
 
     async def _in_file(self, segment: Segment) -> bytes:
         try:
-            file = self._replica.log.disk.open(segment.path(TXN_INDEX))
+            file = self._replica.log.folder.open(segment.path(TXN_INDEX))
         except FileNotFoundError:
             return b""
         try:

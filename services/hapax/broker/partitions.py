@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from hapax.broker.copying import Copying
 from hapax.broker.fetcher import Fetchers
@@ -45,7 +45,7 @@ from hapax.runtime.log.layout import (
 )
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.txn_index import decode_aborted
-from hapax.runtime.ports import Disk, MetadataStore, MetadataUnavailable, Task
+from hapax.runtime.ports import Disk, Folder, MetadataStore, MetadataUnavailable, Task
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings, SettingsError
 
@@ -55,6 +55,16 @@ INTACT_SINCE: Final = "intact-since.json"
 _OPEN_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.1
 _REOPEN_S: Final = 1.0
+
+
+class Leaving(NamedTuple):
+    """A folder that has been set aside: it has another name, and goes once nothing is at work in it."""
+
+    replica: Replica | None
+    folder: str
+    """Its former name."""
+    gone: str
+    whose: str
 
 
 class PartitionSet:
@@ -90,6 +100,7 @@ class PartitionSet:
         self._changed: dict[TopicIdPartition, None] = {}
         self._unopened: set[TopicIdPartition] = set()
         self._discarded: dict[TopicIdPartition, Replica] = {}
+        self._leaving: dict[TopicIdPartition, Leaving] = {}
         self._wake = asyncio.Event()
         self._follower: Task | None = None
         self._checkpoints: Task | None = None
@@ -330,6 +341,7 @@ class PartitionSet:
     async def _reconcile(self, partition: TopicIdPartition, limit: asyncio.Semaphore) -> None:
         async with limit:
             try:
+                await self._clear_away(partition)
                 if self.view.is_deleted(partition.topic_id):
                     await self._remove(partition, "a deleted topic's")
                     return
@@ -342,8 +354,6 @@ class PartitionSet:
                 replica = self.replicas.get(partition)
                 if replica is not None and self._discarded.get(partition) is replica:
                     await self._remove(partition, "a damaged replica's")
-                    if partition in self.replicas:
-                        return  # it is being cut; this comes again
                     del self._discarded[partition]
                     replica = None
                 if replica is None:
@@ -420,36 +430,42 @@ class PartitionSet:
         if known is None:
             await self._make(replica, topic)
         else:
-            started = asyncio.get_running_loop().time()
-            clean = self._clean.get(known, -1) == _newest_log_size(self.shared.disk, known)
-            self._read_inherited(replica, known)
-            if not clean:  # as the log itself: what a killed process wrote and never synced is written again
-                await self.shared.disk.write_atomically(
-                    f"{known}/{PARTITION_METADATA}", encode_partition_metadata(partition.topic_id))
-            name = TopicPartition(topic.name, partition.partition)
-            recovery = await open_replica(
-                replica, known, clean=clean, high_watermark=self.high_watermarks.of(name),
-                known_epoch=assigned.record.leader_epoch,
-            )
-            if replica.inheritance.inherited is not None:
-                replica.copied(new_epoch=False)
-            if not recovery.clean:
-                log.info(
-                    "recovered after an unclean stop", partition=replica.name, from_offset=recovery.from_offset,
-                    scanned_bytes=recovery.scanned_bytes, scanned_batches=recovery.scanned_batches,
-                    truncated_bytes=recovery.truncated_bytes, truncated_because=recovery.truncated_why or "-",
-                    end_offset=recovery.end_offset,
-                    ms=round(1000 * (asyncio.get_running_loop().time() - started)),
-                )
+            await self._reopen(replica, assigned, known)
         self.replicas[partition] = replica
         return replica
 
-    def _read_inherited(self, replica: Replica, folder: str) -> None:
+    async def _reopen(self, replica: Replica, assigned: Partition, known: str) -> None:
+        started = asyncio.get_running_loop().time()
+        folder = self.shared.disk.folder(known)
+        try:
+            clean = self._clean.get(known, -1) == _newest_log_size(folder)
+            self._read_inherited(replica, folder)
+            if not clean:  # as the log itself: what a killed process wrote and never synced is written again
+                await folder.write_atomically(PARTITION_METADATA, encode_partition_metadata(assigned.topic_id))
+            recovery = await open_replica(
+                replica, folder, clean=clean,
+                high_watermark=self.high_watermarks.of(TopicPartition(replica.topic, replica.id.partition)),
+                known_epoch=assigned.record.leader_epoch,
+            )
+        except BaseException:
+            folder.close()
+            raise
+        if replica.inheritance.inherited is not None:
+            replica.copied(new_epoch=False)
+        if not recovery.clean:
+            log.info(
+                "recovered after an unclean stop", partition=replica.name, from_offset=recovery.from_offset,
+                scanned_bytes=recovery.scanned_bytes, scanned_batches=recovery.scanned_batches,
+                truncated_bytes=recovery.truncated_bytes, truncated_because=recovery.truncated_why or "-",
+                end_offset=recovery.end_offset, ms=round(1000 * (asyncio.get_running_loop().time() - started)),
+            )
+
+    @staticmethod
+    def _read_inherited(replica: Replica, folder: Folder) -> None:
         """The leader's producers, where the copy had not come to their offset when it was stopped."""
-        disk, path = self.shared.disk, f"{folder}/{INHERITED}"
-        if not disk.exists(path):
+        if not folder.exists(INHERITED):
             return
-        file = disk.open(path)
+        file = folder.open(INHERITED)
         try:
             offset, leader_epoch, snapshot, aborted = decode_inherited(file.read(0, file.size()))
             replica.inheritance.take(Inherited(
@@ -466,11 +482,16 @@ class PartitionSet:
         folder = partition_folder(topic.name, replica.index)
         if disk.exists(folder):
             for other, name in list(self._folders.items()):
-                if name == folder:
+                if name != folder:
+                    continue
+                if self.view.is_deleted(other.topic_id):
+                    self._set_aside(other, "a deleted topic's")
+                    self._look_again(other)
+                else:
                     log.warning("a folder of another topic of the same name is moved away", folder=folder)
                     disk.rename(folder, gone_folder(folder, other.topic_id, "stray"))
-                    await disk.sync_folder("")
                     del self._folders[other]
+                await disk.sync_folder("")
             if _holds_records(disk, folder):
                 raise OSError(f"{folder} holds records of nobody knows which topic: {PARTITION_METADATA} is damaged")
             disk.remove_tree(folder)
@@ -488,22 +509,37 @@ class PartitionSet:
         self._look_again(replica.id)
 
     async def _remove(self, partition: TopicIdPartition, whose: str) -> None:
-        replica = self.replicas.get(partition)
+        self._set_aside(partition, whose)
+        await self._clear_away(partition)
+
+    def _set_aside(self, partition: TopicIdPartition, whose: str) -> None:
+        """Ends a replica and frees its folder's name, at once: the next topic of that name may be made before the
+        replica is closed. Whatever is still at work there goes through the folder's handle. Raises OSError."""
+        replica, folder = self.replicas.get(partition), self._folders.get(partition)
         if replica is not None:
             self._withdraw(replica)
-            if not self.fetchers.leave(replica):
-                self._when_idle(replica)
-                return
-            del self.replicas[partition]
-            await replica.close(checkpoint=False)
-        folder = self._folders.pop(partition, None)
+            self.fetchers.leave(replica)
         if folder is not None:
-            disk = self.shared.disk
             gone = gone_folder(folder, partition.topic_id, "delete")
-            disk.rename(folder, gone)
-            await disk.sync_folder("")
-            disk.discard(gone)
-            log.info(f"removed {whose} folder", folder=folder)
+            self.shared.disk.rename(folder, gone)
+            self._leaving[partition] = Leaving(replica, folder, gone, whose)
+            del self._folders[partition]
+        self.replicas.pop(partition, None)
+
+    async def _clear_away(self, partition: TopicIdPartition) -> None:
+        """Removes what was set aside, unless the log is being cut: then this is called again. Raises OSError."""
+        leaving = self._leaving.get(partition)
+        if leaving is None:
+            return
+        if leaving.replica is not None:
+            if not self.fetchers.leave(leaving.replica):
+                self._when_idle(leaving.replica)
+                return
+            await leaving.replica.close(checkpoint=False)
+        del self._leaving[partition]
+        await self.shared.disk.sync_folder("")
+        self.shared.disk.discard(leaving.gone)
+        log.info(f"removed {leaving.whose} folder", folder=leaving.folder)
 
     # --- high watermarks ------------------------------------------------------------------------------------------
 
@@ -516,7 +552,7 @@ class PartitionSet:
                 log.warning("high watermarks were not written", error=error)
 
     async def _write_high_watermarks(self) -> None:
-        await self.high_watermarks.write({
+        await self.high_watermarks.write(lambda: {
             TopicPartition(replica.topic, replica.id.partition): replica.machine.high_watermark
             for replica in self.replicas.values() if replica.machine.high_watermark
         })
@@ -610,17 +646,17 @@ def _read_clean_shutdown(disk: Disk) -> dict[str, int]:
     return {str(folder): int(size) for folder, size in sizes.items()}
 
 
-def _newest_log_size(disk: Disk, folder: str) -> int:
-    logs = [name for name in disk.list(folder) if name.endswith(LOG)]
-    return _size(disk, f"{folder}/{logs[-1]}") if logs else 0
+def _newest_log_size(folder: Folder, path: str = "") -> int:
+    logs = [name for name in folder.list(path) if name.endswith(LOG)]
+    return _size(folder, f"{path}/{logs[-1]}" if path else logs[-1]) if logs else 0
 
 
 def _holds_records(disk: Disk, folder: str) -> bool:
     return any(_size(disk, f"{folder}/{name}") for name in disk.list(folder) if name.endswith(LOG))
 
 
-def _size(disk: Disk, path: str) -> int:
-    file = disk.open(path)
+def _size(folder: Folder, path: str) -> int:
+    file = folder.open(path)
     try:
         return file.size()
     finally:

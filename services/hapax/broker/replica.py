@@ -63,7 +63,7 @@ from hapax.runtime.log.recovery import Recovery, open_log
 from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.soundness import Damage, Damaged
-from hapax.runtime.ports import Clock, Disk
+from hapax.runtime.ports import Clock, Disk, OpenFolder
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("partition")
@@ -614,7 +614,7 @@ class Replica:
 
 
 async def open_replica(
-    replica: Replica, folder: str, *, clean: bool, high_watermark: int = 0, known_epoch: int = 2**31 - 1
+    replica: Replica, folder: str | OpenFolder, *, clean: bool, high_watermark: int = 0, known_epoch: int = 2**31 - 1
 ) -> Recovery:
     """Opens the log of a folder that exists and replays what has to be. `high_watermark`: as last known here;
     `known_epoch`: the partition's leader epoch by now."""

@@ -15,11 +15,12 @@ import fcntl
 import os
 import queue
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hapax.runtime.ports import File
+from hapax.runtime.ports import File, FolderClosed
 
 Bytes = bytes | bytearray | memoryview
 
@@ -68,12 +69,8 @@ class RealFile:
     def _write_rest(self, data: bytes, written: int) -> None:
         """A short write is legal; the call after it says why (ENOSPC) or goes on."""
         view = memoryview(data)
-        try:
-            while written < len(data):
-                written += os.pwrite(self._fd, view[written:], self._size + written)
-        except OSError:
-            self._size += written
-            raise
+        while written < len(data):
+            written += os.pwrite(self._fd, view[written:], self._size + written)
 
     def write_at(self, position: int, data: bytes) -> None:
         view = memoryview(data)
@@ -137,10 +134,83 @@ class RealFile:
             self._fd = -1
 
 
-class RealDisk:
+class RealFolder:
+    """An open folder of `RealDisk`; see `ports.OpenFolder`."""
+
+    def __init__(self, disk: RealDisk, path: str, fd: int) -> None:
+        self.path = path
+        self._disk = disk
+        self._fd = fd
+
+    def _open_fd(self) -> int:
+        if self._fd < 0:
+            raise FolderClosed(errno.ENOENT, "the folder was closed", self.path)
+        return self._fd
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(
+            self._disk, os.path.join(self.path, path), os.open(path, flags, 0o644, dir_fd=self._open_fd()))
+
+    def exists(self, path: str) -> bool:
+        fd = self._open_fd()
+        try:
+            os.stat(path, dir_fd=fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list(self, path: str = "") -> list[str]:
+        fd = self._open_fd()
+        try:
+            inner = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            return sorted(os.listdir(inner))
+        finally:
+            os.close(inner)
+
+    def rename(self, old: str, new: str) -> None:
+        fd = self._open_fd()
+        os.replace(old, new, src_dir_fd=fd, dst_dir_fd=fd)
+
+    def remove(self, path: str) -> None:
+        fd = self._open_fd()
+        try:
+            os.unlink(path, dir_fd=fd)
+        except FileNotFoundError:
+            return
+
+    def discard(self, path: str) -> None:
+        self._off_loop(_discard, path).add_done_callback(_ignore_failure)
+
+    async def sync_folder(self, path: str = "") -> None:
+        await self._off_loop(_sync_folder, path)
+
+    async def write_atomically(self, path: str, data: bytes) -> None:
+        writing = self._off_loop(_write_atomically, path, data)
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])  # the thread goes on: whoever writes the file next must not meet it
+            raise
+
+    def _off_loop(self, call: Callable[..., object], *arguments: object) -> asyncio.Future[None]:
+        """The call gets a handle of its own: this one may be closed before a thread comes to it."""
+        return self._disk.off_loop(_with_handle, os.dup(self._open_fd()), call, arguments)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk(RealFolder):
     """The files below one data folder; see `ports.Disk`. Made by `open_folder`."""
 
     def __init__(self, root: str, lock_fd: int, threads: int) -> None:
+        super().__init__(self, "", os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self.root = root
         self._lock_fd = lock_fd
         self._threads = threads
@@ -148,55 +218,20 @@ class RealDisk:
         self._workers: list[threading.Thread] = []
         self._busy = 0
 
-    def _full(self, path: str) -> str:
-        return os.path.join(self.root, path) if path else self.root
-
-    def open(self, path: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(self, path, os.open(self._full(path), flags, 0o644))
-
-    def exists(self, path: str) -> bool:
-        return os.path.exists(self._full(path))
-
-    def list(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self._full(path)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+    def folder(self, path: str) -> RealFolder:
+        self.make_folder(path)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._open_fd())
+        return RealFolder(self, path, fd)
 
     def make_folder(self, path: str) -> None:
-        os.makedirs(self._full(path), exist_ok=True)
-
-    def rename(self, old: str, new: str) -> None:
-        os.replace(self._full(old), self._full(new))
-
-    def remove(self, path: str) -> None:
-        try:
-            os.unlink(self._full(path))
-        except FileNotFoundError:
-            return
+        os.makedirs(os.path.join(self.root, path), exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
-        full = self._full(path)
-        if os.path.exists(full):
-            shutil.rmtree(full)
-
-    def discard(self, path: str) -> None:
-        self.off_loop(_discard, self._full(path)).add_done_callback(_ignore_failure)
-
-    async def sync_folder(self, path: str) -> None:
-        await self.off_loop(_sync_folder, self._full(path))
+        if self.exists(path):
+            shutil.rmtree(path, dir_fd=self._open_fd())
 
     async def sync_files(self, files: Sequence[File]) -> None:
         await self.off_loop(_sync_all, [file.fd for file in files])
-
-    async def write_atomically(self, path: str, data: bytes) -> None:
-        writing = self.off_loop(_write_atomically, self._full(path), data)
-        try:
-            await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            await asyncio.wait([writing])  # the thread goes on: whoever writes the file next must not meet it
-            raise
 
     def free_bytes(self) -> int:
         usage = os.statvfs(self.root)
@@ -234,6 +269,7 @@ class RealDisk:
         for worker in self._workers:
             worker.join()
         self._workers.clear()
+        super().close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -258,11 +294,18 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
             return  # The loop was closed: nobody waits any more.
 
 
-def _discard(path: str) -> None:
-    if os.path.isdir(path):
-        shutil.rmtree(path)
+def _with_handle(folder: int, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    try:
+        call(folder, *arguments)
+    finally:
+        os.close(folder)
+
+
+def _discard(folder: int, path: str) -> None:
+    if stat.S_ISDIR(os.stat(path, dir_fd=folder).st_mode):
+        shutil.rmtree(path, dir_fd=folder)
     else:
-        os.unlink(path)
+        os.unlink(path, dir_fd=folder)
 
 
 def _ignore_failure(future: asyncio.Future[None]) -> None:
@@ -276,17 +319,17 @@ def _sync_all(fds: Sequence[int]) -> None:
         os.fdatasync(fd)
 
 
-def _sync_folder(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync_folder(folder: int, path: str) -> None:
+    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def _write_atomically(path: str, data: bytes) -> None:
+def _write_atomically(folder: int, path: str, data: bytes) -> None:
     new = path + ".tmp"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         view = memoryview(data)
         while view:
@@ -294,8 +337,8 @@ def _write_atomically(path: str, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.replace(new, path)
-    _sync_folder(os.path.dirname(path))
+    os.replace(new, path, src_dir_fd=folder, dst_dir_fd=folder)
+    _sync_folder(folder, os.path.dirname(path))
 
 
 def open_folder(root: str, threads: int = 4) -> RealDisk:

@@ -187,7 +187,8 @@ class RpcServer(Protocol):
 class File(Protocol):
     """An open file. Reads and writes go to the page cache at once; only `sync` makes bytes durable.
 
-    ENOSPC and EIO are raised as OSError. A write that raised may have left part of its bytes (a torn tail).
+    ENOSPC and EIO are raised as OSError. A write that raised may have left part of its bytes (a torn tail) behind the
+    end: `size` does not count them and the next `append` overwrites them, but only `truncate` takes them away.
     """
 
     path: str
@@ -231,20 +232,24 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class Disk(Protocol):
-    """The files below one data folder. Paths are relative to it and use `/`."""
+class FolderClosed(FileNotFoundError):
+    """The folder's handle was closed: what it was opened for is being removed."""
+
+
+class Folder(Protocol):
+    """The files below an open folder. Paths are relative to it and use `/`. A folder that is renamed stays what it is:
+    nothing that is done by its handle reaches another one that has its former name."""
+
+    path: str
+    """Its name below the data folder when it was opened: for messages."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Raises FileNotFoundError unless `create`."""
         ...
 
     def exists(self, path: str) -> bool: ...
-    def list(self, path: str) -> list[str]:
+    def list(self, path: str = "") -> list[str]:
         """Names in a folder, sorted; [] where it is missing."""
-        ...
-
-    def make_folder(self, path: str) -> None:
-        """With parents; no error where it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -252,22 +257,40 @@ class Disk(Protocol):
         """A file; no error where it is missing."""
         ...
 
-    def remove_tree(self, path: str) -> None: ...
     def discard(self, path: str) -> None:
         """Removes a file or a folder some time, off the loop (unlinking a gigabyte takes a while); nobody uses its name
         any more. A crash before leaves it there."""
         ...
 
-    async def sync_folder(self, path: str) -> None:
+    async def sync_folder(self, path: str = "") -> None:
         """Makes creates, renames and removes in that folder durable (rule 13)."""
-        ...
-
-    async def sync_files(self, files: Sequence[File]) -> None:
-        """`sync` of several files at the price of one way off the loop: group commit across partitions."""
         ...
 
     async def write_atomically(self, path: str, data: bytes) -> None:
         """New file, sync, rename, sync of the folder: after a crash either the old or the new content is there."""
+        ...
+
+
+class OpenFolder(Folder, Protocol):
+    """A folder on a handle of its own. Once it is closed, all calls raise FolderClosed."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Folder, Protocol):
+    """One data folder."""
+
+    def folder(self, path: str) -> OpenFolder:
+        """Opens a folder, which is made where it is missing, with its parents."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """With parents; no error where it exists."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+    async def sync_files(self, files: Sequence[File]) -> None:
+        """`sync` of several files at the price of one way off the loop: group commit across partitions."""
         ...
 
     def free_bytes(self) -> int: ...

@@ -28,6 +28,7 @@ from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.layout import PARTITION_METADATA, encode_partition_metadata
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.network import TcpNetwork
+from hapax.runtime.ports import Folder, OpenFolder
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings
 
@@ -48,6 +49,7 @@ class FaultyFile:
     def append(self, chunks: Sequence[bytes]) -> int:
         if self._disk.full or self._disk.broken:
             self._file.append([bytes(chunks[0][:10])])  # a torn tail
+            self._file._size -= 10
             raise OSError(errno.ENOSPC if self._disk.full else errno.EIO, "No space left on device")
         return self._file.append(chunks)
 
@@ -64,11 +66,18 @@ class FaultyDisk:
         self.broken = False
         self.sync_fails = False
         self.syncs = 0
+        self.held: list[str] = []
+        """Files whose replacement waits for `release`."""
         self._may_sync = asyncio.Event()
         self._may_sync.set()
+        self._may_replace = asyncio.Event()
+        self._may_replace.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
+
+    def folder(self, path: str) -> FaultyFolder:
+        return FaultyFolder(self._disk.folder(path), self)
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
         return FaultyFile(self._disk.open(path, create=create), self)
@@ -76,8 +85,13 @@ class FaultyDisk:
     def hold_syncs(self) -> None:
         self._may_sync.clear()
 
+    def hold_replacements(self) -> None:
+        """Of files in partitions' folders."""
+        self._may_replace.clear()
+
     def release(self) -> None:
         self._may_sync.set()
+        self._may_replace.set()
 
     async def sync_files(self, files: Sequence[Any]) -> None:
         self.syncs += 1
@@ -87,12 +101,35 @@ class FaultyDisk:
         await self._disk.sync_files(files)
 
     async def write_atomically(self, path: str, data: bytes) -> None:
+        await self.replace(self._disk, path, data)
+
+    async def replace(self, folder: Folder, path: str, data: bytes) -> None:
+        if not self._may_replace.is_set() and folder is not self._disk:
+            self.held.append(path)
+            await self._may_replace.wait()
         if self.full or self.broken:
             raise OSError(errno.ENOSPC if self.full else errno.EIO, "No space left on device")
-        await self._disk.write_atomically(path, data)
+        await folder.write_atomically(path, data)
 
     def free_bytes(self) -> int:
         return 0 if self.full else self._disk.free_bytes()
+
+
+class FaultyFolder:
+    """`ports.OpenFolder` of a `FaultyDisk`."""
+
+    def __init__(self, folder: OpenFolder, disk: FaultyDisk) -> None:
+        self._folder = folder
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._folder, name)
+
+    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        return FaultyFile(self._folder.open(path, create=create), self._disk)
+
+    async def write_atomically(self, path: str, data: bytes) -> None:
+        await self._disk.replace(self._folder, path, data)
 
 
 class FakeClock:

@@ -12,7 +12,7 @@ from hapax.codec.batch import iterate_batches
 from hapax.codec.control import encode_control
 from hapax.codec.records import decode_batch
 from hapax.core.control import ShardFence
-from hapax.runtime.disk import RealDisk
+from hapax.runtime.disk import RealDisk, RealFolder
 from hapax.runtime.log import compaction
 from unit.broker.broker_fixtures import FOLDER, Harness
 from unit.broker.compaction_fixtures import (
@@ -214,7 +214,7 @@ async def test_a_crash_at_any_step_leaves_the_old_or_the_new(
 
     with monkeypatch.context() as patch:
         if step.startswith("disk."):
-            patch.setattr(RealDisk, name, dies(getattr(RealDisk, name)))
+            patch.setattr(RealFolder, name, dies(getattr(RealFolder, name)))
         else:
             patch.setattr(compaction, name, at_once)
         with pytest.raises(Crash):
@@ -225,6 +225,8 @@ async def test_a_crash_at_any_step_leaves_the_old_or_the_new(
     await harness.open(internal=True)
     assert image(harness) == before
     assert harness.replica.log.end_offset == end
+    closed = harness.replica.log.segments[:-1]
+    assert all(segment.time_index.last() is not None for segment in closed), "retention goes by its last entry"
     assert not [n for n in harness.disk.list(FOLDER) if n.endswith((".cleaned", ".swap"))]
     for n in range(40):
         await write(harness, records({"new": str(n)}))

@@ -18,7 +18,7 @@ NAMES = [TopicPartition("orders", number) for number in range(8)]
 async def test_partitions_that_are_forgotten_at_once(tmp_path: Path) -> None:
     disk = open_folder(str(tmp_path))
     known = HighWatermarks(disk)
-    await known.write({name: 10 + name.partition for name in NAMES})
+    await known.write(lambda: {name: 10 + name.partition for name in NAMES})
     await asyncio.gather(*(known.forget(name) for name in NAMES[1:]))
     assert _read_again(disk) == {NAMES[0]: 10}
     disk.close()
@@ -27,7 +27,7 @@ async def test_partitions_that_are_forgotten_at_once(tmp_path: Path) -> None:
 async def test_what_could_not_be_written_is_written_by_the_next_attempt(tmp_path: Path) -> None:
     disk = FaultyDisk(open_folder(str(tmp_path)))
     known = HighWatermarks(disk)  # type: ignore[arg-type]
-    await known.write({NAMES[0]: 10})
+    await known.write(lambda: {NAMES[0]: 10})
     disk.full = True
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):

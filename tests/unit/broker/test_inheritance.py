@@ -385,7 +385,7 @@ async def test_what_is_inherited_outlasts_a_snapshot_above_the_high_watermark(fo
     harness, copying = await follower(folder)
     offset = await copied(harness, copying, 5)
     inherited = Inherited(1, harness.replica.machine.snapshot(), ())
-    file = f"{harness.replica.log.folder}/{INHERITED}"
+    file = f"{harness.replica.log.folder.path}/{INHERITED}"
     await harness.disk.write_atomically(file, encode_inherited(offset, 1, b"", b""))
     harness.replica.inheritance.take(inherited)
     end = await copied(harness, copying, 5)

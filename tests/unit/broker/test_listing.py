@@ -19,7 +19,7 @@ from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.soundness import NOWHERE, Damage
 from hapax.runtime.log.txn_index import encode_aborted
 from hapax.runtime.settings import Settings
-from unit.broker.broker_fixtures import Harness
+from unit.broker.broker_fixtures import FOLDER, Harness
 
 NOW = 1_700_000_000_000
 SETTINGS = Settings(log_segment_bytes=1500, durability="page-cache")
@@ -57,10 +57,10 @@ class World(Harness):
                 await self.replica.keeping.checkpoint
 
     def write_entries(self, segment: Segment, entries: list[AbortedTransaction]) -> None:
-        (Path(self.disk.root) / segment.path(TXN_INDEX)).write_bytes(encode_aborted(entries))
+        (Path(self.disk.root) / FOLDER / segment.path(TXN_INDEX)).write_bytes(encode_aborted(entries))
 
     def entries_in_files(self) -> list[bytes]:
-        paths = [Path(self.disk.root) / segment.path(TXN_INDEX) for segment in self.replica.log.segments]
+        paths = [Path(self.disk.root) / FOLDER / segment.path(TXN_INDEX) for segment in self.replica.log.segments]
         return [path.read_bytes() if path.exists() else b"" for path in paths]
 
     async def survey(self) -> None:
@@ -206,7 +206,7 @@ async def test_a_damaged_segment_is_told_of_once_however_often_compaction_comes_
     world = World(folder, COMPACT)
     await world.written(random.Random(3))
     await world.replica.close()
-    path = Path(world.disk.root) / world.replica.log.segments[1].path(LOG)
+    path = Path(world.disk.root) / FOLDER / world.replica.log.segments[1].path(LOG)
     data = bytearray(path.read_bytes())
     data[70] ^= 1
     path.write_bytes(data)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hapax.broker.commit import Committer
+from hapax.broker.copying import Copying
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Shared
 from hapax.broker.storage import StorageGuard
@@ -19,6 +20,7 @@ from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, RegistrationEp
 from hapax.core.verification import ShardEpochs
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.disk import RealDisk
+from hapax.runtime.log.layout import INHERITED
 from hapax.runtime.ports import Delete, Put
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
@@ -114,6 +116,18 @@ class Broker:
             Delete(KEYS.topic(name)), Delete(KEYS.partition(topic_id, PartitionIndex(0))),
             Put(KEYS.deleted(topic_id), DeletedTopicRecord(topic_id, name, 0).encode()),
         ])
+
+    def replace_topic(self, former: TopicId, name: str = "t", *, number: int = 2) -> TopicId:
+        """Deletes it and makes another of its name: the broker hears of both at once."""
+        topic_id, first = TopicId(bytes([number]) * 16), PartitionIndex(0)
+        record = PartitionRecord(NODE, LeaderEpoch(0), self.registration.epoch, (NODE,), (NODE,))
+        self.model.txn([], [
+            Put(KEYS.deleted(former), DeletedTopicRecord(former, name, 0).encode()),
+            Delete(KEYS.partition(former, first)),
+            Put(KEYS.topic(name), TopicRecord(topic_id, name, 1, 1).encode()),
+            Put(KEYS.partition(topic_id, first), record.encode()),
+        ])
+        return topic_id
 
     async def write(self, count: int = 1) -> None:
         replica = self.partitions.find("t", 0)
@@ -263,6 +277,64 @@ async def test_a_deleted_topics_folder_goes_and_its_name_begins_anew(
     assert broker.fatal == []
 
 
+async def test_a_topic_deleted_and_made_again_in_one_turn_gets_nothing_of_the_old_one(
+    begin: Callable[[], Broker], folder: RealDisk
+) -> None:
+    """A checkpoint of the old one is at work: its snapshot must not come into the new folder."""
+    broker = begin()
+    await broker.start()
+    topic_id = broker.make_topic()
+    await broker.served()
+    await broker.write(5)
+    old = broker.partitions.find("t", 0)
+    broker.disk.hold_replacements()
+    old.keeping.begin_checkpoint()
+    await broker.until(lambda: bool(broker.disk.held))
+    new_id = broker.replace_topic(topic_id)
+    await broker.until(lambda: any(known.topic_id == new_id for known in broker.partitions.replicas))
+    broker.disk.release()
+    await broker.served()
+    await broker.write(2)
+    await broker.until(lambda: [name for name in folder.list("") if name.startswith("t-0")] == ["t-0"])
+    assert not [name for name in folder.list("t-0") if name.endswith(".snapshot")]
+    assert broker.partitions.find("t", 0).id.topic_id == new_id
+    assert broker.end_offset() == 2
+    assert broker.fatal == []
+
+
+async def test_a_log_that_is_being_cut_does_not_keep_its_name_from_the_next_topic(
+    begin: Callable[[], Broker], folder: RealDisk
+) -> None:
+    broker = begin()
+    await broker.start()
+    topic_id = broker.make_topic()
+    await broker.served()
+    await broker.write(5)
+    old = broker.partitions.find("t", 0)
+    broker.assign(topic_id, epoch=1, leader=NodeId(7))
+    await broker.until(lambda: not broker.leads())
+    copying = Copying(old, NodeId(7), LeaderEpoch(1))
+    old.copies = copying
+    go_on = asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+        await old.log.folder.write_atomically(INHERITED, b"of the old one")
+        await old.log.truncate_to(0)
+
+    copying.begin(work(), lambda lost, error: None)
+    new_id = broker.replace_topic(topic_id)
+    await broker.until(lambda: any(known.topic_id == new_id for known in broker.partitions.replicas))
+    await broker.served()
+    await broker.write(2)
+    go_on.set()
+    await broker.until(lambda: [name for name in folder.list("") if name.startswith("t-0")] == ["t-0"])
+    assert INHERITED not in folder.list("t-0")
+    assert broker.end_offset() == 2
+    assert folder.open(f"t-0/{0:020d}.log").size() == 2 * len(batch())
+    assert broker.fatal == []
+
+
 async def test_a_topic_deleted_while_the_broker_was_away(begin: Callable[[], Broker], folder: RealDisk) -> None:
     broker = begin()
     await broker.start()
@@ -278,7 +350,7 @@ async def test_a_topic_deleted_while_the_broker_was_away(begin: Callable[[], Bro
     again.assign(TopicId(bytes([2]) * 16), epoch=1)
     await again.served()
     assert again.end_offset() == 0
-    assert folder.list("") .count("t-0") == 1
+    await again.until(lambda: [name for name in folder.list("") if name.startswith("t-0")] == ["t-0"])
 
 
 async def test_a_folder_of_an_unknown_topic_is_moved_away_not_removed(

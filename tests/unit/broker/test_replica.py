@@ -18,7 +18,7 @@ from hapax.core.errors import ErrorCode
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.log.layout import TXN_INDEX
 from hapax.runtime.settings import Settings
-from unit.broker.broker_fixtures import Harness, batch
+from unit.broker.broker_fixtures import FOLDER, Harness, batch
 
 
 async def turns(count: int = 5) -> None:
@@ -388,7 +388,7 @@ async def test_a_damaged_index_of_aborted_transactions_is_made_anew(
     assert harness.replica.keeping.checkpoint is not None
     await harness.replica.keeping.checkpoint
     before = state(harness)
-    path = Path(harness.disk.root) / harness.replica.log.active.path(TXN_INDEX)
+    path = Path(harness.disk.root) / FOLDER / harness.replica.log.active.path(TXN_INDEX)
     if clean:
         await harness.replica.close()
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from hapax.runtime import disk as disk_module
 from hapax.runtime.disk import FolderInUse, RealDisk, open_folder
+from hapax.runtime.ports import FolderClosed
 
 
 @pytest.fixture
@@ -63,7 +65,8 @@ def test_a_short_write_goes_on_and_a_full_disk_leaves_a_torn_tail(
     with pytest.raises(OSError, match="No space left"):
         file.append([b"0123456789ab"])
     assert calls == [6, 10, 14]
-    assert file.size() == 14
+    assert file.size() == 6, "the torn tail lies behind the end"
+    assert file.read(0, 100) == b"before01234567"
     file.truncate(6)
     monkeypatch.setattr(disk_module.os, "pwrite", real)
     file.append([b"!"])
@@ -121,8 +124,32 @@ async def test_discard_removes_some_time(disk: RealDisk) -> None:
     for name in ("f", "x", "missing"):
         disk.discard(name)
     disk.close()  # waits for what is under way
-    assert not disk.exists("f")
-    assert not disk.exists("x")
+    assert not (Path(disk.root) / "f").exists()
+    assert not (Path(disk.root) / "x").exists()
+
+
+async def test_what_is_done_by_a_folders_handle_follows_the_folder_not_its_name(disk: RealDisk) -> None:
+    opened = disk.folder("t-0")
+    opened.open("a", create=True).append([b"old"])
+    disk.rename("t-0", "t-0.gone")
+    disk.folder("t-0").close()
+    await opened.write_atomically("b", b"old")
+    opened.rename("a", "c")
+    await opened.sync_folder()
+    assert disk.list("t-0") == []
+    assert disk.list("t-0.gone") == opened.list() == ["b", "c"]
+    opened.remove("b")
+    opened.discard("c")
+    writing = asyncio.ensure_future(opened.write_atomically("d", b"under way"))
+    await asyncio.sleep(0)
+    opened.close()
+    await writing  # it has a handle of its own
+    for call in (
+        lambda: opened.open("x", create=True), lambda: opened.exists("d"), lambda: opened.remove("d"), opened.list,
+    ):  # fmt: skip
+        with pytest.raises(FolderClosed):
+            call()
+    assert disk.exists("t-0.gone/d")
 
 
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ class ReadOnlyDisk(RealDisk):
         super().__init__(str(root), -1, 0)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        return RealFile(self, path, os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC))
+        return RealFile(self, path, os.open(os.path.join(self.root, path), os.O_RDONLY | os.O_CLOEXEC))
 
     def read(self, path: str) -> bytes:
         """A small file. Raises FileNotFoundError."""

@@ -30,7 +30,7 @@ async def aborted_transactions(log: SegmentLog) -> list[AbortedTransaction]:
     found: list[AbortedTransaction] = []
     for segment, following in _with_ends(log):
         try:
-            entries = read_aborted(log.disk, segment.path(TXN_INDEX))
+            entries = read_aborted(log.folder, segment.path(TXN_INDEX))
         except ValueError:
             entries = None
         snapshot = log.snapshot_offsets[-1] if log.snapshot_offsets else _NO_END
@@ -79,10 +79,10 @@ async def _recomputed(log: SegmentLog) -> list[AbortedTransaction]:
         if not await _replay(segment, machine, found):
             break
     for segment, following in _with_ends(log):
-        log.disk.remove(segment.path(TXN_INDEX))
+        log.folder.remove(segment.path(TXN_INDEX))
         mine = [entry for entry in found if segment.base_offset <= entry.last_offset < following]
         if mine:
-            await append_aborted(log.disk, segment.path(TXN_INDEX), mine)
+            await append_aborted(log.folder, segment.path(TXN_INDEX), mine)
     return found
 
 

@@ -41,7 +41,7 @@ from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.soundness import Damaged
 from hapax.runtime.log.txn_index import append_aborted
-from hapax.runtime.ports import Disk
+from hapax.runtime.ports import Folder
 
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
@@ -115,7 +115,7 @@ async def compact(log: SegmentLog, compacted_to: int, rules: Rules) -> Compacted
     try:
         return await _Run(log, rules, dirty).run()
     except Refusal as refusal:
-        raise Damaged(log.folder, dirty[0].base_offset) from refusal
+        raise Damaged(log.folder.path, dirty[0].base_offset) from refusal
 
 
 class _Run:
@@ -223,7 +223,7 @@ class _Run:
         """Writes what stays of some segments and puts it in their place; returns its size."""
         log = self.log
         cleaned = Segment(
-            log.disk, log.folder, group[0].base_offset, log.config.index_interval_bytes, create=True, ending=CLEANED
+            log.folder, group[0].base_offset, log.config.index_interval_bytes, create=True, ending=CLEANED
         )
         try:
             await self._rewrite(group, cleaned)
@@ -311,28 +311,29 @@ class _Run:
         await sync_file(cleaned.file)
         await cleaned.flush_indexes()
         await self._write_txn_index(cleaned, group)
-        await sync_folder(self.log.disk, self.log.folder)
+        await sync_folder(self.log.folder)
 
     async def _announce(self, group: Sequence[Segment], cleaned: Segment) -> None:
         """From here on a crash ends with the new segment."""
         content = {
             "v": 1, "replaces": [segment.base_offset for segment in group], "size": cleaned.size, "crc32c": self.crc,
-            "files": [suffix for suffix in SEGMENT_SUFFIXES if self.log.disk.exists(cleaned.path(suffix))],
+            "files": [suffix for suffix in SEGMENT_SUFFIXES if self.log.folder.exists(cleaned.path(suffix))],
         }
-        await self.log.disk.write_atomically(self._swap_path(cleaned), json.dumps(content).encode())
+        await self.log.folder.write_atomically(self._swap_path(cleaned), json.dumps(content).encode())
 
-    def _swap_path(self, cleaned: Segment) -> str:
-        return f"{self.log.folder}/{offset_name(cleaned.base_offset, SWAP)}"
+    @staticmethod
+    def _swap_path(cleaned: Segment) -> str:
+        return offset_name(cleaned.base_offset, SWAP)
 
     async def _swap(self, group: Sequence[Segment], cleaned: Segment) -> None:
-        log, disk = self.log, self.log.disk
-        files = [suffix for suffix in SEGMENT_SUFFIXES if disk.exists(cleaned.path(suffix))]
-        _rename(disk, log.folder, cleaned.base_offset, [segment.base_offset for segment in group], files)
+        log, folder = self.log, self.log.folder
+        files = [suffix for suffix in SEGMENT_SUFFIXES if folder.exists(cleaned.path(suffix))]
+        _rename(folder, cleaned.base_offset, [segment.base_offset for segment in group], files)
         cleaned.set_ending("")
         log.replace(group, cleaned)
         self.rules.forget(frozenset(self.forgotten))
-        await sync_folder(disk, log.folder)
-        disk.remove(self._swap_path(cleaned))
+        await sync_folder(folder)
+        folder.remove(self._swap_path(cleaned))
 
     async def _write_txn_index(self, cleaned: Segment, group: Sequence[Segment]) -> None:
         first, following = group[0].base_offset, self.log.base_after(group[-1])
@@ -340,46 +341,46 @@ class _Run:
             transaction for transaction in self.rules.aborted
             if first <= transaction.last_offset < following and transaction.last_offset not in self.forgotten
         ]
-        cleaned.disk.remove(cleaned.path(TXN_INDEX))
+        cleaned.folder.remove(cleaned.path(TXN_INDEX))
         if entries:
-            await append_aborted(cleaned.disk, cleaned.path(TXN_INDEX), entries)
+            await append_aborted(cleaned.folder, cleaned.path(TXN_INDEX), entries)
 
 
-def finish_swaps(disk: Disk, folder: str) -> None:
+def finish_swaps(folder: Folder) -> None:
     """At the start: completes what a crash interrupted, removes what it left half done."""
-    for name in disk.list(folder):
+    for name in folder.list():
         if name.endswith(SWAP):
             base = int(name.removesuffix(SWAP))
-            swap = json.loads(_content(disk, f"{folder}/{name}"))
-            if _is_complete(disk, folder, base, swap):
-                _rename(disk, folder, base, swap["replaces"], swap.get("files", SEGMENT_SUFFIXES))
-            disk.remove(f"{folder}/{name}")
-    for name in disk.list(folder):
+            swap = json.loads(_content(folder, name))
+            if _is_complete(folder, base, swap):
+                _rename(folder, base, swap["replaces"], swap.get("files", SEGMENT_SUFFIXES))
+            folder.remove(name)
+    for name in folder.list():
         if name.endswith(CLEANED):
-            disk.remove(f"{folder}/{name}")
+            folder.remove(name)
 
 
-def _is_complete(disk: Disk, folder: str, base: int, swap: dict[str, Any]) -> bool:
+def _is_complete(folder: Folder, base: int, swap: dict[str, Any]) -> bool:
     """Whether the new log is there, under its old name or its new one. It is not, where a run was called off just as
     its swap file was being written."""
-    path = f"{folder}/{offset_name(base, LOG)}"
+    path = offset_name(base, LOG)
     for candidate in (path + CLEANED, path):
-        if disk.exists(candidate):
-            data = _content(disk, candidate)
+        if folder.exists(candidate):
+            data = _content(folder, candidate)
             if len(data) == swap["size"] and crc32c(data) == swap["crc32c"]:
                 return True
     return False
 
 
-def _content(disk: Disk, path: str) -> bytes:
-    file = disk.open(path)
+def _content(folder: Folder, path: str) -> bytes:
+    file = folder.open(path)
     try:
         return file.read(0, file.size())
     finally:
         file.close()
 
 
-def _rename(disk: Disk, folder: str, base: int, replaced: Sequence[int], files: Sequence[str]) -> None:
+def _rename(folder: Folder, base: int, replaced: Sequence[int], files: Sequence[str]) -> None:
     """Gives the cleaned files their names and removes what they replace. Repeating it does no harm.
 
     `files`: the suffixes that the new segment has. One of which the cleaned file is not there was renamed before a
@@ -387,15 +388,15 @@ def _rename(disk: Disk, folder: str, base: int, replaced: Sequence[int], files: 
     and a survey finds an index of aborted transactions that should have gone.
     """
     for suffix in reversed(SEGMENT_SUFFIXES):  # the log last: until then the old one says what is missing
-        path = f"{folder}/{offset_name(base, suffix)}"
-        if disk.exists(path + CLEANED):
-            disk.rename(path + CLEANED, path)
+        path = offset_name(base, suffix)
+        if folder.exists(path + CLEANED):
+            folder.rename(path + CLEANED, path)
         elif suffix not in files:
-            disk.remove(path)
+            folder.remove(path)
     for other in replaced:
         if other != base:
             for suffix in SEGMENT_SUFFIXES:
-                disk.remove(f"{folder}/{offset_name(other, suffix)}")
+                folder.remove(offset_name(other, suffix))
 
 
 # --- batches and records ------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hapax.runtime.ports import Disk, File
+from hapax.runtime.ports import Disk, File, Folder
 
 
 class SyncFailed(Exception):
@@ -32,11 +32,11 @@ async def sync_files(disk: Disk, files: Sequence[File]) -> None:
         raise SyncFailed(", ".join(sorted({file.path for file in files})), error) from error
 
 
-async def sync_folder(disk: Disk, path: str) -> None:
-    """A folder that is gone (its topic was deleted meanwhile) needs no sync. Raises SyncFailed."""
+async def sync_folder(folder: Folder) -> None:
+    """A folder that was closed (its topic was deleted meanwhile) needs no sync. Raises SyncFailed."""
     try:
-        await disk.sync_folder(path)
+        await folder.sync_folder()
     except FileNotFoundError:
         return
     except OSError as error:
-        raise SyncFailed(path or ".", error) from error
+        raise SyncFailed(folder.path or ".", error) from error

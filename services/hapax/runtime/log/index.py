@@ -18,7 +18,7 @@ from typing import Final
 from crc32c import crc32c
 
 from hapax.runtime.log.durable import sync_file
-from hapax.runtime.ports import Disk
+from hapax.runtime.ports import Folder
 
 OFFSET_ENTRY: Final = 8
 """i32 relative offset, i32 position."""
@@ -35,10 +35,10 @@ _HIGH: Final = 1 if sys.byteorder == "little" else 0
 class OffsetIndex:
     """Last offset of a batch -> position of that batch, for a batch every `index.interval.bytes`."""
 
-    __slots__ = ("_disk", "_flushed", "_loaded", "base_offset", "path", "positions", "relative_offsets", "suspect")
+    __slots__ = ("_flushed", "_folder", "_loaded", "base_offset", "path", "positions", "relative_offsets", "suspect")
 
-    def __init__(self, disk: Disk, path: str, base_offset: int, *, loaded: bool) -> None:
-        self._disk = disk
+    def __init__(self, folder: Folder, path: str, base_offset: int, *, loaded: bool) -> None:
+        self._folder = folder
         self.path = path
         self.base_offset = base_offset
         self.relative_offsets = array("I")
@@ -68,7 +68,7 @@ class OffsetIndex:
         """Reads the file. A torn last entry is ignored."""
         if self._loaded:
             return
-        entries = _read_entries(self._disk, self.path, OFFSET_ENTRY)
+        entries = _read_entries(self._folder, self.path, OFFSET_ENTRY)
         both = array("I", entries)
         if _SWAP:
             both.byteswap()
@@ -135,7 +135,7 @@ class OffsetIndex:
                 both.byteswap()
             at, self._flushed = self._flushed, len(self.positions)
             try:
-                await _write_entries(self._disk, self.path, at * OFFSET_ENTRY, both.tobytes())
+                await _write_entries(self._folder, self.path, at * OFFSET_ENTRY, both.tobytes())
             except OSError:
                 self._flushed = min(self._flushed, at)
                 raise
@@ -144,10 +144,10 @@ class OffsetIndex:
 class TimeIndex:
     """(greatest timestamp so far, offset of the batch that has it): both rise."""
 
-    __slots__ = ("_disk", "_flushed", "_loaded", "base_offset", "path", "relative_offsets", "timestamps")
+    __slots__ = ("_flushed", "_folder", "_loaded", "base_offset", "path", "relative_offsets", "timestamps")
 
-    def __init__(self, disk: Disk, path: str, base_offset: int, *, loaded: bool) -> None:
-        self._disk = disk
+    def __init__(self, folder: Folder, path: str, base_offset: int, *, loaded: bool) -> None:
+        self._folder = folder
         self.path = path
         self.base_offset = base_offset
         self.timestamps = array("q")
@@ -175,7 +175,7 @@ class TimeIndex:
     def load(self) -> None:
         if self._loaded:
             return
-        words = array("I", _read_entries(self._disk, self.path, TIME_ENTRY))
+        words = array("I", _read_entries(self._folder, self.path, TIME_ENTRY))
         if _SWAP:
             words.byteswap()
         halves = array("I", bytes(8 * (len(words) // 3)))
@@ -211,7 +211,7 @@ class TimeIndex:
             if not self.timestamps:
                 return None
             return self.timestamps[-1], self.base_offset + self.relative_offsets[-1]
-        data = _read_entries(self._disk, self.path, TIME_ENTRY, last_only=True)
+        data = _read_entries(self._folder, self.path, TIME_ENTRY, last_only=True)
         if not data:
             return None
         return int.from_bytes(data[:8], "big", signed=True), self.base_offset + int.from_bytes(data[8:12], "big")
@@ -239,7 +239,7 @@ class TimeIndex:
                 words.byteswap()
             at, self._flushed = self._flushed, len(self.timestamps)
             try:
-                await _write_entries(self._disk, self.path, at * TIME_ENTRY, words.tobytes())
+                await _write_entries(self._folder, self.path, at * TIME_ENTRY, words.tobytes())
             except OSError:
                 self._flushed = min(self._flushed, at)
                 raise
@@ -249,9 +249,9 @@ def _rises(numbers: array[int]) -> bool:
     return all(map(lt, numbers, islice(numbers, 1, None)))
 
 
-def _read_entries(disk: Disk, path: str, entry: int, *, last_only: bool = False) -> bytes:
+def _read_entries(folder: Folder, path: str, entry: int, *, last_only: bool = False) -> bytes:
     try:
-        file = disk.open(path)
+        file = folder.open(path)
     except FileNotFoundError:
         return b""
     try:
@@ -262,8 +262,8 @@ def _read_entries(disk: Disk, path: str, entry: int, *, last_only: bool = False)
         file.close()
 
 
-async def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
-    file = disk.open(path, create=True)
+async def _write_entries(folder: Folder, path: str, position: int, data: bytes) -> None:
+    file = folder.open(path, create=True)
     try:
         if file.size() == position and not data:
             return

@@ -34,7 +34,7 @@ from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.soundness import Damaged
 from hapax.runtime.log.txn_index import cut_aborted
-from hapax.runtime.ports import Disk
+from hapax.runtime.ports import Disk, Folder, OpenFolder
 
 _CHUNK: Final = 512 << 10
 """Bytes that are scanned between two turns of the loop; a larger batch is read whole."""
@@ -77,20 +77,32 @@ class Recovery:
 
 
 async def open_log(
-    disk: Disk, folder: str, config: LogConfig, state: State, *, clean: bool, known_epoch: int = _ANY_EPOCH
+    disk: Disk, folder: str | OpenFolder, config: LogConfig, state: State, *, clean: bool,
+    known_epoch: int = _ANY_EPOCH,
 ) -> tuple[SegmentLog, Recovery]:
-    """Opens the log of a folder that exists. `clean`: the last stop said that nothing needs a scan. `known_epoch`: the
-    partition's leader epoch by now. No CRC covers a batch's epoch; one above this and above the checkpoint's is damage.
+    """Opens the log of a folder that exists: its name, or its handle, which is closed with the log.
+
+    `clean`: the last stop said that nothing needs a scan. `known_epoch`: the partition's leader epoch by now. No CRC
+    covers a batch's epoch; one above this and above the checkpoint's is damage. Raises OSError, SyncFailed.
     """
     log = SegmentLog(disk, folder, config)
-    finish_swaps(disk, folder)
-    names = _swept(disk, folder)
+    try:
+        return log, await _open(log, state, clean=clean, known_epoch=known_epoch)
+    except BaseException:
+        log.close()
+        raise
+
+
+async def _open(log: SegmentLog, state: State, *, clean: bool, known_epoch: int) -> Recovery:
+    folder, config = log.folder, log.config
+    finish_swaps(folder)
+    names = _swept(folder)
     parsed = [p for p in map(parse_offset_name, names) if p is not None]
     bases = sorted(offset for offset, suffix in parsed if suffix == LOG)
     log.snapshot_offsets = sorted(offset for offset, suffix in parsed if suffix == SNAPSHOT)
     present = set(names)
     for base in bases:
-        segment = Segment(disk, folder, base, config.index_interval_bytes, create=False)
+        segment = Segment(folder, base, config.index_interval_bytes, create=False)
         log.add_segment(segment)
         segment.load_max_timestamp()
     if not bases:
@@ -115,19 +127,19 @@ async def open_log(
             if not len(segment.index):
                 segment.index.suspect = True
                 await log.survey(segment)
-    return log, recovery
+    return recovery
 
 
-def _swept(disk: Disk, folder: str) -> list[str]:
+def _swept(folder: Folder) -> list[str]:
     """The folder's names, without the remains of what a crash interrupted."""
-    names = disk.list(folder)
+    names = folder.list()
     logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG)}
     kept = []
     for name in names:
         parsed = parse_offset_name(name)
         orphan = parsed is not None and parsed[1] in SEGMENT_SUFFIXES and name.partition(".")[0] not in logs
         if orphan or name.endswith((".tmp", DELETED)):
-            disk.remove(f"{folder}/{name}")
+            folder.remove(name)
         else:
             kept.append(name)
     return kept
@@ -140,16 +152,16 @@ def _restore_newest(
     """Restores the newest usable snapshot; returns the (segment number, position) to scan from, None for no scan."""
     start_offset = log.start_offset
     for offset in reversed(log.snapshot_offsets):
-        path = f"{log.folder}/{offset_name(offset, SNAPSHOT)}"
+        path = offset_name(offset, SNAPSHOT)
         newest = offset == log.snapshot_offsets[-1]
         found = (len(log.segments) - 1, log.active.size) if clean and newest else _place_of(log, offset)
         if found is not None and offset >= log.active.base_offset * (clean and newest):
             try:
-                state.restore(_read(log.disk, path), offset, start_offset, aborted, leader_epochs)
+                state.restore(_read(log.folder, path), offset, start_offset, aborted, leader_epochs)
             except ValueError:
                 found = None
         if found is None:
-            log.disk.remove(path)  # ahead of its log, or damaged: an older one will do
+            log.folder.remove(path)  # ahead of its log, or damaged: an older one will do
             log.snapshot_offsets.remove(offset)
             continue
         recovery.from_offset = offset
@@ -210,11 +222,11 @@ def read_newest_snapshot(log: SegmentLog) -> tuple[bytes, int] | None:
     if not log.snapshot_offsets:
         return None
     offset = log.snapshot_offsets[-1]
-    return _read(log.disk, f"{log.folder}/{offset_name(offset, SNAPSHOT)}"), offset
+    return _read(log.folder, offset_name(offset, SNAPSHOT)), offset
 
 
-def _read(disk: Disk, path: str) -> bytes:
-    file = disk.open(path)
+def _read(folder: Folder, path: str) -> bytes:
+    file = folder.open(path)
     try:
         return file.read(0, file.size())
     finally:
@@ -223,11 +235,11 @@ def _read(disk: Disk, path: str) -> bytes:
 
 async def _read_leader_epochs(log: SegmentLog) -> list[tuple[int, int]]:
     """From the checkpoint; where a power cut tore it, as it was written with a new epoch, from the batches."""
-    path = f"{log.folder}/{LEADER_EPOCH_CHECKPOINT}"
-    if not log.disk.exists(path):
+    path = LEADER_EPOCH_CHECKPOINT
+    if not log.folder.exists(path):
         return []
     try:
-        return decode_leader_epochs(_read(log.disk, path))
+        return decode_leader_epochs(_read(log.folder, path))
     except ValueError:
         return await _epochs_of_batches(log)
 
@@ -271,7 +283,7 @@ class _Scan:
             segment.load_indexes()
             segment.forget_indexed_from(position, self.expected)
             segment.sound.cut(position)  # checked and written again
-            cut_aborted(log.disk, segment.path(TXN_INDEX), self.expected)
+            cut_aborted(log.folder, segment.path(TXN_INDEX), self.expected)
             scanned.append(segment)
             whole = await self._scan_segment(segment, position)
             position = 0

@@ -10,7 +10,7 @@ from hapax.codec.batch import HEADER_SIZE, LENGTH_END
 from hapax.runtime.log.index import OffsetIndex, TimeIndex
 from hapax.runtime.log.layout import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
 from hapax.runtime.log.soundness import Damage, Sound
-from hapax.runtime.ports import Disk, File
+from hapax.runtime.ports import File, Folder
 
 _WINDOW: Final = 4096
 """Bytes read at once while walking batch headers."""
@@ -42,22 +42,21 @@ class Segment:
 
     __slots__ = (
         "_digest", "_dropped", "_ending", "_holders", "_modified", "_roll_age", "_since_index", "base_offset",
-        "damage", "disk", "file", "first_timestamp", "folder", "index", "interval", "listed",
+        "damage", "file", "first_timestamp", "folder", "index", "interval", "listed",
         "max_timestamp", "max_timestamp_offset", "roll_after", "sound", "surveyed_ms", "time_index",
     )
 
     def __init__(
-        self, disk: Disk, folder: str, base_offset: int, interval: int, *, create: bool, ending: str = ""
+        self, folder: Folder, base_offset: int, interval: int, *, create: bool, ending: str = ""
     ) -> None:
         """`ending`: of the files' names while the segment is not part of the log yet."""
-        self.disk = disk
         self.folder = folder
         self._ending = ending
         self.base_offset = base_offset
         self.interval = interval
-        self.file: File = disk.open(self.path(LOG), create=create)
-        self.index = OffsetIndex(disk, self.path(INDEX), base_offset, loaded=create)
-        self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, loaded=create)
+        self.file: File = folder.open(self.path(LOG), create=create)
+        self.index = OffsetIndex(folder, self.path(INDEX), base_offset, loaded=create)
+        self.time_index = TimeIndex(folder, self.path(TIME_INDEX), base_offset, loaded=create)
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.first_timestamp = NO_TIMESTAMP
@@ -78,7 +77,8 @@ class Segment:
         self._dropped: Callable[[], None] | None = None
 
     def path(self, suffix: str) -> str:
-        return f"{self.folder}/{offset_name(self.base_offset, suffix)}{self._ending}"
+        """In the log's folder."""
+        return f"{offset_name(self.base_offset, suffix)}{self._ending}"
 
     def set_ending(self, ending: str) -> None:
         """The files have been renamed."""
@@ -151,8 +151,8 @@ class Segment:
     async def warm_indexes(self) -> None:
         """As `load_indexes`, without waiting for the device on the loop."""
         for index in (self.index, self.time_index):
-            if self.disk.exists(index.path):
-                file = self.disk.open(index.path)
+            if self.folder.exists(index.path):
+                file = self.folder.open(index.path)
                 try:
                     await file.read_ahead(0, file.size())
                 finally:
@@ -259,11 +259,11 @@ class Segment:
         give them to another segment soon, and the bytes in their own time."""
         if remove:
             gone = self.path(LOG) + DELETED
-            if self.disk.exists(self.path(LOG)):
-                self.disk.rename(self.path(LOG), gone)
+            if self.folder.exists(self.path(LOG)):
+                self.folder.rename(self.path(LOG), gone)
             for suffix in SEGMENT_SUFFIXES[1:]:
-                self.disk.remove(self.path(suffix))
-            self.disk.discard(gone)
+                self.folder.remove(self.path(suffix))
+            self.folder.discard(gone)
         self._dropped = self.file.close
         if self._holders == 0:
             self._dropped()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from hapax.core.aborted_index import AbortedIndex, AbortedTransaction
@@ -30,7 +31,7 @@ from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.soundness import NOWHERE, Damage, Pace
 from hapax.runtime.log.survey import check, survey
 from hapax.runtime.log.txn_index import append_aborted, cut_aborted, encode_aborted
-from hapax.runtime.ports import Disk
+from hapax.runtime.ports import Disk, Folder, FolderClosed, OpenFolder
 
 Bytes = bytes | bytearray | memoryview
 
@@ -53,9 +54,11 @@ class Unsynced(NamedTuple):
 class SegmentLog:
     """See above. Made empty by `create`, or from files by `hapax.runtime.log.recovery`."""
 
-    def __init__(self, disk: Disk, folder: str, config: LogConfig) -> None:
-        self.disk = disk
-        self.folder = folder
+    def __init__(self, disk: Disk, folder: str | OpenFolder, config: LogConfig) -> None:
+        """`folder`: its name, or its handle, which is closed with the log. What the log does to its files goes through
+        the handle: the name may lead to another topic's folder before the log is closed."""
+        self.folder = disk.folder(folder) if isinstance(folder, str) else folder
+        self._parent: Folder = disk
         self.config = config
         self.segments: list[Segment] = []
         self.bases: list[int] = []
@@ -82,12 +85,14 @@ class SegmentLog:
         self.pinned = False
         """Closed segments must stay for now: compaction is reading them."""
         self._active: Segment
+        self._torn = False
+        """Behind the active segment's end lie bytes of a write that failed, since they could not be cut off either."""
         self._unsynced: dict[Segment, int] = {}
         """Changed segments -> how many syncs had begun when they were last changed. Never their size: a file that is
         cut may have grown to its former size when a sync ends that has not seen what it holds now."""
         self._syncs_begun = 0
         self._unsynced_files: dict[str, int] = {}
-        self._unsynced_folders: dict[str, int] = {}
+        self._unsynced_folders: dict[Folder, int] = {}
         """What must be synced for its name or content; the number tells a later wish from an earlier one."""
         self._wishes = 0
         self._unindexed: list[Segment] = []
@@ -98,15 +103,12 @@ class SegmentLog:
 
     # --- make and open --------------------------------------------------------------------------------------------
 
-    def create(self, small_files: Sequence[tuple[str, bytes]], parent: str = "") -> None:
-        """Makes an empty log's folder with some small files. Durable with the first `sync`."""
-        self.disk.make_folder(self.folder)
-        self._want_folder_synced(parent)
+    def create(self, small_files: Sequence[tuple[str, bytes]]) -> None:
+        """Fills an empty log's folder, with some small files. Durable with the first `sync`."""
+        self._want_folder_synced(self._parent)
         for name, data in small_files:
             self._write_unsynced(name, data)
-        self.add_segment(Segment(
-            self.disk, self.folder, 0, self.config.index_interval_bytes, create=True
-        ))
+        self.add_segment(Segment(self.folder, 0, self.config.index_interval_bytes, create=True))
         self.opened()
         self._want_folder_synced(self.folder)
 
@@ -122,17 +124,16 @@ class SegmentLog:
 
     def _write_unsynced(self, name: str, data: bytes) -> None:
         """A small file, replaced as a whole. Durable with the next sync."""
-        path = f"{self.folder}/{name}"
-        file = self.disk.open(path + ".tmp", create=True)
+        file = self.folder.open(name + ".tmp", create=True)
         file.truncate(0)
         file.append([data])
         file.close()
-        self.disk.rename(path + ".tmp", path)
+        self.folder.rename(name + ".tmp", name)
         self._wishes += 1
-        self._unsynced_files[path] = self._wishes
+        self._unsynced_files[name] = self._wishes
         self._want_folder_synced(self.folder)
 
-    def _want_folder_synced(self, folder: str) -> None:
+    def _want_folder_synced(self, folder: Folder) -> None:
         self._wishes += 1
         self._unsynced_folders[folder] = self._wishes
 
@@ -164,6 +165,8 @@ class SegmentLog:
 
         Raises OSError where the disk is full or broken; the log then ends where it ended before.
         """
+        if self._torn:
+            self._cut_torn()
         segment = self._active
         size = len(batch)
         before = segment.file.size()
@@ -174,7 +177,9 @@ class SegmentLog:
         try:
             segment.file.append((batch,))
         except OSError:
-            segment.file.truncate(before)
+            self._torn = True
+            with suppress(OSError):
+                self._cut_torn()
             raise
         segment.note(before, size, last_offset, timestamp)
         self._recent_offsets.append(base_offset)
@@ -185,6 +190,12 @@ class SegmentLog:
         self.scan_cost += size + _SCAN_COST_OF_BATCH
         self._unsynced[segment] = self._syncs_begun
 
+    def _cut_torn(self) -> None:
+        """What a failed write left behind the end: it goes before anything else is written, or the file is closed.
+        Raises OSError."""
+        self._active.file.truncate(self._active.size)
+        self._torn = False
+
     def _after_many_batches(self, segment: Segment) -> None:
         self._reading.trim()
         if len(segment.index) * OFFSET_ENTRY >= self.config.index_bytes:
@@ -193,8 +204,10 @@ class SegmentLog:
     def roll(self, base_offset: int | None = None) -> Segment:
         """Begins a new segment, at the end of the log unless said otherwise. Raises OSError; nothing has changed then.
         """
+        if self._torn:
+            self._cut_torn()
         base = self.end_offset if base_offset is None else base_offset
-        segment = Segment(self.disk, self.folder, base, self.config.index_interval_bytes, create=True)
+        segment = Segment(self.folder, base, self.config.index_interval_bytes, create=True)
         segment.file.truncate(0)
         self._active.close_for_writing()
         self._active.closed()
@@ -223,7 +236,7 @@ class SegmentLog:
         markers = [entry.last_offset for entry in entries]
         for segment, end in zip(self.segments, ends, strict=True):
             mine = entries[bisect_left(markers, segment.base_offset) : bisect_left(markers, end)]
-            if mine or self.disk.exists(segment.path(TXN_INDEX)):
+            if mine or self.folder.exists(segment.path(TXN_INDEX)):
                 self._write_unsynced(offset_name(segment.base_offset, TXN_INDEX), encode_aborted(mine))
 
     def write_leader_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
@@ -276,20 +289,28 @@ class SegmentLog:
     async def sync_names(self) -> None:
         """Makes new files' names and small files durable. Raises SyncFailed."""
         files, folders = dict(self._unsynced_files), dict(self._unsynced_folders)
-        for path in files:
-            if not self.disk.exists(path):
-                continue  # the topic was deleted meanwhile
-            file = self.disk.open(path)
-            try:
-                await sync_file(file)
-            finally:
-                file.close()
+        try:
+            for name in files:
+                await self._sync_small(name)
+        except FolderClosed:
+            return  # the log is closed, and nobody waits for it any more
         for folder in folders:
-            await sync_folder(self.disk, folder)
-        for wanted, done in ((self._unsynced_files, files), (self._unsynced_folders, folders)):
-            for name, wish in done.items():
-                if wanted.get(name) == wish:
-                    del wanted[name]
+            await sync_folder(folder)
+        for name, wish in files.items():
+            if self._unsynced_files.get(name) == wish:
+                del self._unsynced_files[name]
+        for folder, wish in folders.items():
+            if self._unsynced_folders.get(folder) == wish:
+                del self._unsynced_folders[folder]
+
+    async def _sync_small(self, name: str) -> None:
+        if not self.folder.exists(name):
+            return  # it was removed since
+        file = self.folder.open(name)
+        try:
+            await sync_file(file)
+        finally:
+            file.close()
 
     # --- checkpoint -----------------------------------------------------------------------------------------------
 
@@ -298,6 +319,8 @@ class SegmentLog:
 
         Raises OSError where the disk is full: nothing is lost then, and the next checkpoint does it. Raises SyncFailed.
         """
+        if self._torn:
+            self._cut_torn()  # after a clean stop nobody looks for it
         while self.synced_offset < offset or self.has_unsynced_names:
             await self.sync()
         for segment in list(self._unindexed):
@@ -305,10 +328,10 @@ class SegmentLog:
         self._unindexed = [s for s in self._unindexed if s is self._active or not s.indexes_flushed]
         while self._unwritten_aborted:
             await self._write_aborted(self.segment_of(self._unwritten_aborted[0].last_offset))
-        await self.disk.write_atomically(f"{self.folder}/{offset_name(offset, SNAPSHOT)}", snapshot)
+        await self.folder.write_atomically(offset_name(offset, SNAPSHOT), snapshot)
         self.snapshot_offsets = sorted({*self.snapshot_offsets, offset})
         while len(self.snapshot_offsets) > _SNAPSHOTS_KEPT and self.snapshot_offsets[1] <= self.committed_offset:
-            self.disk.remove(f"{self.folder}/{offset_name(self.snapshot_offsets.pop(0), SNAPSHOT)}")
+            self.folder.remove(offset_name(self.snapshot_offsets.pop(0), SNAPSHOT))
 
     async def _write_aborted(self, segment: Segment) -> None:
         """Those at the front of the list that belong to one segment."""
@@ -316,7 +339,7 @@ class SegmentLog:
         mine = [a for a in waiting if self.segment_of(a.last_offset) is segment]
         waiting.advance_start(mine[-1].last_offset + 1)
         try:
-            await append_aborted(self.disk, segment.path(TXN_INDEX), mine)
+            await append_aborted(self.folder, segment.path(TXN_INDEX), mine)
         except OSError:
             self._unwritten_aborted = AbortedIndex([*mine, *waiting])
             raise
@@ -332,7 +355,7 @@ class SegmentLog:
 
     def remove_snapshots(self, below: int) -> None:
         for offset in [at for at in self.snapshot_offsets if at < below]:
-            self.disk.remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
+            self.folder.remove(offset_name(offset, SNAPSHOT))
             self.snapshot_offsets.remove(offset)
 
     def checkpoint_started(self) -> None:
@@ -472,12 +495,14 @@ class SegmentLog:
         log beside a sync. Raises OSError, SyncFailed.
         """
         self.cuts += 1
+        if self._torn:
+            self._cut_torn()
         ahead = [at for at in self.snapshot_offsets if at > offset]
         for snapshot in ahead:
-            self.disk.remove(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}")
+            self.folder.remove(offset_name(snapshot, SNAPSHOT))
             self.snapshot_offsets.remove(snapshot)
         if ahead:
-            await sync_folder(self.disk, self.folder)
+            await sync_folder(self.folder)
         replay_from = self.snapshot_offsets[-1] if self.snapshot_offsets else self.start_offset
         self.drop_last(len(self.bases) - max(1, bisect_right(self.bases, offset)))
         segment = self._active
@@ -487,7 +512,7 @@ class SegmentLog:
             segment.truncate(place.position, place.base_offset)
             segment.note_again()
         for each in self.segments[max(0, bisect_right(self.bases, replay_from) - 1) :]:
-            cut_aborted(self.disk, each.path(TXN_INDEX), replay_from)
+            cut_aborted(self.folder, each.path(TXN_INDEX), replay_from)
         self._unwritten_aborted.truncate_to(replay_from)
         self.end_offset = offset
         self.synced_offset = min(self.synced_offset, offset)
@@ -503,9 +528,10 @@ class SegmentLog:
         """Removes everything and begins anew at `offset`, above what there was. Durable with the next sync."""
         self.cuts += 1
         for snapshot in self.snapshot_offsets:
-            self.disk.remove(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}")
+            self.folder.remove(offset_name(snapshot, SNAPSHOT))
         self.snapshot_offsets.clear()
         former = self.segments[:]
+        self._torn = False
         self.segments.clear()
         self.bases.clear()
         self._unsynced.clear()
@@ -513,7 +539,7 @@ class SegmentLog:
         self._unwritten_aborted.truncate_to(0)
         for segment in former:
             segment.drop(remove=True)
-        self.add_segment(Segment(self.disk, self.folder, offset, self.config.index_interval_bytes, create=True))
+        self.add_segment(Segment(self.folder, offset, self.config.index_interval_bytes, create=True))
         self.end_offset = self.synced_offset = offset
         self.scan_cost = 0
         self.opened()
@@ -549,3 +575,4 @@ class SegmentLog:
         """Closes the files, each as soon as its readers are done."""
         for segment in self.segments:
             segment.drop(remove=False)
+        self.folder.close()

@@ -11,7 +11,7 @@ from typing import Final
 
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.log.durable import sync_file
-from hapax.runtime.ports import Disk
+from hapax.runtime.ports import Folder
 
 ENTRY_SIZE: Final = 34
 _ENTRY = struct.Struct(">hqqqq")
@@ -32,10 +32,10 @@ def decode_aborted(data: bytes) -> list[AbortedTransaction]:
     return entries
 
 
-def read_aborted(disk: Disk, path: str) -> list[AbortedTransaction]:
+def read_aborted(folder: Folder, path: str) -> list[AbortedTransaction]:
     """All entries of a file; [] where it is missing."""
     try:
-        file = disk.open(path)
+        file = folder.open(path)
     except FileNotFoundError:
         return []
     try:
@@ -44,9 +44,9 @@ def read_aborted(disk: Disk, path: str) -> list[AbortedTransaction]:
         file.close()
 
 
-async def append_aborted(disk: Disk, path: str, entries: Sequence[AbortedTransaction]) -> None:
+async def append_aborted(folder: Folder, path: str, entries: Sequence[AbortedTransaction]) -> None:
     """Adds entries to a file, durably, over a torn last one."""
-    file = disk.open(path, create=True)
+    file = folder.open(path, create=True)
     try:
         if file.size() % ENTRY_SIZE:
             file.truncate(file.size() - file.size() % ENTRY_SIZE)
@@ -56,10 +56,10 @@ async def append_aborted(disk: Disk, path: str, entries: Sequence[AbortedTransac
         file.close()
 
 
-def cut_aborted(disk: Disk, path: str, offset: int) -> None:
+def cut_aborted(folder: Folder, path: str, offset: int) -> None:
     """Removes the entries whose marker lies at `offset` or after it: recovery's scan finds them again."""
-    kept = [entry for entry in read_aborted(disk, path) if entry.last_offset < offset]
-    if disk.exists(path):
-        file = disk.open(path)
+    kept = [entry for entry in read_aborted(folder, path) if entry.last_offset < offset]
+    if folder.exists(path):
+        file = folder.open(path)
         file.truncate(len(kept) * ENTRY_SIZE)
         file.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
 from hapax.codec.batch import iterate_batches
-from hapax.runtime.disk import RealDisk
+from hapax.runtime.disk import RealDisk, RealFile
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.reading import Cold
 from hapax.runtime.log.segment_log import SegmentLog
@@ -118,22 +119,48 @@ async def test_two_syncs_at_once_do_not_believe_one_another(log: SegmentLog) -> 
     assert first.segments == second.segments == [log.active]
 
 
-async def test_a_failed_write_leaves_the_log_as_it_was(log: SegmentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cut_fails", [False, True])
+@pytest.mark.parametrize("following", [100, 20])
+async def test_a_failed_write_leaves_the_log_as_it_was(
+    disk: RealDisk, log: SegmentLog, monkeypatch: pytest.MonkeyPatch, cut_fails: bool, following: int
+) -> None:
+    """Its torn bytes never come before later records, nor behind the end of a log that was closed cleanly."""
     append(log)
     file = log.active.file
-    real = type(file).append
+    broken = True
 
-    def torn(self: object, chunks: list[bytes]) -> int:
-        real(file, [bytes(chunks[0][:30])])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def append_torn(self: RealFile, chunks: list[bytes]) -> int:
+        if broken:
+            os.pwrite(self.fd, bytes(chunks[0][:30]), self.size())
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_append(self, chunks)
 
-    monkeypatch.setattr(type(file), "append", torn)
+    def truncate(self: RealFile, size: int) -> None:
+        if broken and cut_fails:
+            raise OSError(errno.EIO, "Input/output error")
+        real_truncate(self, size)
+
+    real_append, real_truncate = RealFile.append, RealFile.truncate
+    monkeypatch.setattr(RealFile, "append", append_torn)
+    monkeypatch.setattr(RealFile, "truncate", truncate)
     with pytest.raises(OSError, match="No space"):
         append(log)
-    monkeypatch.setattr(type(file), "append", real)
     assert (log.end_offset, log.active.size) == (1, 100)
-    append(log)
+    assert os.fstat(file.fd).st_size == (130 if cut_fails else 100)
+    if cut_fails:
+        with pytest.raises(OSError, match="Input/output"):
+            append(log)
+        with pytest.raises(OSError, match="Input/output"):
+            await log.checkpoint(1, b"1")
+    broken = False
+    append(log, size=61 + following)
+    assert os.fstat(file.fd).st_size == 161 + following
     assert offsets(log, 0, 1000) == [0, 1]
+    await log.sync()
+    log.close()
+    again, recovery, state = await reopen(disk)
+    assert (recovery.truncated_bytes, state.replayed) == (0, [0, 1])
+    again.close()
 
 
 async def test_retention_by_size_spares_the_active_segment_and_what_is_not_committed(disk: RealDisk) -> None:

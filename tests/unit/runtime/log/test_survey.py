@@ -87,7 +87,7 @@ async def readable(log: SegmentLog, made: list[bytes]) -> list[int]:
 
 
 def closed(log: SegmentLog, disk: RealDisk, suffix: str, rng: random.Random) -> Path:
-    name = rng.choice(log.segments[:-1]).path(suffix)
+    name = f"{FOLDER}/{rng.choice(log.segments[:-1]).path(suffix)}"
     return Path(disk.root) / name
 
 
@@ -126,7 +126,7 @@ async def test_a_damaged_log_goes_on(disk: RealDisk) -> None:
     log, made = await some_log(disk, random.Random(5))
     log = await opened_again(log, disk)
     active = log.active
-    flip(Path(disk.root) / active.path(".log"), 30, 0)
+    flip(Path(disk.root) / FOLDER / active.path(".log"), 30, 0)
     refused = await readable(log, made)
     assert refused == [active.base_offset]
     one = batch(log.end_offset, 1, 300)
@@ -145,7 +145,7 @@ async def test_a_damaged_index_is_made_anew(disk: RealDisk, suffix: str, seed: i
     log, made = await some_log(disk, rng)
     log = await opened_again(log, disk)
     misled: list[str] = []
-    log.on_misled = lambda segment: misled.append(segment.path(suffix))
+    log.on_misled = lambda segment: misled.append(f"{FOLDER}/{segment.path(suffix)}")
     path = closed(log, disk, suffix, rng)
     good = path.read_bytes()
     flip(path, rng.randrange(path.stat().st_size), rng.randrange(8))

@@ -113,7 +113,7 @@ async def test_snapshots_above_the_cut_go_and_one_below_what_is_committed_stays(
     assert await log.truncate_to(19) == 10
     assert read_newest_snapshot(log) == (b"at 10", 10)
     assert await replayed(log, 10) == list(range(10, 19))
-    kept = read_aborted(log.disk, f"{FOLDER}/{offset_name(0, TXN_INDEX)}")
+    kept = read_aborted(log.folder, offset_name(0, TXN_INDEX))
     assert [entry.last_offset for entry in kept] == [5], "the rest comes back with the replay"
 
 
