@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,11 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.etcd import find_etcd
 from hapax.cli.local.folder import LocalClusterError
 from hapax.runtime import supervision
+from hapax.runtime.self_corrections import CORRECTIONS
 
 ClusterFactory = Callable[..., LocalCluster]
 _LOG_LINES = 30
+_OWN_FAULT = re.compile(r" (self-corrections: corrected|supervision: a task failed) ")
 _clusters: list[LocalCluster] = []
 
 # Every JVM that tests start lives for seconds: what its better compiler would win it never earns back.
@@ -37,8 +40,14 @@ def start_cluster(folder: Path, **options: object) -> LocalCluster:
 
 
 def end_cluster(cluster: LocalCluster) -> None:
+    """Fails where a process was at fault itself: a task that failed, or what a sweep corrected (rule 25)."""
     _clusters.remove(cluster)
     cluster.down()
+    faults = [
+        line for log in sorted(cluster.folder.logs.glob("*.log"))
+        for line in log.read_text(errors="replace").splitlines() if _OWN_FAULT.search(line)
+    ]
+    assert faults == []
 
 
 # Tests that run services as processes of their own, by folder: two queues, in each of which one runs at a time.
@@ -77,6 +86,23 @@ def task_failures() -> Iterator[Counter[str]]:
     supervision.FAILURES.clear()
     yield supervision.FAILURES
     supervision.FAILURES.clear()
+
+
+@pytest.fixture
+def self_corrections() -> Iterator[Counter[str]]:
+    """For tests in which an event is lost on purpose: what a sweep corrected, by kind."""
+    CORRECTIONS.clear()
+    yield CORRECTIONS
+    CORRECTIONS.clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_corrected(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A sweep that has to correct something fails the test in whose process it happened (rule 25)."""
+    before = CORRECTIONS.copy()
+    yield
+    if "self_corrections" not in request.fixturenames:
+        assert CORRECTIONS - before == Counter()
 
 
 @pytest.fixture(autouse=True)

@@ -206,6 +206,7 @@ class Execution:
         report = check(self.history)
         verdict.findings += report.sentences()
         verdict.findings += stable_offsets(ends)
+        verdict.findings += await self._world.own_faults()
         for partition in range(PARTITIONS):
             verdict.findings += await self._judge_copies(partition, ends[f"{self._topic}-{partition}"][1])
         (self._folder / "history.jsonl").write_text("".join(line_of(o) + "\n" for o in self.history))

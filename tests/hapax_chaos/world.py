@@ -24,6 +24,7 @@ from hapax.core.hashing import shard_of
 from hapax.core.types import ShardId
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore
+from hapax.runtime.process_metrics import SELF_CORRECTIONS, TASK_FAILURES
 from hapax_chaos.network import Bridge
 from hapax_chaos.nursery import Nursery
 from hapax_chaos.proxy import Control
@@ -86,6 +87,7 @@ class World:
         self.folder = folder
         self.seed = seed
         self.scenarios = 0
+        self._own_faults: dict[tuple[str, int, str], float] = {}
         self.processes: dict[str, Process] = {}
         self.clients: dict[str, str] = {}
         """Client processes that run -> the same name."""
@@ -334,6 +336,19 @@ class World:
                     return f"{kind} shard {shard} has no owner"
         return ""
 
+    async def own_faults(self) -> list[str]:
+        """What the nodes that run counted of their own faults since this was asked last."""
+        found = []
+        for process in self.processes.values():
+            if process.kind == "etcd":
+                continue
+            for metric, number in own_faults(await scraped(process.address("http"), 5.0)).items():
+                key = (process.name, process.pid, metric)
+                if number > self._own_faults.get(key, 0):
+                    self._own_faults[key] = number
+                    found.append(f"own-fault: {process.name} counts {metric} {number:.0f}")
+        return found
+
     def events(self) -> Iterator[str]:
         """Lines of the nodes' logs that somebody should look at."""
         for process in self.processes.values():
@@ -351,19 +366,30 @@ async def until(condition: Callable[[], bool], timeout: float) -> None:
             await asyncio.sleep(0.05)
 
 
-async def measured(address: tuple[str, int], metric: str, timeout: float = 1.0) -> float:
-    """A metric without labels; 1 where it cannot be read now."""
+async def scraped(address: tuple[str, int], timeout: float) -> list[str]:
+    """Lines of a process's metrics; none where they cannot be read now."""
     try:
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_connection(*address)
             try:
                 writer.write(b"GET /metrics HTTP/1.1\r\nHost: chaos\r\nConnection: close\r\n\r\n")
-                lines = (await reader.read()).decode(errors="replace").splitlines()
+                return (await reader.read()).decode(errors="replace").splitlines()
             finally:
                 writer.close()
     except (OSError, TimeoutError):
-        return 1.0
+        return []
+
+
+async def measured(address: tuple[str, int], metric: str, timeout: float = 1.0) -> float:
+    """A metric without labels; 1 where it cannot be read now."""
+    lines = await scraped(address, timeout)
     return next((float(line.split()[-1]) for line in lines if line.startswith(metric + " ")), 1.0)
+
+
+def own_faults(lines: list[str]) -> dict[str, float]:
+    """What a process counts of its own faults (rule 25), by metric and labels."""
+    own = tuple(f"{metric.name}{{" for metric in (SELF_CORRECTIONS, TASK_FAILURES))
+    return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines if line.startswith(own))}
 
 
 async def answers(address: tuple[str, int], path: str, timeout: float = 1.0) -> bool:

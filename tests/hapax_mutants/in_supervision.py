@@ -39,4 +39,31 @@ MUTANTS = (
         "            self._carry_out(decision.effects)\n", "            pass\n",
         (unit("coordinator/test_transactions.py"),),
     ),
+    Mutant(
+        "a sweep of a broker corrects nothing", "rule 25", "broker/sweep.py",
+        "                correct(due)\n", "                pass\n",
+        (unit("broker/test_sweep.py"),),
+    ),
+    Mutant(
+        "a stalled committer is not woken", "rule 25", "broker/sweep.py",
+        "            committer.open_lanes()\n", "            pass\n",
+        (unit("broker/test_sweep.py"),),
+    ),
+    Mutant(
+        "a sweep takes what it sees once for lost", "rule 25", "core/intent.py",
+        "        due = [each for each, times in looks.items() if times >= seen[each]]\n",
+        "        due = list(looks)\n",
+        (unit("core/test_intent.py"), unit("broker/test_sweep.py")),
+    ),
+    Mutant(
+        "an open transaction without a timer is not noticed", "rule 25", "core/transaction.py",
+        "            if each not in self._pending and each not in timed:\n", "            if False:\n",
+        (unit("coordinator/test_sweep.py"),),
+    ),
+    Mutant(
+        "markers that nobody sends are not noticed", "rule 25", "core/transaction.py",
+        "        for each in self._unmarked:\n            if each not in self._pending:\n",
+        "        for each in self._unmarked:\n            if False:\n",
+        (unit("coordinator/test_sweep.py"),),
+    ),
 )

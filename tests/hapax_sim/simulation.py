@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from hapax.broker.scrubber import unchecked
 from hapax.runtime import supervision
 from hapax.runtime.log.segment import Segment
+from hapax.runtime.self_corrections import CORRECTIONS
 from hapax_checker import Operation
 from hapax_sim.cluster import SimCluster
 from hapax_sim.faults import Faults
@@ -87,7 +88,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     asyncio.set_event_loop(loop)
     result = Result(seed)
     began = time.process_time()
-    failed_before = supervision.FAILURES.copy()
+    failed_before, corrected_before = supervision.FAILURES.copy(), CORRECTIONS.copy()
     served = Served()
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     logging.getLogger("asyncio").disabled = True
@@ -107,6 +108,8 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     except (Deadlock, Runaway) as error:
         result.anomalies.append(f"{type(error).__name__.lower()}: {error}")
     finally:
+        corrected = CORRECTIONS - corrected_before
+        result.anomalies += [f"self-correction: {kind} {times} times" for kind, times in sorted(corrected.items())]
         failed = supervision.FAILURES - failed_before
         result.anomalies += [f"task failed: {name} {times} times" for name, times in sorted(failed.items())]
         result.logical_s = loop.time()

@@ -60,9 +60,18 @@ class Committer:
         if not self._opening and (self._open == 0 or len(self._queue) > _LOGS_PER_ROUND):
             # At the end of the loop's turn: all requests of one read of the sockets share the first round.
             self._opening = True
-            asyncio.get_running_loop().call_soon(self._open_lanes)
+            asyncio.get_running_loop().call_soon(self.open_lanes)
 
-    def _open_lanes(self) -> None:
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def stalled(self) -> bool:
+        """Partitions wait for a sync, and none is under way or about to be."""
+        return bool(self._queue) and not self._open and not self._opening and not self._failed
+
+    def open_lanes(self) -> None:
         self._opening = False
         wanted = min(_LANES, -(-len(self._queue) // _LOGS_PER_ROUND))
         while self._open < wanted:

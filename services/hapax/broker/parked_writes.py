@@ -42,6 +42,7 @@ class ParkedWrites:
         self._shard_epochs = replica.shared.shard_epochs
         self._verification: Verification[ParkedWrite] = Verification(self._shard_epochs, self._decided)
         self.holds = self._verification.holds
+        self.under_way = self._verification.under_way
         self.fencing: ConnectionFencing | None = None
         """Of version-1 producers' connections, from the first transactional write on."""
         self.transactional_ids: dict[int, str] = {}

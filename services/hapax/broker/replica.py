@@ -241,14 +241,17 @@ class Replica:
             return
         self.serving = False
         self.replication = None
+        self._send_away()
+        self._wake_readers()
+        for pull in list(self.pulls):
+            pull.lost()
+
+    def _send_away(self) -> None:
         result = PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.parked.resign(result)
         self.waiters.fail(result)
         self._local_waiters.fail(result)
         self.barrier.fail()
-        self._wake_readers()
-        for pull in list(self.pulls):
-            pull.lost()
 
     def members_changed(self) -> None:
         """The in-sync set is another one, or min.insync.replicas."""
@@ -569,6 +572,32 @@ class Replica:
             self._wake_readers()
         for pull in self.pulls:
             pull.committed()
+
+    # --- intent against state (rule 25): for `sweep` ------------------------------------------------------------------
+
+    @property
+    def committable(self) -> int:
+        """Everything below is durable wherever it has to be."""
+        return self.durable_end if self.replication is None else self.replication.committed()
+
+    @property
+    def wants_sync(self) -> bool:
+        """Something here is not durable, and the committer does not know."""
+        return self._durable and self.log.needs_sync and not self.commit_queued
+
+    def overdue_write(self) -> int:
+        """Up to where a write waits that has what it waits for, or that waits where nobody leads; -1: none does."""
+        for waiters, reached in ((self.waiters, self.machine.high_watermark), (self._local_waiters, self.durable_end)):
+            if waiters and (waiters[0][0] <= reached or not self.serving):
+                return waiters[0][0]
+        return -1
+
+    def settle_overdue(self) -> None:
+        if self.serving:
+            self.waiters.settle(self.machine.high_watermark)
+            self._local_waiters.settle(self.durable_end)
+        else:
+            self._send_away()
 
     # --- read -----------------------------------------------------------------------------------------------------
 

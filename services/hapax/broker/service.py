@@ -21,6 +21,7 @@ from hapax.broker.rpc import BrokerRpc
 from hapax.broker.scrubber import Scrubber
 from hapax.broker.snapshots import SnapshotSource
 from hapax.broker.storage import StorageGuard
+from hapax.broker.sweep import Sweep
 from hapax.broker.throttle import Throttle
 from hapax.broker.upkeep import HangingWatch, Upkeep
 from hapax.broker.verifier import Verifier
@@ -114,6 +115,7 @@ class BrokerService:
         )
         self.hanging = HangingWatch(self.partitions, view, ports.network, ports.clock, settings)
         self.upkeep = Upkeep(self.partitions, settings, ports.clock, ports.random, self.hanging)
+        self.sweep = Sweep(self.partitions, ports.random)
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self._metrics = metrics
         self._refusals = Refusals(metrics, self.partitions, self._incidents)
@@ -261,6 +263,7 @@ class BrokerService:
         self.producer_ids.start()
         self.upkeep.start()
         self.scrubber.start()
+        self.sweep.start()
         log.info("serving", address=str(advertised[1]), rpc=record.rpc_address)
 
     async def drain(self) -> None:
@@ -268,6 +271,7 @@ class BrokerService:
         if self.registration is not None and not self._failed:
             await hand_over(
                 self.registration, self.view, partitions_finished(self.view), self.settings.drain_timeout_ms / 2000)
+        await self.sweep.close()
         await self.scrubber.close()
         await self.healing.close()
         await self.upkeep.close()
@@ -290,6 +294,7 @@ class BrokerService:
         self._drained = True
 
     async def close(self) -> None:
+        await self.sweep.close()
         await self.scrubber.close()
         await self.healing.close()
         await self.upkeep.close()

@@ -15,6 +15,7 @@ from typing import Protocol
 from hapax.codec.offsets_log import MembershipRecord, OffsetsLogError, decode_record, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.shard import Node, Shard, SupersededConnection
+from hapax.coordinator.sweep import Difference, is_running
 from hapax.core import control as control_records
 from hapax.core.batch import BatchHeader
 from hapax.core.connection_fencing import ConnectionFencing
@@ -304,6 +305,17 @@ class OffsetsShard(Shard):
         self._busy.clear()
         if self._expiry is not None:
             self._expiry.cancel()
+
+    # --- intent against state (rule 25): for `sweep` ------------------------------------------------------------------
+
+    def differences(self) -> list[Difference]:
+        """What should be under way now, and is not."""
+        running = is_running(self._expiry, asyncio.get_running_loop().time())
+        return [] if running else [Difference("expiry_timer", "", 0)]
+
+    def correct(self, difference: Difference) -> bool:
+        self._expire_later()
+        return True
 
     def _expire_later(self) -> None:
         interval = self.node.settings.offsets_retention_check_interval_ms / 1000

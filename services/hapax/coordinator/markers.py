@@ -139,6 +139,12 @@ class MarkerSender:
         if nowhere:
             self._loop.call_soon(sender.markers_answered, sent, sender.epoch, nowhere)
 
+    def holds(self, sender: Sender, transactional_id: str) -> bool:
+        """Whether markers of the transaction wait for others to be sent before them. Looks at all that wait."""
+        return any(
+            item.sender is sender and item.sent.transactional_id == transactional_id
+            for queue in self._queues.values() for item in queue.items)
+
     async def send_once(self, asked: Asked, sent: SendMarkers) -> None:
         """Returns when the marker (for one partition) is stored. Raises Refusal."""
         self.send(asked, sent)

@@ -23,6 +23,7 @@ from hapax.coordinator.peers import OffsetsVerifier, WinnersOfPartitions
 from hapax.coordinator.rpc_api import RpcApi
 from hapax.coordinator.shard import Node
 from hapax.coordinator.shards import Shards
+from hapax.coordinator.sweep import Sweep
 from hapax.coordinator.transactions import Reserve, TxnShard
 from hapax.core.transaction_requests import Limits
 from hapax.core.transaction_states import State
@@ -64,6 +65,7 @@ class CoordinatorService:
         self.producer_ids = ProducerIds(
             ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
         )
+        self.sweep = Sweep(self.shards, ports.random)
         self.rpc = RpcApi(self.shards, view, ports.clock)
         self.counters = Counters(metrics)
         self._ports = ports
@@ -162,6 +164,7 @@ class CoordinatorService:
         winners = WinnersOfPartitions(ports.network, view)
         reserve = Reserve(self.producer_ids)
         limits = limits_of(settings)
+        self.sweep.start()
         self.shards.start(
             registration.epoch,
             lambda shard, epoch: TxnShard(node, shard, epoch, limits, reserve, markers, winners, events),
@@ -180,11 +183,13 @@ class CoordinatorService:
         """Lets others take the shards over, answers what waits for the log, and gives up what nobody took."""
         if self.registration is not None:
             await hand_over(self.registration, self.view, shards_finished, self.settings.drain_timeout_ms / 2000)
+        await self.sweep.close()
         await self.shards.drain()
         if self.registration is not None:
             await self.registration.close()
 
     async def close(self) -> None:
+        await self.sweep.close()
         self.shards.release("the process ends")
         if self.registration is not None:
             await self.registration.close()

@@ -110,6 +110,10 @@ class Shards:
     def serving_txn_shards(self) -> list[TxnShard]:
         return [shard for _, shard in sorted(self._txn.items()) if shard.serving]
 
+    def serving(self) -> list[TxnShard | OffsetsShard]:
+        """Of both kinds."""
+        return [*self.serving_txn_shards(), *(shard for _, shard in sorted(self._group.items()) if shard.serving)]
+
     def not_serving(self) -> int:
         return sum(not shard.serving for shard in self.all())
 

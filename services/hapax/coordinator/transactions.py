@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.markers import Asked, MarkerSender, retry_after
 from hapax.coordinator.shard import SLICE, Node, Shard, SupersededConnection
+from hapax.coordinator.sweep import GRACE_MS, Difference, is_running
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
@@ -112,7 +113,11 @@ class TxnShard(Shard):
         self._markers = markers
         self._winners = winners
         self._events = events
-        self._held: dict[str, list[asyncio.Future[None]]] = {}
+        self._held: dict[str, list[_HeldCall]] = {}
+        self._writing: set[str] = set()
+        """Ids whose pending record is being appended."""
+        self._marking: dict[str, int] = {}
+        """Transactional id -> how often something became of its markers: sent, answered, sent again."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, int] = {}
         self._postponed: dict[str, float] = {}
@@ -212,6 +217,7 @@ class TxnShard(Shard):
         asked_at = self.node.counters.stopwatch()
 
         def stored(offset: int) -> None:
+            self._writing.discard(transactional_id)
             effects = self.machine.replay(record, self.now())
             self._count(record, asked_at)
             self._wake(transactional_id)
@@ -221,6 +227,7 @@ class TxnShard(Shard):
                 self._carry_out(effects)
 
         def refused(code: ErrorCode, reason: str) -> None:
+            self._writing.discard(transactional_id)
             log.error("a record was refused", transactional_id=transactional_id, code=code.name, reason=reason)
             self._carry_out(self.machine.withdraw(record, self.now()))
             self._wake(transactional_id)
@@ -230,6 +237,7 @@ class TxnShard(Shard):
 
         value = None if isinstance(record, Tombstone) else encode_value(record)
         self.append(Unit(((encode_key(transactional_id), value),), stored, refused))
+        self._writing.add(transactional_id)
         return waiter
 
     def _count(self, record: Record, asked_at: float) -> None:
@@ -248,7 +256,7 @@ class TxnShard(Shard):
         """Until the id's next replay, or `until`."""
         self.node.counters.held.value += 1
         waiter = self.waiter()
-        self._held.setdefault(transactional_id, []).append(waiter)
+        self._held.setdefault(transactional_id, []).append(_HeldCall(waiter, until))
         delay = max(0, until - self.node.clock.monotonic_ms()) / 1000
         timer = asyncio.get_running_loop().call_later(delay, _finish, waiter)
         try:
@@ -257,8 +265,8 @@ class TxnShard(Shard):
             timer.cancel()
 
     def _wake(self, transactional_id: str) -> None:
-        for waiter in self._held.pop(transactional_id, ()):
-            _finish(waiter)
+        for held in self._held.pop(transactional_id, ()):
+            _finish(held.waiter)
 
     # --- effects --------------------------------------------------------------------------------------------------
 
@@ -266,7 +274,7 @@ class TxnShard(Shard):
         for effect in effects:
             if isinstance(effect, SendMarkers):
                 self._retries.pop(effect.transactional_id, None)
-                self._markers.send(self, effect)
+                self._send_markers(effect)
             elif isinstance(effect, StartTimer):
                 self._start_timer(effect.transactional_id, effect.at)
             elif isinstance(effect, StopTimer):
@@ -323,6 +331,8 @@ class TxnShard(Shard):
         if not self.serving or epoch != self.epoch:
             return
         progress = self.machine.markers_answered(sent.transactional_id, sent.serial, results, self.now())
+        if sent.transactional_id in self._marking:
+            self._marking[sent.transactional_id] += 1
         if progress.decision is not None:
             completion = progress.decision.record
             assert isinstance(completion, Transaction)
@@ -333,6 +343,7 @@ class TxnShard(Shard):
                 self._phases[sent.transactional_id] = "complete", now
             log.debug("markers are stored", transactional_id=sent.transactional_id, serial=sent.serial,
                       state=completion.state.kafka_name)
+            self._marking.pop(sent.transactional_id, None)
             retried = self._retries.pop(sent.transactional_id, 0)
             if retried > _RETRIES_TOLD:
                 log.info("markers are stored after all", transactional_id=sent.transactional_id, serial=sent.serial,
@@ -376,7 +387,54 @@ class TxnShard(Shard):
 
     def _send_again(self, markers: SendMarkers, epoch: ShardEpoch) -> None:
         if self.serving and epoch == self.epoch:
-            self._markers.send(self, markers)
+            self._send_markers(markers)
+
+    def _send_markers(self, markers: SendMarkers) -> None:
+        self._marking[markers.transactional_id] = self._marking.get(markers.transactional_id, 0) + 1
+        self._markers.send(self, markers)
+
+    # --- intent against state (rule 25): for `sweep` ------------------------------------------------------------------
+
+    def differences(self) -> list[Difference]:
+        """What should be under way now, and is not."""
+        now_s, now_ms = asyncio.get_running_loop().time(), self.node.clock.monotonic_ms()
+        timed = {each for each, timer in self._timers.items() if is_running(timer, now_s)}
+        postponed = self._postponed.keys() if is_running(self._completer, now_s) else ()
+        found = [
+            Difference(kind, transactional_id, self._marking.get(transactional_id, 0) if kind == "markers" else 0)
+            for kind, transactional_id in self.machine.adrift(timed, self._writing, postponed)
+        ]
+        found += [
+            Difference("held_call", transactional_id, 0)
+            for transactional_id, calls in self._held.items()
+            if any(held.until + GRACE_MS < now_ms and not held.waiter.done() for held in calls)
+        ]
+        if not is_running(self._expiry, now_s):
+            found.append(Difference("expiry_timer", "", 0))
+        return found
+
+    def correct(self, difference: Difference) -> bool:
+        """False: it is only late, since many others go before it."""
+        kind, transactional_id, _ = difference
+        if kind == "pending_record":
+            self._carry_out(self.machine.give_up(transactional_id, self.now()))
+            self._wake(transactional_id)
+        elif kind == "timer":
+            self._time_out(transactional_id)
+        elif kind == "markers":
+            if self._markers.holds(self, transactional_id):
+                return False
+            markers = self.machine.markers_of(transactional_id)
+            if markers is not None:
+                self._send_markers(markers)
+        elif kind == "completion":
+            self._postponed.setdefault(transactional_id, 0.0)
+            self._complete(0.0)
+        elif kind == "held_call":
+            self._wake(transactional_id)
+        else:
+            self._expire_later()
+        return True
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -420,6 +478,8 @@ class TxnShard(Shard):
             timer.cancel()
         self._timers.clear()
         self._held.clear()
+        self._writing.clear()
+        self._marking.clear()
         self._retries.clear()
         self._phases.clear()
         self._postponed.clear()
@@ -449,6 +509,11 @@ class TxnShard(Shard):
         """Whether a transaction hangs, and whether a former instance is gone, is decided on this. Raises Refusal."""
         await self.confirm()
         return self.machine.describe(transactional_id)
+
+
+class _HeldCall(NamedTuple):
+    waiter: asyncio.Future[None]
+    until: Millis
 
 
 class _WinnersWanted(Exception):

@@ -8,10 +8,10 @@ state. What a method decides stands in the module of its subject: `transaction_p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.errors import ErrorCode, Refusal
@@ -46,6 +46,7 @@ from hapax.core.transaction_requests import (
     ProducerIdReserve,
     RenewTransaction,
     ReportFencing,
+    SendMarkers,
     StartTimer,
     StopTimer,
     VerifyPartitions,
@@ -70,6 +71,13 @@ _Request = TypeVar(
     "_Request", InitProducerId, AddPartitionsToTxn, VerifyPartitions, EndTxn, JoinTransaction, RenewTransaction,
     EndTransaction, GetCommitToken, AbortHanging, EnsureTransactionalId, FenceProducer,
 )  # fmt: skip
+
+
+class Adrift(NamedTuple):
+    """A transactional id that waits for what nothing brings; `kind` as in `coordinator.sweep`."""
+
+    kind: str
+    transactional_id: str
 
 
 class TransactionShard:
@@ -135,11 +143,12 @@ class TransactionShard:
     def withdraw(self, record: Record, now: Now) -> list[Effect]:
         """The record was certainly not written (refused before any append). Where that is uncertain, give the shard
         up and load it again. The effects start again what the record would have ended."""
-        transactional_id = record.transactional_id
-        self._pending.pop(transactional_id, None)
-        self._timers.pop(transactional_id, None)
+        return self.give_up(record.transactional_id, now)
+
+    def markers_of(self, transactional_id: str) -> SendMarkers | None:
+        """Those that are to be stored; None: nothing is decided."""
         transaction = self._current(transactional_id)
-        return [] if transaction is None else list(self._work(transaction, now))
+        return None if transaction is None or not transaction.is_decided else markers_of(transaction)
 
     def postpone(self, completion: Transaction) -> None:
         """Instead of persisting the COMPLETE record that `markers_answered` decided, the service may wait for the
@@ -296,6 +305,31 @@ class TransactionShard:
             return None
         self._pending[transactional_id] = State.PREPARE_EPOCH_FENCE
         return decision
+
+    # --- intent against state (rule 25) -----------------------------------------------------------------------------
+
+    def adrift(self, timed: Container[str], writing: Container[str], postponed: Container[str]) -> list[Adrift]:
+        """Ids for which something should be under way and is not: `timed` have a running timer, the record of those in
+        `writing` is being appended, `postponed` are waited for. Those whose markers are not all stored are told, too:
+        whether any is on its way only the service knows."""
+        found = [Adrift("pending_record", each) for each in self._pending if each not in writing]
+        for each in self._began:
+            if each not in self._pending and each not in timed:
+                found.append(Adrift("timer", each))
+        for each in self._unmarked:
+            if each not in self._pending:
+                found.append(Adrift("markers", each))
+        for each in self._completed:
+            if each not in self._pending and each not in postponed:
+                found.append(Adrift("completion", each))
+        return found
+
+    def give_up(self, transactional_id: str, now: Now) -> list[Effect]:
+        """The pending record will never be written: as `withdraw`."""
+        self._pending.pop(transactional_id, None)
+        self._timers.pop(transactional_id, None)
+        transaction = self._current(transactional_id)
+        return [] if transaction is None else list(self._work(transaction, now))
 
     def expired(self, now: Now) -> list[str]:
         """Ids to call `expire` for. To be asked hourly: it looks at every id."""

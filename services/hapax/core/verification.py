@@ -159,6 +159,10 @@ class Verification(Generic[Write]):
         self._queues[header.producer_id] = queue
         return self._ask(queue)
 
+    def under_way(self) -> list[int]:
+        """Tickets of the questions for whose answers writes wait."""
+        return [queue.ticket for queue in self._queues.values()]
+
     def marked(self, marker: Marker) -> list[tuple[Write, Refusal]]:
         """A marker has been appended. Returns what it has ended, to be refused; what is left is asked about again."""
         queue = self._queues.get(marker.producer_id)

@@ -10,6 +10,7 @@ from typing import Final
 
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics, counter, gauge
+from hapax.runtime.self_corrections import CORRECTIONS
 
 BUILD: Final = gauge(
     "hapax_build_info", "Always 1: the release of this process.", ["version"], kafka="kafka.server:type=app-info")
@@ -25,6 +26,10 @@ TASK_FAILURES: Final = counter(
     "hapax_task_failures_total",
     "Unexpected exceptions in tasks, each with a traceback in the log. A task that has to run for ever starts again; "
     "one without which the process is of no use ends it.", ["task"])
+SELF_CORRECTIONS: Final = counter(
+    "hapax_self_corrections_total",
+    "What a comparison of intent with state had to correct, by kind; each is a fault of this program: an event was "
+    "lost.", ["kind"])
 CPU_SECONDS: Final = counter(
     "hapax_process_cpu_seconds_total", "Processor time, of the system's calls too.", unit="seconds",
     kafka="java.lang:type=OperatingSystem,name=ProcessCpuTime")
@@ -35,6 +40,7 @@ def observe_process(metrics: Metrics) -> None:
     metrics.observe(BUILD, lambda: [((_release(),), 1)])
     metrics.observe(TASKS, lambda: len(asyncio.all_tasks()))
     metrics.observe(TASK_FAILURES, lambda: [((name,), count) for name, count in supervision.FAILURES.items()])
+    metrics.observe(SELF_CORRECTIONS, lambda: [((kind,), count) for kind, count in CORRECTIONS.items()])
     metrics.observe(CPU_SECONDS, lambda: sum(os.times()[:2]))
     metrics.observe(FILES_MAX, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     if os.path.exists("/proc/self/statm"):

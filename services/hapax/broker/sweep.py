@@ -1,0 +1,110 @@
+"""Compares what should be with what is, in the partitions of a broker, and corrects it (rule 25).
+
+| kind | should be | correction |
+|---|---|---|
+| `high_watermark` | what every replica in sync has synced is committed | it is committed |
+| `waiter` | whoever waits for what is durable has its answer; none waits where nobody leads | it is answered |
+| `unsynced_write` | a sync is under way, or queued, for what is not durable | one is requested |
+| `parked_write` | a parked write's question is answered within its time-outs | it is taken for unanswered |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hapax.core.errors import ErrorCode
+from hapax.core.intent import Repeated
+from hapax.core.verification import Answer
+from hapax.runtime import supervision
+from hapax.runtime.ports import Randomness, Task
+from hapax.runtime.self_corrections import LOOK_EVERY_S, corrected
+
+if TYPE_CHECKING:
+    from hapax.broker.partitions import PartitionSet
+    from hapax.broker.replica import Replica
+
+_LOOKS: Final = 3
+_LOOKS_AT_A_QUESTION: Final = 20
+"""At least 30 s: more than all attempts of one question take."""
+_SLICE: Final = 200
+
+
+class Difference(NamedTuple):
+    kind: str
+    replica: Replica
+    state: int
+    """A difference whose state changes is another one."""
+
+    @property
+    def looks(self) -> int:
+        return _LOOKS_AT_A_QUESTION if self.kind == "parked_write" else _LOOKS
+
+
+def differences(replica: Replica) -> Iterator[Difference]:
+    """Of one partition, now."""
+    if replica.serving and replica.machine.high_watermark < replica.committable:
+        yield Difference("high_watermark", replica, replica.committable)
+    if (waits_for := replica.overdue_write()) >= 0:
+        yield Difference("waiter", replica, waits_for)
+    for ticket in replica.parked.under_way():
+        yield Difference("parked_write", replica, ticket)
+    if replica.wants_sync:
+        yield Difference("unsynced_write", replica, replica.log.synced_offset)
+
+
+def correct(difference: Difference) -> None:
+    kind, replica, state = difference
+    if kind == "high_watermark":
+        replica.advance(replica.durable_end)
+    elif kind == "waiter":
+        replica.settle_overdue()
+    elif kind == "unsynced_write":
+        replica.shared.committer.request(replica)
+    else:
+        reason = "the question was not answered in time"
+        replica.parked.answered(Answer(state, ErrorCode.NETWORK_EXCEPTION, reason=reason))
+
+
+class Sweep:
+    """`start`, `close`."""
+
+    def __init__(self, partitions: PartitionSet, random: Randomness) -> None:
+        self._partitions = partitions
+        self._random = random
+        self._repeated: Repeated[Difference] = Repeated()
+        self._stalled = 0
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        self._task = supervision.keep(self._run, "sweep", self._random)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S * (0.75 + 0.5 * self._random.random()))
+            await self.look()
+
+    async def look(self) -> None:
+        seen: dict[Difference, int] = {}
+        for number, replica in enumerate(list(self._partitions.replicas.values())):
+            seen |= {each: each.looks for each in differences(replica)}
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        for due in self._repeated.look(seen):
+            if due in differences(due.replica):  # others had their turns since it was seen
+                corrected(due.kind, partition=due.replica.name, state=due.state)
+                correct(due)
+        self._look_at_committer()
+
+    def _look_at_committer(self) -> None:
+        committer = self._partitions.shared.committer
+        self._stalled = self._stalled + 1 if committer.stalled else 0
+        if self._stalled >= _LOOKS:
+            corrected("unsynced_write", partitions=committer.queued)
+            committer.open_lanes()
