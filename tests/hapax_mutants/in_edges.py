@@ -40,6 +40,42 @@ MUTANTS = (
         "copies keep what their leader has forgotten", "rule 14: expiry is the same on every replica", "broker/upkeep.py",
         "            replica.machine.sweep_dead()\n            return\n",
         "            return\n",
-        (unit("broker"),),
+        (unit("broker/test_upkeep.py"),),
+    ),
+    Mutant(
+        "a resumed reset of a group is planned again", "a shift is made once under its key", "admin/groups.py",
+        "        if attempt.decided is not None:\n",
+        "        if False:\n",
+        (unit("admin/test_repeated.py"),),
+    ),
+    Mutant(
+        "a group that stands where it stood counts as not moved", "a shift is made once under its key", "client/groups.py",
+        "if found[each] == (each.before, each.before_ms)]\n",
+        "if found[each][0] == each.before]\n",
+        (unit("admin/test_repeated.py"),),
+    ),
+    Mutant(
+        "what is to be done is decided without the claim", "idempotency keys: one worker at a time", "admin/idempotency.py",
+        "            [Compare(self._where, \"mod_revision\", self._revision)],\n",
+        "            [],\n",
+        (unit("admin/test_idempotency.py"),),
+    ),
+    Mutant(
+        "a topic named by its id is deleted by its name", "rule 10", "kafka/delete_topics.py",
+        "                [entry.name for entry in by_name if entry.name is not None], [found[entry] for entry in by_id],\n",
+        "                [*(each.name or \"\" for each in by_name), *(topic.name for each in by_id if (topic := self._view.topic_by_id(found[each])))], [],\n",
+        (unit("kafka/test_node_apis.py"),),
+    ),
+    Mutant(
+        "a deletion under If-Match compares nothing", "every write to etcd compares a revision", "controller/topics.py",
+        "        _check_revision(topic, if_revision)\n        return topic\n",
+        "        return topic\n",
+        (unit("controller/test_controller.py"),),
+    ),
+    Mutant(
+        "REST deletes whatever has the name", "rule 10", "admin/topics.py",
+        "admin.delete_topic(topic, found.topic_id, revision))\n",
+        "admin.delete_topics([topic]))\n",
+        (unit("admin/test_repeated.py"),),
     ),
 )

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hapax.admin.idempotency import Idempotency, Recorded
+from hapax.admin.idempotency import Attempt, Idempotency, Recorded
 from hapax.admin.metrics import REQUEST_SECONDS, REQUESTS
 from hapax.admin.problems import MEDIA_TYPE, Problem, of_error, unavailable
 from hapax.admin.tokens import EVERYBODY, Principal, Tokens
@@ -79,7 +79,7 @@ class Gate:
 
     async def _handled(self, scope: Scope, body: bytes, answer: _Answer, principal: Principal) -> None:
         scope["state"]["principal"] = principal
-        scope["state"]["resumed"] = False
+        scope["state"]["attempt"] = Attempt()
         if scope["method"] == "HEAD":  # as GET; the server leaves the answer's body out
             scope = {**scope, "method": "GET"}
         key = _header(scope, b"idempotency-key")
@@ -87,8 +87,8 @@ class Gate:
             await self._app(scope, _whole(body), answer.send)
             return
 
-        async def work(resumed: bool) -> Recorded:
-            scope["state"]["resumed"] = resumed
+        async def work(attempt: Attempt) -> Recorded:
+            scope["state"]["attempt"] = attempt
             recording = _Recording()
             await self._app(scope, _whole(body), recording.send)
             return recording.recorded()

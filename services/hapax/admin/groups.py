@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from hapax.admin.answers import (
@@ -19,10 +19,12 @@ from hapax.admin.answers import (
     answer,
 )
 from hapax.admin.context import Context
+from hapax.admin.idempotency import Attempt
 from hapax.admin.paging import Cursor, Limit, page
+from hapax.admin.problems import Problem
 from hapax.admin.topics import find, find_partition
 from hapax.client import TopicPartition
-from hapax.client.groups import Lag, Move, ResetTo, carry_out_reset, plan_reset
+from hapax.client.groups import Lag, Move, ResetTo, carry_out_reset, finish_reset, plan_reset
 from hapax.core.types import PartitionIndex
 
 _COUNTED_MAX: Final = 256 << 20
@@ -178,7 +180,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.post("/{group}/reset", response_model=ResetDone)
     async def reset(
-        group: Name,
+        request: Request, group: Name,
         wanted: Annotated[Reset, Body(examples=[
             {"to": {"earliest": True}, "topics": ["flights"], "dry_run": True},
             {"to": {"time_ms": 1767225600000}, "partitions": [{"topic": "flights", "partition": 0}], "dry_run": False},
@@ -192,9 +194,19 @@ def routes(context: Context) -> APIRouter:
                 TopicPartition(name, PartitionIndex(index)) for index in range(find(view, name).partitions)]
         to = ResetTo(
             bool(wanted.to.earliest), bool(wanted.to.latest), wanted.to.time_ms, wanted.to.offset, wanted.to.shift)
-        moves = await clients.call(lambda admin: plan_reset(admin, group, partitions, to))
-        if not wanted.dry_run:
-            await clients.call(lambda admin: carry_out_reset(admin, group, moves))
+        attempt: Attempt = request.state.attempt
+        if attempt.decided is not None:
+            moves = [
+                Move(TopicPartition(topic, PartitionIndex(index)), *rest) for topic, index, *rest in attempt.decided]
+            if not await clients.call(lambda admin: finish_reset(admin, group, moves)):
+                raise Problem(
+                    409, "An earlier attempt under this Idempotency-Key may have moved the group, and offsets were "
+                    "committed since. Look where it is, and use another key.")
+        else:
+            moves = await clients.call(lambda admin: plan_reset(admin, group, partitions, to))
+            if not wanted.dry_run:
+                await attempt.decide([[*each.partition, *each[1:]] for each in moves])
+                await clients.call(lambda admin: carry_out_reset(admin, group, moves))
         return answer({"group": group, "dry_run": wanted.dry_run, "items": [_moved(each) for each in moves]})
 
     @router.delete("/{group}", response_model=Deleted)

@@ -7,7 +7,8 @@ not below them:
 
 A record begins as a claim. Whoever holds the claim does the work and puts the answer into it. A claim whose holder
 died is taken over once its time is up; the work is then told that it may find itself half or wholly done. Answers that
-say "try again" (5xx) are not kept: the claim ends at once.
+say "try again" (5xx) are not kept: the claim ends at once. Work that would do something else if it were done twice
+(an offset moved by 10) puts what it has decided into the claim before it acts, and goes on from there when it resumes.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ log = telemetry.logger("idempotency")
 KEPT_S: Final = 24 * 3600.0
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _LARGEST_ANSWER: Final = 256 << 10
+_LARGEST_DECISION: Final = 1 << 20
+"""Bytes. etcd takes 1.5 MiB by default."""
 
 
 class Recorded(NamedTuple):
@@ -45,6 +48,24 @@ class Recorded(NamedTuple):
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+
+
+class Attempt:
+    """One attempt at a request. `resumed`: an earlier one may have done it, in part or wholly. `decided`: what that one
+    was about to do, as it said; None: it had not come so far."""
+
+    def __init__(
+        self, resumed: bool = False, decided: Any = None, keep: Callable[[Any], Awaitable[None]] | None = None
+    ) -> None:
+        """`keep`: None where the request has no key, so that nobody can resume it."""
+        self.resumed = resumed
+        self.decided = decided
+        self._keep = keep
+
+    async def decide(self, decision: Any) -> None:
+        """To be called before acting, with what can be written as JSON. Raises Problem."""
+        if self._keep is not None:
+            await self._keep(decision)
 
 
 class Idempotency:
@@ -58,9 +79,9 @@ class Idempotency:
 
     async def once(
         self, who: str, key: str, method: str, path: str, query: bytes, body: bytes,
-        work: Callable[[bool], Awaitable[Recorded]],
+        work: Callable[[Attempt], Awaitable[Recorded]],
     ) -> tuple[Recorded, bool]:
-        """The answer, and whether it was given before. `work` is told whether somebody may have begun it and died.
+        """The answer, and whether it was given before.
 
         Raises Problem: 422 where the key was used for another request, 409 while that request still runs, 503.
         """
@@ -81,48 +102,74 @@ class Idempotency:
                     409, "The first request with this Idempotency-Key still runs.", retriable=True,
                     headers={"Retry-After": "1"})
             lease = await self._store.grant_lease(KEPT_S)
-            claim = {"v": 1, "request": request, "claimed_until_ms": now + self._claim_ms}
-            revision = await self._put(where, claim, lease, 0 if found is None else found.mod_revision)
+            former = document or {}
+            claim = _Claim(self._store, where, lease, 0 if found is None else found.mod_revision, {
+                "v": 1, "request": request, "claimed_until_ms": now + self._claim_ms,
+                **({"decided": former["decided"]} if "decided" in former else {}),
+            })
+            await claim.put({})
         except (MetadataUnavailable, MetadataLeaseGone) as error:
             raise unavailable(f"Keys cannot be kept now: {error}") from error
-        return await self._worked(where, claim, lease, revision, work, document is not None), False
+        return await self._worked(claim, work, document is not None), False
 
     async def _worked(
-        self, where: str, claim: dict[str, Any], lease: int, revision: int,
-        work: Callable[[bool], Awaitable[Recorded]], resumed: bool,
+        self, claim: _Claim, work: Callable[[Attempt], Awaitable[Recorded]], resumed: bool
     ) -> Recorded:
         answer: Recorded | None = None
         try:
-            answer = await work(resumed)
+            answer = await work(Attempt(resumed, claim.document.get("decided"), claim.decide))
         finally:
             if answer is None or answer.status >= 500 or len(answer.body) > _LARGEST_ANSWER:
                 # Cancelled or failed: whoever repeats it need not wait until the claim ends, but may find it done.
-                late = {**claim, "claimed_until_ms": 0}
-                await asyncio.shield(self._settled(where, late, lease, revision))
+                await asyncio.shield(claim.settle({"claimed_until_ms": 0}))
         if answer.status < 500 and len(answer.body) <= _LARGEST_ANSWER:
-            kept = {
-                "v": 1, "request": claim["request"], "status": answer.status, "headers": list(answer.headers),
+            await claim.settle({
+                "status": answer.status, "headers": list(answer.headers),
                 "body": base64.b64encode(answer.body).decode(),
-            }
-            await self._settled(where, kept, lease, revision)
+            })
         return answer
 
-    async def _settled(self, where: str, document: dict[str, Any], lease: int, revision: int) -> None:
-        """A claim that cannot be settled ends by itself, and then the work is done again as one that was resumed."""
-        try:
-            await self._put(where, document, lease, revision)
-        except (MetadataUnavailable, MetadataLeaseGone, Problem) as error:
-            log.warning("an answer was not kept under its key", error=error)
 
-    async def _put(self, where: str, document: dict[str, Any], lease: int, revision: int) -> int:
-        """Raises Problem where another replica was first."""
+class _Claim:
+    """What stands under a key while its request is worked on. `document`: as it was put last."""
+
+    def __init__(
+        self, store: MetadataStore, where: str, lease: int, revision: int, document: dict[str, Any]
+    ) -> None:
+        self.document = document
+        self._store = store
+        self._where = where
+        self._lease = lease
+        self._revision = revision
+
+    async def put(self, more: dict[str, Any]) -> None:
+        """Raises Problem where another replica was first, MetadataUnavailable, MetadataLeaseGone."""
+        document = {**self.document, **more}
         done = await self._store.txn(
-            [Compare(where, "mod_revision", revision)], [Put(where, json.dumps(document).encode(), lease)])
+            [Compare(self._where, "mod_revision", self._revision)],
+            [Put(self._where, json.dumps(document).encode(), self._lease)])
         if not done.succeeded:
             raise Problem(
                 409, "The first request with this Idempotency-Key still runs.", retriable=True,
                 headers={"Retry-After": "1"})
-        return done.revision
+        self._revision, self.document = done.revision, document
+
+    async def decide(self, decision: Any) -> None:
+        """Raises Problem."""
+        if len(json.dumps(decision)) > _LARGEST_DECISION:
+            raise Problem(
+                413, "This is too much for one request with an Idempotency-Key: divide it, or send it without a key.")
+        try:
+            await self.put({"decided": decision})
+        except (MetadataUnavailable, MetadataLeaseGone) as error:
+            raise unavailable(f"Keys cannot be kept now: {error}") from error
+
+    async def settle(self, more: dict[str, Any]) -> None:
+        """A claim that cannot be settled ends by itself, and then the work is done again as one that was resumed."""
+        try:
+            await self.put(more)
+        except (MetadataUnavailable, MetadataLeaseGone, Problem) as error:
+            log.warning("an answer was not kept under its key", error=error)
 
 
 def _decoded(found: KeyValue | None) -> dict[str, Any] | None:

@@ -175,7 +175,7 @@ def routes(context: Context) -> APIRouter:
             await clients.call(lambda admin: admin.create_topics([new]))
         except HapaxError as error:
             made = view.topic(wanted.name)
-            mine = request.state.resumed and error.code == ErrorCode.TOPIC_ALREADY_EXISTS and made is not None
+            mine = request.state.attempt.resumed and error.code == ErrorCode.TOPIC_ALREADY_EXISTS and made is not None
             if not mine or not _as_wanted(made, wanted):
                 raise
         await view.wait_for(lambda view: view.topic(wanted.name) is not None, _SEEN_S)
@@ -206,8 +206,8 @@ def routes(context: Context) -> APIRouter:
     async def delete_topic(topic: TopicName, caller: Caller, if_match: IfMatch = None) -> Response:
         """Deletes a topic and all its records."""
         found = find(view, topic)
-        check_match(if_match, found.mod_revision)
-        await clients.call(lambda admin: admin.delete_topics([topic]))
+        revision = check_match(if_match, found.mod_revision)
+        await clients.call(lambda admin: admin.delete_topic(topic, found.topic_id, revision))
         with contextlib.suppress(TimeoutError):
             await view.wait_for(lambda view: view.topic_by_id(found.topic_id) is None, _SEEN_S)
         return Response(status_code=204)

@@ -200,6 +200,16 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
         await self._change("deleting topic", wanted, request, answers, gone, False)
 
+    async def delete_topic(self, name: str, topic_id: bytes, if_revision: int | None = None) -> None:
+        """Deletes the topic of this id, whatever else has its name by now. `if_revision`: as in `change_topic` (Hapax
+        only)."""
+        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+
+        request = pb.DeleteTopicsRequest(
+            topic_ids=[topic_id], if_revisions=[if_revision or 0], timeout_ms=self._options["request.timeout.ms"])
+        await self._change_one(
+            f"deleting topic {name!r}", "DeleteTopics", request, pb.DeleteTopicsResponse, ErrorCode.UNKNOWN_TOPIC_ID)
+
     async def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Raises the number of partitions of topics to these totals."""
         Message = messages.CreatePartitionsRequest
@@ -276,10 +286,16 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             request = pb.CreatePartitionsRequest(
                 total_by_topic={name: partitions}, timeout_ms=self._options["request.timeout.ms"],
                 if_revision_by_topic={name: if_revision} if if_revision else {})
-        what = f"changing topic {name!r}"
+        answer = await self._change_one(
+            f"changing topic {name!r}", method, request, kind, ErrorCode.INVALID_PARTITIONS)
+        return 0 if answer is None else int(answer.revision)
+
+    async def _change_one(self, what: str, method: str, request: Any, kind: Any, done_code: ErrorCode) -> Any:
+        """The controller's answer; None where a former attempt, which was not answered, has done it: `done_code` says
+        so then. Raises HapaxError."""
         in_doubt = False
 
-        async def attempt() -> int:
+        async def attempt() -> Any:
             nonlocal in_doubt
             try:
                 answer = kind.FromString(await self._controller_rpc(method, request))
@@ -288,12 +304,12 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
                 raise
             result = answer.topics[0]
             in_doubt |= result.error == ErrorCode.REQUEST_TIMED_OUT
-            if result.error == ErrorCode.INVALID_PARTITIONS and in_doubt:
-                return 0  # a former attempt has done it
+            if result.error == done_code and in_doubt:
+                return None
             if result.error:
                 doubt = "; a former attempt, which was not answered, may have done it" if in_doubt else ""
                 raise from_code(result.error, what, result.reason + doubt)
-            return int(answer.revision)
+            return answer
 
         return await self._cluster.within(self._timeout, what, attempt)
 

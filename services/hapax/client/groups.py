@@ -244,6 +244,9 @@ class ResetTo(NamedTuple):
     """By so many offsets from where it is."""
 
 
+_NOTHING: Final = (-1, -1)
+
+
 class Move(NamedTuple):
     """What a reset does in one partition."""
 
@@ -251,17 +254,15 @@ class Move(NamedTuple):
     before: int
     """-1: nothing is committed."""
     after: int
+    before_ms: int = -1
+    """When `before` was committed."""
 
 
 async def plan_reset(admin: GroupAdmin, group: str, partitions: Iterable[TopicPartition], to: ResetTo) -> list[Move]:
     """Where a group would go on, by partition; never outside of what the log holds. Raises HapaxError."""
     wanted = sorted(set(partitions))
-    try:
-        before = {partition: found.offset for partition, found in (await admin.group_offsets(group)).items()}
-    except HapaxError as error:
-        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
-            raise
-        before = {}
+    committed = await _committed(admin, group)
+    before = {partition: offset for partition, (offset, _) in committed.items()}
     ends = await admin.partition_offsets(wanted)
     aims: Mapping[TopicPartition, int]
     if to.earliest:
@@ -278,13 +279,37 @@ async def plan_reset(admin: GroupAdmin, group: str, partitions: Iterable[TopicPa
         aims = {
             each: (before[each] if before.get(each, -1) >= 0 else ends[each].first) + to.shift for each in wanted}
     return [
-        Move(each, before.get(each, -1), min(max(aims[each], ends[each].first), ends[each].high_watermark))
-        for each in wanted]
+        Move(each, offset, min(max(aims[each], ends[each].first), ends[each].high_watermark), at_ms)
+        for each in wanted for offset, at_ms in [committed.get(each, _NOTHING)]]
 
 
 async def carry_out_reset(admin: GroupAdmin, group: str, moves: Iterable[Move]) -> None:
     """Raises HapaxError."""
     await admin.alter_group_offsets(group, {each.partition: OffsetAndMetadata(each.after) for each in moves})
+
+
+async def finish_reset(admin: GroupAdmin, group: str, moves: Iterable[Move]) -> bool:
+    """Carries out what an earlier attempt, of unknown outcome, may have carried out already. False, and nothing is
+    done, where offsets were committed since: by the group, which went on from there, or by others. Raises HapaxError.
+    """
+    wanted = list(moves)
+    now = await _committed(admin, group)
+    found = {each: now.get(each.partition, _NOTHING) for each in wanted}
+    open_moves = [each for each in wanted if found[each] == (each.before, each.before_ms)]
+    if any(found[each][0] != each.after for each in wanted if each not in open_moves):
+        return False
+    await carry_out_reset(admin, group, open_moves)
+    return True
+
+
+async def _committed(admin: GroupAdmin, group: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Partition -> (offset, when it was committed)."""
+    try:
+        return {each: (found.offset, found.committed_ms) for each, found in (await admin.group_offsets(group)).items()}
+    except HapaxError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return {}
 
 
 def _partition(each: Any) -> TopicPartition:

@@ -22,7 +22,7 @@ from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView, Topic
 from hapax.runtime.guarded_writes import Change
-from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put, Randomness
+from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put, Randomness, RpcError
 from hapax.runtime.settings import Settings
 
 _DELETES_PER_CHANGE: Final = 120
@@ -110,17 +110,22 @@ class Topics:
     # --- delete
 
     async def delete(self, request: pb.DeleteTopicsRequest) -> list[pb.TopicResult]:
-        named: list[tuple[str, bytes, Topic | None]] = [
-            *((name, b"", self._view.topic(name)) for name in request.names),
-            *(("", topic_id, self._view.topic_by_id(TopicId(topic_id))) for topic_id in request.topic_ids),
+        revisions = request.if_revisions or [0] * len(request.topic_ids)
+        if len(revisions) != len(request.topic_ids):
+            raise RpcError("INVALID_ARGUMENT", "if_revisions has one for each of topic_ids, or none")
+        named: list[tuple[str, bytes, int, Topic | None]] = [
+            *((name, b"", 0, self._view.topic(name)) for name in request.names),
+            *(("", topic_id, revision, self._view.topic_by_id(TopicId(topic_id)))
+              for topic_id, revision in zip(request.topic_ids, revisions, strict=True)),
         ]
         results: dict[int, pb.TopicResult] = {}
         topics: dict[int, Topic] = {}
-        for position, (name, topic_id, topic) in enumerate(named):
+        for position, (name, topic_id, revision, topic) in enumerate(named):
             try:
                 self._fence()
-                topics[position] = self._deletable(topic, topic_id)
-                results[position] = pb.TopicResult(name=topics[position].name, topic_id=topics[position].topic_id)
+                found = self._deletable(topic, topic_id, revision)
+                topics[position] = found
+                results[position] = pb.TopicResult(name=found.name, topic_id=found.topic_id)
             except Refusal as refusal:
                 results[position] = _refused(name, refusal, topic_id)
         failed = await self._write({position: self._deletion(topic) for position, topic in topics.items()}, _CHANGED)
@@ -128,7 +133,7 @@ class Topics:
             results[position] = _refused(topics[position].name, why, topics[position].topic_id)
         return [results[position] for position in range(len(named))]
 
-    def _deletable(self, topic: Topic | None, topic_id: bytes) -> Topic:
+    def _deletable(self, topic: Topic | None, topic_id: bytes, if_revision: int) -> Topic:
         """Raises Refusal."""
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID if topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -136,6 +141,7 @@ class Topics:
             raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "internal topics cannot be deleted")
         if not self._settings.delete_topic_enable:
             raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+        _check_revision(topic, if_revision)
         return topic
 
     def _deletion(self, topic: Topic) -> Change:

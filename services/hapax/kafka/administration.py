@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import NodeId
+from hapax.core.types import NodeId, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
@@ -52,8 +52,8 @@ class Administration:
         """One result per name, then one per id."""
         request = pb.DeleteTopicsRequest(names=names, topic_ids=topic_ids, timeout_ms=timeout_ms)
         answer = await self._call("DeleteTopics", request, pb.DeleteTopicsResponse, timeout_ms)
-        gone = [result.name for result in answer.topics if result.error == 0]
-        await self._visible(lambda view: not any(view.topic(name) for name in gone))
+        gone = [TopicId(result.topic_id) for result in answer.topics if result.error == 0]
+        await self._visible(lambda view: not any(view.topic_by_id(topic_id) for topic_id in gone))
         return list(answer.topics)
 
     async def create_partitions(

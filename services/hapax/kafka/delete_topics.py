@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -37,18 +38,23 @@ class DeleteTopicsApi:
             wanted = [_Wanted(name, None) for name in request.topic_names]
         count = Counter(wanted)
         results: dict[_Wanted, Any] = {}
-        names: dict[str, _Wanted] = {}
+        found: dict[_Wanted, TopicId] = {}
         for entry in count:
             try:
-                names[self._check(entry, count[entry])] = entry
+                found[entry] = self._check(entry, count[entry])
             except Refusal as refusal:
                 results[entry] = _result(entry.name, entry.topic_id, refusal.code, refusal.reason)
-        if names:
-            results |= await self._delete(names, request.timeout_ms)
+        times = Counter(found.values())
+        for entry in [entry for entry, topic_id in found.items() if times[topic_id] > 1]:
+            del found[entry]
+            results[entry] = _result(
+                entry.name, entry.topic_id, ErrorCode.INVALID_REQUEST, "the request names this topic by id and by name")
+        if found:
+            results |= await self._delete(found, request.timeout_ms)
         return DeleteTopicsResponse(throttle_time_ms=0, responses=[results[entry] for entry in count])
 
-    def _check(self, entry: _Wanted, occurrences: int) -> str:
-        """The name of a topic that may be deleted."""
+    def _check(self, entry: _Wanted, occurrences: int) -> TopicId:
+        """The id of a topic that may be deleted."""
         if occurrences > 1:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
         if not self._enabled:
@@ -66,19 +72,23 @@ class DeleteTopicsApi:
             raise Refusal(missing, "no such topic")
         if topic.internal:
             raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic cannot be deleted")
-        return topic.name
+        return topic.topic_id
 
-    async def _delete(self, names: dict[str, _Wanted], timeout_ms: int) -> dict[_Wanted, Any]:
+    async def _delete(self, found: Mapping[_Wanted, TopicId], timeout_ms: int) -> dict[_Wanted, Any]:
+        """What was named by its id is deleted by its id: the name may have become another topic's."""
+        by_name = [entry for entry in found if entry.name is not None]
+        by_id = [entry for entry in found if entry.name is None]
         try:
-            answers = await self._administration.delete_topics(list(names), [], timeout_ms)
+            answers = await self._administration.delete_topics(
+                [entry.name for entry in by_name if entry.name is not None], [found[entry] for entry in by_id],
+                timeout_ms)
         except Refusal as refusal:
-            return {entry: _result(entry.name, entry.topic_id, refusal.code, refusal.reason)
-                    for entry in names.values()}
+            return {entry: _result(entry.name, entry.topic_id, refusal.code, refusal.reason) for entry in found}
         return {
-            names[answer.name]: _result(
-                answer.name, uuid.UUID(bytes=answer.topic_id) if answer.topic_id else names[answer.name].topic_id,
+            entry: _result(
+                answer.name or None, uuid.UUID(bytes=answer.topic_id) if answer.topic_id else entry.topic_id,
                 ErrorCode(answer.error), answer.reason)
-            for answer in answers
+            for entry, answer in zip([*by_name, *by_id], answers, strict=True)
         }
 
 

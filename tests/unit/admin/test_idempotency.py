@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hapax.admin.idempotency import Idempotency, Recorded
+from hapax.admin.idempotency import Attempt, Idempotency, Recorded
 from hapax.admin.problems import Problem
 from hapax_sim.metadata import MetadataModel
 
@@ -39,8 +39,8 @@ class Replica:
         self.worked: list[bool] = []
         self.answer = DONE
 
-    async def work(self, resumed: bool) -> Recorded:
-        self.worked.append(resumed)
+    async def work(self, attempt: Attempt) -> Recorded:
+        self.worked.append(attempt.resumed)
         return self.answer
 
     async def post(self, key: str = "k", body: bytes = b"b", who: str = "ci") -> tuple[Recorded, bool]:
@@ -68,7 +68,7 @@ async def test_while_one_works_the_other_is_sent_away(world: tuple[Replica, Repl
     one, other, clock = world
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def slow(resumed: bool) -> Recorded:
+    async def slow(attempt: Attempt) -> Recorded:
         begun.set()
         await go.wait()
         return DONE
@@ -91,3 +91,41 @@ async def test_what_failed_is_tried_again(world: tuple[Replica, Replica, Clock])
     assert (await one.post())[0].status == 503
     assert await other.post() == (DONE, False)
     assert other.worked == [True]
+
+
+async def test_what_was_decided_is_known_to_who_resumes_it(world: tuple[Replica, Replica, Clock]) -> None:
+    one, other, _ = world
+    seen: list[object] = []
+
+    async def dies(attempt: Attempt) -> Recorded:
+        seen.append(attempt.decided)
+        if attempt.decided is None:
+            await attempt.decide([["t", 0, 5]])
+        raise TimeoutError
+
+    for replica in (one, other, one):
+        with pytest.raises(TimeoutError):
+            await replica.keys.once("ci", "k", "POST", "/v1/topics", b"", b"b", dies)
+    assert seen == [None, [["t", 0, 5]], [["t", 0, 5]]]
+    assert await other.post() == (DONE, False)
+    assert await one.post() == (DONE, True)
+
+
+async def test_who_was_taken_for_dead_decides_nothing_any_more(world: tuple[Replica, Replica, Clock]) -> None:
+    one, other, clock = world
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def frozen(attempt: Attempt) -> Recorded:
+        begun.set()
+        await go.wait()
+        await attempt.decide("mine")
+        raise AssertionError("two would act")
+
+    working = asyncio.ensure_future(one.keys.once("ci", "k", "POST", "/v1/topics", b"", b"b", frozen))
+    await begun.wait()
+    clock.ms += 60_000
+    assert await other.post() == (DONE, False)
+    go.set()
+    with pytest.raises(Problem) as told:
+        await working
+    assert told.value.status == 409

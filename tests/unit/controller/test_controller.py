@@ -453,6 +453,29 @@ def test_a_deleted_topic_takes_all_its_partitions_and_its_id_never_comes_back() 
     run(scenario)
 
 
+def test_a_deletion_compares_the_revision_that_its_caller_has_read() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller()
+        await world.broker()
+        await world.coordinator()
+        await world.ready(view)
+        await world.create(controller, a=1, b=1)
+        a, b = view.topic("a"), view.topic("b")
+        assert a is not None and b is not None
+        response = await world.call(controller, "DeleteTopics", pb.DeleteTopicsRequest(
+            topic_ids=[a.topic_id, b.topic_id], if_revisions=[a.mod_revision - 1, b.mod_revision], timeout_ms=5000,
+        ), pb.DeleteTopicsResponse)
+        assert [r.error for r in response.topics] == [ErrorCode.INVALID_UPDATE_VERSION, 0]
+        await moved(view, lambda v: v.topic("b") is None)
+        assert view.topic("a") is not None
+        with pytest.raises(RpcError, match="one for each"):
+            await world.call(controller, "DeleteTopics", pb.DeleteTopicsRequest(
+                topic_ids=[a.topic_id], if_revisions=[1, 2], timeout_ms=5000), pb.DeleteTopicsResponse)
+
+    run(scenario)
+
+
 def test_a_topic_grows_but_never_shrinks() -> None:
     async def scenario(world: ControlWorld) -> None:
         view = await world.view()

@@ -70,16 +70,18 @@ class CreateTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
 
 class DeleteTopicsRequest(_message.Message):
-    __slots__ = ("names", "topic_ids", "timeout_ms", "cluster_id")
+    __slots__ = ("names", "topic_ids", "timeout_ms", "cluster_id", "if_revisions")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    IF_REVISIONS_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
     timeout_ms: int
     cluster_id: str
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    if_revisions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., if_revisions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DeleteTopicsResponse(_message.Message):
     __slots__ = ("topics",)
