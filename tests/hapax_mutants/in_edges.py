@@ -64,7 +64,7 @@ MUTANTS = (
         "a topic named by its id is deleted by its name", "rule 10", "kafka/delete_topics.py",
         "                [entry.name for entry in by_name if entry.name is not None], [found[entry] for entry in by_id],\n",
         "                [*(each.name or \"\" for each in by_name), *(topic.name for each in by_id if (topic := self._view.topic_by_id(found[each])))], [],\n",
-        (unit("kafka/test_node_apis.py"),),
+        (unit("kafka/test_delete_topics.py"),),
     ),
     Mutant(
         "a deletion under If-Match compares nothing", "every write to etcd compares a revision", "controller/topics.py",
@@ -77,5 +77,11 @@ MUTANTS = (
         "admin.delete_topic(topic, found.topic_id, revision))\n",
         "admin.delete_topics([topic]))\n",
         (unit("admin/test_repeated.py"),),
+    ),
+    Mutant(
+        "a compaction of the history during a listing ends the node", "rule 12: the store may be away, not the node", "runtime/etcd.py",
+        "            except MetadataCompacted as error:\n                log.info(\"the history was compacted during",
+        "            except ZeroDivisionError as error:\n                log.info(\"the history was compacted during",
+        (unit("runtime/test_etcd.py"),),
     ),
 )

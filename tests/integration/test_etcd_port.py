@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+import hapax.runtime.etcd
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.ports import (
     Compare,
@@ -123,6 +124,33 @@ async def test_list_is_sorted_and_bounded_by_the_prefix(tested: UnderTest) -> No
     assert revision == last
     kvs, _ = await store.list(PREFIX)
     assert [kv.key.removeprefix(PREFIX) for kv in kvs] == ["a", "a/1", "a/2", "b", "c"]
+
+
+async def test_a_listing_of_several_pages_outlives_a_compaction_between_them(
+    shared_etcd: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hapax.runtime.etcd, "_PAGE", 2)
+    under_test = EtcdUnderTest(shared_etcd)
+    store = under_test.store
+    assert isinstance(store, EtcdStore)
+    for number in range(5):
+        await put(store, f"paged/{number}")
+    read, pages = store._read, 0
+
+    async def compacted_before_the_second_page(request: Any) -> Any:
+        nonlocal pages
+        pages += 1
+        if pages == 2:
+            await under_test.compact(await put(store, "paged/5"))
+        return await read(request)
+
+    monkeypatch.setattr(store, "_read", compacted_before_the_second_page)
+    kvs, revision = await store.list(PREFIX + "paged/")
+    assert [kv.key[-1] for kv in kvs] == list("012345") and revision >= kvs[-1].mod_revision
+    assert pages == 2 + 3
+    monkeypatch.undo()
+    await store.txn([], [Delete(kv.key) for kv in kvs])
+    await store.close()
 
 
 async def test_txn_writes_all_or_nothing(tested: UnderTest) -> None:

@@ -46,6 +46,8 @@ MAX_TXN_OPERATIONS: Final = 128
 
 _PAGE: Final = 5_000
 """Keys per Range call of `list`: a response stays far below gRPC's and etcd's size limits."""
+_LISTINGS: Final = 3
+"""Attempts at a listing of several pages: a compaction of the history between two of them ends one."""
 _PAUSE_S: Final = 0.05
 _ASK_AFTER_S: Final = 1.0
 _ANSWER_S: Final = 1.0
@@ -138,6 +140,15 @@ class EtcdStore:
         return _key_value(response.kvs[0]) if response.kvs else None
 
     async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
+        for _ in range(_LISTINGS):
+            try:
+                return await self._listed(prefix)
+            except MetadataCompacted as error:
+                log.info("the history was compacted during a listing, which starts again", prefix=prefix, error=error)
+        raise MetadataUnavailable(f"list of {prefix}: compacted before its last page, {_LISTINGS} times")
+
+    async def _listed(self, prefix: str) -> tuple[list[KeyValue], int]:
+        """Raises MetadataCompacted where the revision of the first page is gone before the last one."""
         key, end = prefix.encode(), _range_end(prefix)
         kvs: list[KeyValue] = []
         revision = 0

@@ -361,7 +361,8 @@ class MetadataStore(Protocol):
 
     async def get(self, key: str) -> KeyValue | None: ...
     async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
-        """All keys below a prefix, sorted, and the store's revision at which they were read."""
+        """All keys below a prefix, sorted, and the store's revision at which they were read. Raises nothing but
+        MetadataUnavailable, also where the history is compacted meanwhile."""
         ...
 
     async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
