@@ -139,14 +139,6 @@ class EtcdStore:
         response = await self._read(rpc_pb2.RangeRequest(key=key.encode()))
         return _key_value(response.kvs[0]) if response.kvs else None
 
-    async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
-        for _ in range(_LISTINGS):
-            try:
-                return await self._listed(prefix)
-            except MetadataCompacted as error:
-                log.info("the history was compacted during a listing, which starts again", prefix=prefix, error=error)
-        raise MetadataUnavailable(f"list of {prefix}: compacted before its last page, {_LISTINGS} times")
-
     async def _listed(self, prefix: str) -> tuple[list[KeyValue], int]:
         """Raises MetadataCompacted where the revision of the first page is gone before the last one."""
         key, end = prefix.encode(), _range_end(prefix)
@@ -161,6 +153,14 @@ class EtcdStore:
             if not response.more:
                 return kvs, revision
             key = response.kvs[-1].key + b"\0"
+
+    async def list(self, prefix: str) -> tuple[list[KeyValue], int]:
+        for _ in range(_LISTINGS):
+            try:
+                return await self._listed(prefix)
+            except MetadataCompacted as error:
+                log.info("the history was compacted during a listing, which starts again", prefix=prefix, error=error)
+        raise MetadataUnavailable(f"list of {prefix}: compacted before its last page, {_LISTINGS} times")
 
     async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
         if len(compares) > MAX_TXN_OPERATIONS or len(writes) > MAX_TXN_OPERATIONS:
