@@ -50,4 +50,43 @@ MUTANTS = (
         "        elif suffix != LOG:\n",
         (unit("broker/test_compaction.py"),),
     ),
+    Mutant(
+        "a snapshot of another course comes back after a power cut", "rule 13: a crash at every disk operation",
+        "runtime/log/segment_log.py",
+        "        if ahead:\n            await sync_folder(self.folder)\n",
+        "",
+        (unit("runtime/log/test_crash_points.py"),),
+    ),
+    Mutant(
+        "a snapshot is there before the indexes of what it covers", "rule 13: a crash at every disk operation",
+        "runtime/log/segment_log.py",
+        "        await sync_folder(self.folder)  # no snapshot without the indexes of what it covers\n",
+        "",
+        (unit("runtime/log/test_crash_points.py"),),
+    ),
+    Mutant(
+        "a segment that a crash closed has no last time", "ListOffsets and retention by time", "runtime/log/recovery.py",
+        "                scanned[-1].close_for_writing()  # the crash came after its roll, before its indexes were written\n",
+        "                pass\n",
+        (unit("runtime/log/test_crash_points.py"),),
+    ),
+    Mutant(
+        "recovery forgets the times below its snapshot", "ListOffsets and retention by time", "runtime/log/recovery.py",
+        "            segment.note_again(position)\n",
+        "",
+        (unit("runtime/log/test_crash_points.py"),),
+    ),
+    Mutant(
+        "a torn batch takes the segment's times with it", "ListOffsets and retention by time", "runtime/log/segment.py",
+        "        self.note_again(position)\n",
+        "",
+        (unit("runtime/log/test_crash_points.py"),),
+    ),
+    Mutant(
+        "a folder is believed by the setting of the process that finds it", "rule 5: page cache, a power cut, then fsync",
+        "broker/intact.py",
+        "clean or former.get(\"durability\") == _SYNCED else 0\n",
+        "True else 0\n",
+        (unit("broker/test_replication.py"),),
+    ),
 )

@@ -18,6 +18,7 @@ from hapax.broker.fetcher import Fetchers
 from hapax.broker.high_watermarks import HighWatermarks
 from hapax.broker.in_sync import InSync
 from hapax.broker.inheritance import Inherited
+from hapax.broker.intact import read_intact_since
 from hapax.broker.replica import Replica, Shared, open_replica
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
@@ -51,7 +52,6 @@ from hapax.runtime.settings import Settings, SettingsError
 
 log = telemetry.logger("partitions")
 
-INTACT_SINCE: Final = "intact-since.json"
 _OPEN_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.1
 _REOPEN_S: Final = 1.0
@@ -173,8 +173,7 @@ class PartitionSet:
             self._clean = _read_clean_shutdown(disk)
             disk.remove(CLEAN_SHUTDOWN)
             await disk.sync_folder("")
-        if clean or self.settings.durability == "fsync":
-            self.intact_since = _read_intact_since(disk)
+        self.intact_since = read_intact_since(disk, clean=clean)
         self.high_watermarks.load()
         for name in disk.list(""):
             if is_gone_folder(name, "delete"):
@@ -606,25 +605,6 @@ class PartitionSet:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.in_sync.close()
         await self.fetchers.close()
-
-
-async def write_intact_since(disk: Disk, intact_since: int, registration: int) -> None:
-    """To be called once the process is registered: `intact_since` as in the node's record, 0: since this one."""
-    content = {"v": 1, "intact_since": intact_since or registration}
-    await disk.write_atomically(INTACT_SINCE, json.dumps(content).encode())
-
-
-def _read_intact_since(disk: Disk) -> int:
-    if not disk.exists(INTACT_SINCE):
-        return 0
-    file = disk.open(INTACT_SINCE)
-    try:
-        return int(json.loads(file.read(0, file.size()))["intact_since"])
-    except (ValueError, KeyError, TypeError) as error:
-        log.warning("since when this folder is intact cannot be read", error=error)
-        return 0
-    finally:
-        file.close()
 
 
 async def _idle(replica: Replica) -> None:

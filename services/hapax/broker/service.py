@@ -13,9 +13,10 @@ from hapax.broker.fetch import FetchService
 from hapax.broker.fetcher import Fetchers, Surroundings
 from hapax.broker.followers import Followers
 from hapax.broker.healing import Healing
+from hapax.broker.intact import write_intact_since
 from hapax.broker.metrics import LOST_RECORDS
 from hapax.broker.observing import Refusals, observe_broker
-from hapax.broker.partitions import PartitionSet, write_intact_since
+from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica, Shared
 from hapax.broker.rpc import BrokerRpc
 from hapax.broker.scrubber import Scrubber
@@ -253,7 +254,8 @@ class BrokerService:
             ttl_s=settings.broker_session_timeout_ms / 1000,
         )
         assert ports.disk is not None
-        await write_intact_since(ports.disk, self.partitions.intact_since, self.registration.epoch)
+        await write_intact_since(
+            ports.disk, self.partitions.intact_since, self.registration.epoch, settings.durability)
         self.events = EventLog(
             ports.network, ports.clock, self.view, ports.random, self.node_id, self.registration.epoch,
             self.registration.record.session, self._metrics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,30 @@ async def test_a_broker_says_since_when_its_folder_has_lost_nothing(
     await world.start(1)
     assert world.intact_since(1) == (first if survives_a_kill else 0)
     await world.until(lambda: world.record.isr == (0, 1) and world.equal(0, 1))
+
+
+async def test_what_a_crash_may_have_taken_goes_by_the_former_process_durability(make: Make) -> None:
+    """The setting is changed over a restart: only the process that acknowledged knows how."""
+    world = await led(await make(0, 1, durability="page-cache"), replicas=(0, 1))
+
+    async def started(durability: str) -> int:
+        world.settings = replace(world.settings, durability=durability)
+        await world.start(1)
+        return world.intact_since(1)
+
+    first = world.registration(1)
+    await world.kill(1)
+    assert await started("fsync") == 0, "what was acknowledged from the page cache may be gone"
+    first = world.registration(1)
+    await world.kill(1)
+    assert await started("page-cache") == first, "what was acknowledged was synced"
+    await world.stop(1)
+    assert await started("fsync") == first, "a clean stop syncs everything"
+    await world.kill(1)
+    assert await started("fsync") == first
+    world.disks[1].open("intact-since.json").truncate(3)
+    await world.kill(1)
+    assert await started("fsync") == 0
 
 
 # --- new replicas ---------------------------------------------------------------------------------------------------

@@ -280,8 +280,11 @@ class _Scan:
                 recovery.truncated_why = f"offsets {self.expected} to {segment.base_offset} are missing"
                 self._drop_after(scanned[-1])
                 break
+            if scanned:
+                scanned[-1].close_for_writing()  # the crash came after its roll, before its indexes were written
             segment.load_indexes()
             segment.forget_indexed_from(position, self.expected)
+            segment.note_again(position)
             segment.sound.cut(position)  # checked and written again
             cut_aborted(log.folder, segment.path(TXN_INDEX), self.expected)
             scanned.append(segment)

@@ -178,6 +178,7 @@ class Segment:
         self.file.truncate(position)
         self.sound.cut(position)
         self.forget_indexed_from(position, offset)
+        self.note_again(position)
 
     def forget_indexed_from(self, position: int, offset: int) -> None:
         self.index.truncate(position)
@@ -186,12 +187,13 @@ class Segment:
         self._set_max_timestamp()
         self._since_index = 0
 
-    def note_again(self) -> None:
-        """After a cut: what the indexes' last entries do not cover yet."""
+    def note_again(self, until: int) -> None:
+        """What the indexes' last entries do not cover, up to the position `until`: the greatest timestamp may be there.
+        """
         position = self.index.positions[-1] if len(self.index) else 0
         self.first_timestamp = self.first_timestamp if self.size else NO_TIMESTAMP
         self.roll_after = self.roll_after if self.size else _NEVER
-        while (place := self.place_at(position)) is not None and place.end <= self.size:
+        while (place := self.place_at(position)) is not None and place.end <= until and place.size > LENGTH_END:
             self.note(position, place.size, place.last_offset, place.max_timestamp)
             position = place.end
 

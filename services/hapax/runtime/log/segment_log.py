@@ -328,6 +328,7 @@ class SegmentLog:
         self._unindexed = [s for s in self._unindexed if s is self._active or not s.indexes_flushed]
         while self._unwritten_aborted:
             await self._write_aborted(self.segment_of(self._unwritten_aborted[0].last_offset))
+        await sync_folder(self.folder)  # no snapshot without the indexes of what it covers
         await self.folder.write_atomically(offset_name(offset, SNAPSHOT), snapshot)
         self.snapshot_offsets = sorted({*self.snapshot_offsets, offset})
         while len(self.snapshot_offsets) > _SNAPSHOTS_KEPT and self.snapshot_offsets[1] <= self.committed_offset:
@@ -510,7 +511,6 @@ class SegmentLog:
         place = segment.find(offset)
         if place is not None:
             segment.truncate(place.position, place.base_offset)
-            segment.note_again()
         for each in self.segments[max(0, bisect_right(self.bases, replay_from) - 1) :]:
             cut_aborted(self.folder, each.path(TXN_INDEX), replay_from)
         self._unwritten_aborted.truncate_to(replay_from)
