@@ -66,4 +66,19 @@ MUTANTS = (
         "        for each in self._unmarked:\n            if False:\n",
         (unit("coordinator/test_sweep.py"),),
     ),
+    Mutant(
+        "a transactional id may be longer than its key can tell", "validate before deciding",
+        "core/transaction_steps.py", "    if size > LONGEST_NAME_BYTES:\n", "    if False:\n",
+        (unit("core/test_transaction_producer.py"),),
+    ),
+    Mutant(
+        "a group may be longer than its key can tell", "validate before deciding", "core/group.py",
+        "        if len(group_id.encode()) > LONGEST_NAME_BYTES:\n", "        if False:\n",
+        (unit("core/test_group_names.py"),),
+    ),
+    Mutant(
+        "a former leader remembers transactional ids for ever", "rule 24", "broker/parked_writes.py",
+        "        self.transactional_ids.clear()\n", "        pass\n",
+        (unit("broker/test_parked_writes.py"),),
+    ),
 )

@@ -58,7 +58,8 @@ class ParkedWrites:
         self._fenced(machine.shard_epoch)
 
     def resign(self, result: PartitionResult) -> None:
-        """The leadership is over: nothing waits any more."""
+        """The leadership is over: nothing waits any more. Markers that end what is open are another's to see."""
+        self.transactional_ids.clear()
         for parked in self._verification.abandon():
             parked.call.settle(parked.number, result)
 
@@ -96,8 +97,7 @@ class ParkedWrites:
         if isinstance(control, Marker):
             for parked, refusal in self._verification.marked(control):
                 self._refuse(parked, refusal)
-            if not self.holds(control.producer_id):
-                self.transactional_ids.pop(control.producer_id, None)
+            self.transactional_ids.pop(control.producer_id, None)  # what is parked brings its own name
         elif isinstance(control, ShardFence):
             self._fenced(control.shard_epoch)
 

@@ -126,6 +126,9 @@ class OffsetsShard(Shard):
         self, records: Sequence[OffsetRecord], producer_id: ProducerId | None = None,
         producer_epoch: ProducerEpoch | None = None,
     ) -> asyncio.Future[None]:
+        encoded = [
+            (encode_key(record), None if record.value is None else encode_value(record.value)) for record in records
+        ]
         waiter = self.waiter()
         groups = {record.group: None for record in records}
         for group in groups:
@@ -150,9 +153,6 @@ class OffsetsShard(Shard):
                 waiter.set_exception(Refusal(_refused_commit(code), reason))
                 waiter.exception()
 
-        encoded = [
-            (encode_key(record), None if record.value is None else encode_value(record.value)) for record in records
-        ]
         self.append(Unit(
             encoded, stored, refused, producer_id=-1 if producer_id is None else producer_id,
             producer_epoch=-1 if producer_epoch is None else producer_epoch,

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import (
+    LONGEST_NAME_BYTES,
     NO_OFFSET,
     NO_SERIAL,
     Offset,
@@ -183,7 +184,7 @@ class GroupShard:
 
     def __init__(self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
                  producer_expiry_ms: int = 7 * 86_400_000) -> None:
-        self._max_metadata_bytes = max_metadata_bytes
+        self._max_metadata_bytes = min(max_metadata_bytes, LONGEST_NAME_BYTES)  # an int16 tells its length, too
         self._retention_ms = retention_ms
         self._producer_expiry_ms = producer_expiry_ms
         self._groups: dict[str, _Group] = {}
@@ -197,7 +198,7 @@ class GroupShard:
         self, group: str, generation: int, member_id: str, instance_id: str | None,
         offsets: Sequence[CommitRequest], now: TimestampMs, retention_ms: int = -1,
     ) -> CommitDecision:
-        """A plain commit. Raises Refusal (22, 25, 27, 82) for the whole request.
+        """A plain commit. Raises Refusal (22, 24, 25, 27, 82) for the whole request.
 
         `retention_ms` is that of OffsetCommit 2-4, -1 for the cluster's.
         """
@@ -212,8 +213,8 @@ class GroupShard:
     ) -> CommitDecision:
         """A commit inside a transaction that its coordinator has verified (`needs_verification`).
 
-        Raises Refusal: 24 for an empty group id, 22, 25, 82 for the member, 47 for a producer epoch below one
-        that this shard has seen.
+        Raises Refusal: 24 for an empty group id or one that is too long, 22, 25, 82 for the member, 47 for a producer
+        epoch below one that this shard has seen.
         """
         if not group:
             raise Refusal(ErrorCode.INVALID_GROUP_ID, "a transactional offset commit needs a group id")
@@ -438,6 +439,8 @@ class GroupShard:
     def _check_member(
         self, group_id: str, generation: int, member_id: str, instance_id: str | None, *, transactional: bool
     ) -> None:
+        if len(group_id.encode()) > LONGEST_NAME_BYTES:
+            raise Refusal(ErrorCode.INVALID_GROUP_ID, f"a group's id has at most {LONGEST_NAME_BYTES} bytes")
         group = self._groups.get(group_id)
         membership = group.membership if group is not None else None
         if membership is None:

@@ -21,7 +21,7 @@ from hapax.core.transaction_requests import (
     NeedProducerId,
 )
 from hapax.core.transaction_states import TABLE, Event, State, Step
-from hapax.core.transaction_steps import Context, describe_fence, fence, raise_epoch
+from hapax.core.transaction_steps import Context, check_transactional_id, describe_fence, fence, raise_epoch
 from hapax.core.types import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NO_INSTANCE = "-"
@@ -39,8 +39,7 @@ def ensure_transactional_id(
     transaction: Transaction | None, request: EnsureTransactionalId, context: Context
 ) -> Decision | NeedProducerId:
     """An id that nobody has used gets its producer id, at the first epoch and with nobody who holds it."""
-    if not request.transactional_id:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    check_transactional_id(request.transactional_id)
     if transaction is not None:
         return Decision(None, transaction.identity, confirm=True)
     producer_id = context.ids.take()

@@ -38,7 +38,7 @@ from hapax.core.transaction_requests import (
     WinnerCheck,
 )
 from hapax.core.transaction_states import TABLE, Event, State, Step
-from hapax.core.transaction_steps import Context, begin, decide, fence, opened
+from hapax.core.transaction_steps import Context, begin, check_transactional_id, decide, fence, opened
 from hapax.core.transaction_tokens import (
     already_committed,
     check_count,
@@ -58,6 +58,7 @@ def join_transaction(
     transaction: Transaction | None, request: JoinTransaction, context: Context
 ) -> Decision | Held | NeedProducerId:
     """Opens, or joins, the transaction of a token. The same `member_key` is given the same identity again."""
+    check_transactional_id(request.transactional_id)
     _check_join(transaction, request, context)
     newest = already_committed(transaction, request.token)
     if newest is not None:

@@ -31,6 +31,7 @@ from hapax.core.transaction_states import TABLE, Event, State, Step
 from hapax.core.transaction_steps import (
     Context,
     by_policy,
+    check_transactional_id,
     decide,
     describe_fence,
     fence,
@@ -63,8 +64,7 @@ def init_producer_id(
 
 
 def _check_init(request: InitProducerId, context: Context) -> None:
-    if not request.transactional_id:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    check_transactional_id(request.transactional_id)
     if request.enable_two_phase_commit or request.keep_prepared:
         raise Refusal(ErrorCode.INVALID_REQUEST, "two-phase commit is not available: nothing can be kept prepared")
     if not 0 < request.timeout_ms <= context.max_timeout_ms:

@@ -22,7 +22,15 @@ from hapax.core.transaction_record import (
 )
 from hapax.core.transaction_requests import Caller, Held, Limits, Now, ProducerIdReserve
 from hapax.core.transaction_states import State
-from hapax.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Millis, ProducerEpoch, ProducerId, Serial
+from hapax.core.types import (
+    LONGEST_NAME_BYTES,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Millis,
+    ProducerEpoch,
+    ProducerId,
+    Serial,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,16 @@ class Context:
         if self.now.monotonic >= until:
             raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, reason)
         return Held(until)
+
+
+def check_transactional_id(transactional_id: str) -> None:
+    """To be asked before an id is made: a longer one could be decided about, but never written. Raises Refusal."""
+    if not transactional_id:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    size = len(transactional_id.encode())
+    if size > LONGEST_NAME_BYTES:
+        reason = f"the transactional id has {size} bytes; at most {LONGEST_NAME_BYTES} can be kept"
+        raise Refusal(ErrorCode.INVALID_REQUEST, reason)
 
 
 def by_policy(context: Context) -> str:

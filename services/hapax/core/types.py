@@ -49,3 +49,6 @@ class TopicIdPartition(NamedTuple):
 
     topic_id: TopicId
     partition: PartitionIndex
+
+LONGEST_NAME_BYTES: Final = 32_767
+"""Of a transactional id or a group: their records' keys carry the length as an int16, as Kafka's do."""

@@ -102,6 +102,25 @@ async def test_who_is_refused_is_not_remembered(harness: Harness, partitions: An
     assert harness.replica.parked.transactional_ids == {}
 
 
+async def test_nor_is_an_ended_transaction_while_the_next_one_waits(harness: Harness, partitions: Any) -> None:
+    write(partitions, 0, version=12)
+    harness.verify(serial=1)
+    waiting = write(partitions, 0, version=12, epoch=1)
+    harness.replica.write_markers([Marker(7, 0, True, 5, serial=1, shard=3)])
+    while harness.questions:
+        harness.verify(ErrorCode.TRANSACTION_ABORTABLE)
+    assert error(waiting) == ErrorCode.TRANSACTION_ABORTABLE
+    assert harness.replica.parked.transactional_ids == {}
+
+
+async def test_a_former_leader_remembers_none(harness: Harness, partitions: Any) -> None:
+    """Another leader's markers do not come by here."""
+    write(partitions, 0)
+    harness.verify(serial=1)
+    harness.replica.resign()
+    assert harness.replica.parked.transactional_ids == {}
+
+
 # --- which coordinators were replaced -----------------------------------------------------------------------------
 
 

@@ -75,6 +75,8 @@ def test_each_initialisation_fences_the_one_before_and_says_so() -> None:
         ({"keep_prepared": True}, ErrorCode.INVALID_REQUEST),
         ({"enable_two_phase_commit": True}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"transactional_id": 32_768 * "a"}, ErrorCode.INVALID_REQUEST),
+        ({"transactional_id": 16_384 * "\u00e4"}, ErrorCode.INVALID_REQUEST),
         ({"producer_id": 1000}, ErrorCode.INVALID_REQUEST),
         ({"producer_epoch": 1}, ErrorCode.INVALID_REQUEST),
     ],
