@@ -95,4 +95,34 @@ MUTANTS = (
         "        return []\n",
         (unit("broker/test_lookups.py"),),
     ),
+    Mutant(
+        "compaction merges segments by size alone", "offsets beyond 2^31 in one segment", COMPACTION,
+        "                or self.following[segment.base_offset] - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET\n",
+        "",
+        (unit("runtime/log/test_far_offsets.py"),),
+    ),
+    Mutant(
+        "a copy rolls where its log ends, not where the batch lies", "offsets beyond 2^31 in one segment", "runtime/log/segment_log.py",
+        "self.roll(base_offset), 0  # compaction",
+        "self.roll(), 0  # compaction",
+        (unit("runtime/log/test_far_offsets.py"),),
+    ),
+    Mutant(
+        "a crash between renames removes the new time index", "compaction's swap", COMPACTION,
+        "        elif suffix not in files:\n",
+        "        elif suffix != LOG and folder.exists(f\"{offset_name(base, LOG)}{CLEANED}\"):\n",
+        (unit("broker/test_compaction.py"),),
+    ),
+    Mutant(
+        "batches without timestamps are never retained away", "rule 14: retention by batch time", "runtime/log/segment.py",
+        "        return self.file.modified() // 1_000_000 or NO_TIMESTAMP\n",
+        "        return NO_TIMESTAMP\n",
+        (unit("runtime/log/test_segment_log.py"),),
+    ),
+    Mutant(
+        "a trickle without timestamps keeps its segment for ever", "rule 14: retention by batch time", "runtime/log/segment.py",
+        "        return now_ms - self._undated_ms > age_ms\n",
+        "        return False\n",
+        (unit("runtime/log/test_segment_log.py"),),
+    ),
 )

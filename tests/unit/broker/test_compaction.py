@@ -14,6 +14,7 @@ from hapax.codec.records import decode_batch
 from hapax.core.control import ShardFence
 from hapax.runtime.disk import RealDisk, RealFolder
 from hapax.runtime.log import compaction
+from hapax.runtime.log.times import find_record
 from unit.broker.broker_fixtures import FOLDER, Harness
 from unit.broker.compaction_fixtures import (
     NOW,
@@ -193,7 +194,7 @@ async def test_a_crash_at_any_step_leaves_the_old_or_the_new(
 ) -> None:
     harness = await begin(folder)
     for n in range(150):
-        await write(harness, records({f"k{n % 4}": str(n)}))
+        await write(harness, records({f"k{n % 4}": str(n)}, NOW + n))
     before = image(harness)
     end = harness.replica.log.end_offset
     name, _, count = step.removeprefix("disk.").partition(":")
@@ -228,9 +229,22 @@ async def test_a_crash_at_any_step_leaves_the_old_or_the_new(
     closed = harness.replica.log.segments[:-1]
     assert all(segment.time_index.last() is not None for segment in closed), "retention goes by its last entry"
     assert not [n for n in harness.disk.list(FOLDER) if n.endswith((".cleaned", ".swap"))]
+    await check_lookups(harness)
     for n in range(40):
         await write(harness, records({"new": str(n)}))
     assert image(harness) == before | {"new": "39"}
+
+
+async def check_lookups(harness: Harness) -> None:
+    """Every record is found by its time, and every closed segment's time index says how old it is."""
+    segment_log, data = harness.replica.log, harness.log_bytes()
+    for position, header in iterate_batches(data):
+        for record in decode_batch(data, position, header.size):
+            found = await find_record(segment_log, record.timestamp, segment_log.end_offset, lambda *_: None)
+            assert found == (record.offset, record.timestamp)
+    for segment in segment_log.segments[:-1]:
+        last = [header for _, header in iterate_batches(segment.file.read(0, segment.size))][-1]
+        assert segment.max_timestamp == last.max_timestamp
 
 
 async def test_a_swap_file_without_its_segment_removes_nothing(folder: RealDisk) -> None:

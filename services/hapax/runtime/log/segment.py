@@ -41,8 +41,8 @@ class Segment:
     when it is dropped and nobody holds it."""
 
     __slots__ = (
-        "_digest", "_dropped", "_ending", "_holders", "_modified", "_roll_age", "_since_index", "base_offset",
-        "damage", "file", "first_timestamp", "folder", "index", "interval", "listed",
+        "_digest", "_dropped", "_ending", "_holders", "_modified", "_roll_age", "_since_index", "_undated_ms",
+        "base_offset", "damage", "file", "first_timestamp", "folder", "index", "interval", "listed",
         "max_timestamp", "max_timestamp_offset", "roll_after", "sound", "surveyed_ms", "time_index",
     )
 
@@ -73,6 +73,7 @@ class Segment:
         self._digest: int | None = None
         self._roll_age = _NEVER
         self._since_index = 0
+        self._undated_ms = -1
         self._holders = 0
         self._dropped: Callable[[], None] | None = None
 
@@ -167,6 +168,23 @@ class Segment:
         last = self.time_index.last()
         if last is not None:
             self.max_timestamp, self.max_timestamp_offset = last
+
+    @property
+    def newest_ms(self) -> int:
+        """From when its newest batch is: by its timestamp, or by the file's time where no batch has one, as in Kafka.
+        -1: not known."""
+        if self.max_timestamp >= 0 or not self.size:
+            return self.max_timestamp
+        return self.file.modified() // 1_000_000 or NO_TIMESTAMP
+
+    def is_undated_for(self, age_ms: int, now_ms: int) -> bool:
+        """It was first asked so long ago, and still has no batch with a timestamp: no batch will make it roll by age.
+        """
+        if self.max_timestamp >= 0:
+            return False
+        if self._undated_ms < 0:
+            self._undated_ms = now_ms
+        return now_ms - self._undated_ms > age_ms
 
     def close_for_writing(self) -> None:
         """The time index of a closed segment ends with its greatest timestamp."""

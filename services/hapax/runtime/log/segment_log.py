@@ -435,7 +435,9 @@ class SegmentLog:
         """
         if not self.config.delete or self.pinned:
             return []
-        if self._expired(self._active, now_ms) and self._active.size and self.end_offset <= limit:
+        active = self._active
+        expired = self._expired(active, now_ms) and self.end_offset <= limit
+        if active.size and (expired or active.is_undated_for(self.config.segment_ms, now_ms)):
             self.roll()
         excess = self.size() - self.config.retention_bytes if self.config.retention_bytes != UNLIMITED else 0
         dropped: list[Segment] = []
@@ -450,11 +452,8 @@ class SegmentLog:
         return dropped
 
     def _expired(self, segment: Segment, now_ms: int) -> bool:
-        return (
-            self.config.retention_ms != UNLIMITED
-            and segment.max_timestamp >= 0
-            and now_ms - segment.max_timestamp > self.config.retention_ms
-        )
+        newest = segment.newest_ms
+        return self.config.retention_ms != UNLIMITED and newest >= 0 and now_ms - newest > self.config.retention_ms
 
     def drop_first(self, count: int) -> None:
         """Removes the first segments; their files go when their readers are done."""

@@ -185,6 +185,29 @@ async def test_retention_by_time_rolls_an_expired_active_segment(disk: RealDisk)
     assert (log.start_offset, log.end_offset) == (5, 5)
 
 
+async def test_batches_without_timestamps_are_retained_by_the_time_of_their_file(disk: RealDisk) -> None:
+    log = SegmentLog(disk, FOLDER, LogConfig(retention_ms=1000, segment_bytes=1000))
+    log.create([])
+    for _ in range(25):
+        append(log, timestamp=-1)
+    for number, segment in enumerate(log.segments):
+        os.utime(f"{disk.root}/{FOLDER}/{segment.path('.log')}", (5 + number, 5 + number))
+    assert log.retire(6000, limit=25) == []
+    assert [segment.base_offset for segment in log.retire(6001, limit=25)] == [0]
+    assert [segment.base_offset for segment in log.retire(8001, limit=25)] == [10, 20]
+    assert (log.start_offset, log.end_offset) == (25, 25)
+
+
+async def test_a_trickle_without_timestamps_rolls_by_age(disk: RealDisk) -> None:
+    """Else the segment would be kept as long as anything is written."""
+    log = SegmentLog(disk, FOLDER, LogConfig(retention_ms=10**15, segment_ms=500))
+    log.create([])
+    for now in range(1000, 2000, 100):
+        append(log, timestamp=-1)
+        log.retire(now, limit=log.end_offset)
+    assert [segment.base_offset for segment in log.segments] == [0, 7]
+
+
 async def test_a_dropped_segment_loses_its_name_at_once_and_waits_for_its_readers(disk: RealDisk) -> None:
     log = SegmentLog(disk, FOLDER, LogConfig(segment_bytes=1000, retention_bytes=1))
     log.create([])
