@@ -79,6 +79,12 @@ MUTANTS = (
         (unit("admin/test_repeated.py"),),
     ),
     Mutant(
+        "what was waited for is looked up again", "rule 11: an answer names a coordinator, or an error", "kafka/find_coordinator.py",
+        "        return _Found(owner, ErrorCode.NONE, None)\n",
+        "        return _Found(self._view.shard_owner(kind, shard), ErrorCode.NONE, None)\n",
+        (unit("runtime/test_cluster_view.py"),),
+    ),
+    Mutant(
         "a compaction of the history during a listing ends the node", "rule 12: the store may be away, not the node", "runtime/etcd.py",
         "            except MetadataCompacted as error:\n                log.info(\"the history was compacted during",
         "            except ZeroDivisionError as error:\n                log.info(\"the history was compacted during",

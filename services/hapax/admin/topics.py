@@ -178,8 +178,8 @@ def routes(context: Context) -> APIRouter:
             mine = request.state.attempt.resumed and error.code == ErrorCode.TOPIC_ALREADY_EXISTS and made is not None
             if not mine or not _as_wanted(made, wanted):
                 raise
-        await view.wait_for(lambda view: view.topic(wanted.name) is not None, _SEEN_S)
-        topic = find(view, wanted.name)
+        topic = await view.wait_for(lambda view: view.topic(wanted.name), _SEEN_S)
+        assert topic is not None
         return answer(
             summary(view, topic), 201, revision=topic.mod_revision, location=f"/v1/topics/{topic.name}")
 

@@ -118,13 +118,11 @@ class WinnersOfPartitions:
     async def _leader(self, check: WinnerCheck) -> str:
         topic_id, index = check.partition.by_id
         try:
-            await self._view.wait_for(lambda view: view.leader_of(topic_id, index) is not None, _PATIENCE_S)
+            leader = await self._view.wait_for(lambda view: view.leader_of(topic_id, index), _PATIENCE_S)
         except TimeoutError:
-            raise Refusal(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{check.partition.topic}-{index} has no leader"
-            ) from None
-        leader = self._view.leader_of(topic_id, index)
-        assert leader is not None
+            leader = None
+        if leader is None:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{check.partition.topic}-{index} has no leader")
         return leader.rpc_address
 
     async def _ask(self, address: str, checks: list[WinnerCheck]) -> list[WinnerCheck]:

@@ -182,9 +182,7 @@ class Shard:
 
     async def _topic(self) -> TopicId:
         name = TOPIC_OF[self.kind]
-        view = self.node.view
-        await view.wait_for(lambda view: view.topic(name) is not None)
-        topic = view.topic(name)
+        topic = await self.node.view.wait_for(lambda view: view.topic(name))
         assert topic is not None
         return topic.topic_id
 

@@ -117,11 +117,11 @@ class Administration:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
-            await self._view.wait_for(lambda view: view.controller is not None, timeout)
+            controller = await self._view.wait_for(lambda view: view.controller, timeout)
         except TimeoutError:
-            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "no controller is acting") from None
-        controller = self._view.controller
-        assert controller is not None
+            controller = None
+        if controller is None:
+            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "no controller is acting")
         channel = self._network.rpc_channel(controller.record.rpc_address)
         remaining = max(deadline - loop.time(), 0.0) + _ANSWER_S
         try:

@@ -65,14 +65,11 @@ class FindCoordinatorApi:
         return _Found(None, ErrorCode.INVALID_REQUEST, f"unknown coordinator key type {key_type}")
 
     async def _owner(self, kind: ShardKind, shard: int, deadline: float) -> _Found:
-        owner = self._view.shard_owner(kind, shard)
-        if owner is None:
-            remaining = deadline - asyncio.get_running_loop().time()
-            try:
-                await self._view.wait_for(lambda view: view.shard_owner(kind, shard) is not None, remaining)
-            except TimeoutError:
-                return _Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind} shard {shard} has no owner")
-            owner = self._view.shard_owner(kind, shard)
+        remaining = deadline - asyncio.get_running_loop().time()
+        try:
+            owner = await self._view.wait_for(lambda view: view.shard_owner(kind, shard), remaining)
+        except TimeoutError:
+            return _Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind} shard {shard} has no owner")
         return _Found(owner, ErrorCode.NONE, None)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from hapax.codec.metadata import (
     STANDING_STOPPING,
@@ -191,7 +191,7 @@ class Changes:
 
 
 ChangeCallback = Callable[[Changes], None]
-_Predicate = Callable[["ClusterView"], bool]
+_Question = Callable[["ClusterView"], object]
 
 
 # --- the image ----------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class ClusterView:
         self._deleted: dict[TopicId, None] = {}
         self._shards: dict[ShardKind, dict[ShardId, Shard]] = {"txn": {}, "group": {}}
         self._callbacks: list[ChangeCallback] = []
-        self._waiters: list[tuple[_Predicate, asyncio.Future[None]]] = []
+        self._waiters: list[tuple[_Question, asyncio.Future[Any]]] = []
         self._follower: Task | None = None
 
     # --- lookups
@@ -364,16 +364,20 @@ class ClusterView:
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
-    async def wait_for(self, predicate: _Predicate, timeout: float | None = None) -> None:
-        """Returns as soon as the predicate holds for the image. Raises TimeoutError."""
-        if predicate(self):
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (predicate, waiter)
+    async def wait_for(self, question: Callable[[ClusterView], _T], timeout: float | None = None) -> _T:
+        """The answer to the question about the image, as soon as it is true. Raises TimeoutError.
+
+        The image may have changed again before the caller goes on: use the answer, and look nothing up again.
+        """
+        answer = question(self)
+        if answer:
+            return answer
+        waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        entry = (question, waiter)
         self._waiters.append(entry)
         try:
             async with asyncio.timeout(timeout):
-                await waiter
+                return await waiter
         finally:
             if entry in self._waiters:
                 self._waiters.remove(entry)
@@ -492,9 +496,9 @@ class ClusterView:
             for callback in list(self._callbacks):
                 callback(changes)
         for entry in list(self._waiters):
-            predicate, waiter = entry
-            if not waiter.done() and predicate(self):
-                waiter.set_result(None)
+            question, waiter = entry
+            if not waiter.done() and (answer := question(self)):
+                waiter.set_result(answer)
 
     def _apply(self, key: str, kv: KeyValue | None, changes: Changes) -> None:
         parsed = self.keys.parse(key)

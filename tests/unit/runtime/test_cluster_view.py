@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,9 +33,10 @@ from hapax.core.types import (
     TopicId,
     TopicIdPartition,
 )
+from hapax.kafka.find_coordinator import FindCoordinatorApi
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.disk import RealDisk, open_folder
-from hapax.runtime.ports import Delete, Put
+from hapax.runtime.ports import Delete, Put, WatchEvent
 from hapax.runtime.seen import HighestSeen, StoreRefused
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
 
@@ -123,6 +125,30 @@ async def test_a_leader_counts_only_alive_accepted_and_under_its_registration(st
     assert not await leader_after(store.delete(KEYS.node(NodeId(0))))
     store.node(0)  # another process under the same id
     assert not await leader_after(store.model.revision)
+    await view.close()
+
+
+async def test_who_waits_gets_what_it_waited_for_even_if_it_is_gone_again(store: Store) -> None:
+    """Two batches of events in one turn of the loop: a shard's owner comes and dies."""
+    shard = KEYS.shard("group", ShardId(0))
+    store.put(KEYS.cluster, ClusterRecord("c", 1, 1, 1))
+    view = await store.view()
+    waiting = asyncio.ensure_future(view.wait_for(lambda view: view.group_shard_owner(0), 60))
+    finding = asyncio.ensure_future(FindCoordinatorApi(view).handle(
+        SimpleNamespace(api_version=4, listener="PLAINTEXT"),  # type: ignore[arg-type]
+        SimpleNamespace(key_type=0, coordinator_keys=["g"])))
+    await asyncio.sleep(0)
+    assert view._follower is not None
+    view._follower.cancel()
+    registration = store.node(0)
+    store.put(shard, ShardRecord(NodeId(0), registration, ShardEpoch(3)))
+    found = [store.model.get(KEYS.node(NodeId(0))), store.model.get(shard)]
+    view._apply_events([WatchEvent(kv.key, kv, kv.mod_revision) for kv in found if kv is not None])
+    view._apply_events([WatchEvent(KEYS.node(NodeId(0)), None, store.delete(KEYS.node(NodeId(0))))])
+    owner = await waiting
+    assert owner is not None and owner.node_id == 0 and view.group_shard_owner(0) is None
+    (coordinator,) = (await finding).coordinators
+    assert (coordinator.error_code, coordinator.node_id) == (0, 0), "or an error, but never nobody without one"
     await view.close()
 
 
