@@ -21,22 +21,31 @@ from hapax_checker.invariants import (
     replicas_equal,
     stable_offsets,
 )
+from hapax_checker.keys import Current, KeyWrite, Reading, by_time, newest_of_each_key
+from hapax_checker.positions import PositionOperation, stale_positions
 from hapax_checker.record import Operation, line_of, read_lines
 
 __all__ = [
     "ALLOWED_ALWAYS",
     "Batch",
+    "Current",
+    "KeyWrite",
     "Operation",
+    "PositionOperation",
+    "Reading",
     "Replica",
     "Report",
+    "by_time",
     "check",
     "contiguous_sequences",
     "ids_never_reused",
     "line_of",
+    "newest_of_each_key",
     "one_leader_per_epoch",
     "one_to_one",
     "read_lines",
     "replicas_equal",
     "stable_offsets",
+    "stale_positions",
     "token_outcomes",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 
 from hapax_checker import line_of
 from hapax_sim import results as past
+from hapax_sim.parts import PARTS
 from hapax_sim.scenes import SCENES
 from hapax_sim.simulation import Result, Scene, simulate
 
@@ -33,7 +34,7 @@ def main() -> int:
     which.add_argument("--seeds", type=seeds, help="a range such as 1-100")
     which.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--hours", type=float, default=0.02, help="logical hours of each seed")
-    parser.add_argument("--scene", choices=SCENES, default="single", help="what the next eight have by default")
+    parser.add_argument("--scene", choices=SCENES, default="single", help="what the next nine have by default")
     parser.add_argument("--faults-every", type=float, help="mean logical seconds between faults; 0: none")
     parser.add_argument("--only", action="append", default=[], help="inject only this kind of fault (repeatable)")
     parser.add_argument("--brokers", type=int)
@@ -43,6 +44,8 @@ def main() -> int:
     parser.add_argument("--spreaders", type=int, help="transactional processes that only write")
     parser.add_argument("--rate", type=float, help="transactions a logical second of all spreaders")
     parser.add_argument("--pause", type=float, help="longest pause between the others' operations, s")
+    parser.add_argument("--timer-error", type=float, help="timers come so many ms early or late")
+    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="one more part (repeatable)")
     parser.add_argument("--results", type=Path, help="append each result here; what stands here is not run again")
     parser.add_argument("--trace", action="store_true", help="write build/sim/seed-N.txt and the history beside it")
     parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
@@ -83,10 +86,14 @@ def _scene(args: argparse.Namespace) -> Scene:
     given = {
         "brokers": args.brokers, "replication": args.replication, "controllers": args.controllers,
         "appenders": args.appenders, "spreaders": args.spreaders, "rate": args.rate,
+        "timer_error_ms": args.timer_error,
         "faults_every_s": args.faults_every, "pause_s": None if args.pause is None else (0.0, args.pause),
     }  # fmt: skip
     changes = {name: value for name, value in given.items() if value is not None}
-    return replace(SCENES[args.scene], logical_s=args.hours * 3600, faults=tuple(args.only), **changes)
+    scene = SCENES[args.scene]
+    return replace(
+        scene, logical_s=args.hours * 3600, faults=tuple(args.only) or scene.faults,
+        parts=tuple(dict.fromkeys((*scene.parts, *args.part))), **changes)
 
 
 def _again(line: dict[str, Any]) -> Result:

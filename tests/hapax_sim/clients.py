@@ -376,12 +376,18 @@ class Engine:
 
 
 async def load(life: Life) -> None:
+    """A second instance takes the lease over."""
+    await load_into(life, partitions_of(LINES), "loader", 60_000, life.recorder.lines_acknowledged)
+
+
+async def load_into(
+    life: Life, where: list[TopicPartition], name: str, expire_ms: int, known: dict[int, int]
+) -> None:
     """Writes the lines of an endless file, line n of a partition as its record n. What is already there, the log
-    says. A second instance takes the lease over."""
+    says. `known`: partition -> lines that were acknowledged."""
     rng, process = life.rng, life.process
-    where = partitions_of(LINES)
     async with Leases(life.settings(), ports=life.ports) as leases:
-        lease = await leases.take("loader", where, expire_ms=60_000, holder=process)
+        lease = await leases.take(name, where, expire_ms=expire_ms, holder=process)
         life.recorder.identities.append((lease.producer_id, lease.generation, process))
         lines = {p: lease.progress[p] for p in where}
         async with Producer(life.writing(), ports=life.ports, start_from=lease.start_from()) as producer:
@@ -390,15 +396,14 @@ async def load(life: Life) -> None:
                 waiting = []
                 for _ in range(rng.randrange(1, 6)):
                     p = rng.choice(where)
-                    waiting.append(await producer.send(LINES, f"line-{lines[p]}".encode(), partition=p.partition))
+                    waiting.append(await producer.send(p.topic, f"line-{lines[p]}".encode(), partition=p.partition))
                     lines[p] += 1
                 for delivery in waiting:
                     await delivery
                 for p, count in lines.items():
-                    known = life.recorder.lines_acknowledged
                     known[p.partition] = max(known.get(p.partition, 0), count)
                 life.recorder.loop.trace(f"{process} wrote up to {sorted(lines.values())}")
                 renewed += 1
                 if renewed % 20 == 0:
-                    lease = await leases.renew(lease, 60_000)
+                    lease = await leases.renew(lease, expire_ms)
                 await life.pause()

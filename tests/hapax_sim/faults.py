@@ -13,7 +13,9 @@ from hapax_sim.loop import SimProcess
 from hapax_sim.workload import Workload
 
 LONGEST_S = 12.0
-"""The longest that a fault of this module lasts."""
+"""The longest that a fault of this module lasts, but for nodes that are cut off from the store alone."""
+LONGEST_CUT_S = 150.0
+"""Longer than any lease."""
 
 
 class Faults:
@@ -25,11 +27,13 @@ class Faults:
         self.rng = random.Random(seed)
         self.every_s = every_s
         self.injected: Counter[str] = Counter()
+        self.named = 0
+        """1: these kinds were asked for by name."""
         self.flipped = 0
         """Bits that really did."""
         self._running: set[asyncio.Task[None]] = set()
         self.kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
-            # name: (weight, what happens)
+            # name: (weight, what happens); 0: only where a scene or --only names it
             "kill": (3, self._kill),
             "power cut": (3, self._power_cut),
             "long absence": (1, self._long_absence),
@@ -39,18 +43,22 @@ class Faults:
             "client freeze": (2, self._client_freeze),
             "second instance": (2, self._second_instance),
             "cut connections": (3, self._cut_connections),
+            "connections reset": (2, self._connections_reset),
             "reset one way": (2, self._reset_one_way),
             "swallow one way": (3, self._swallow_one_way),
             "isolate": (2, self._isolate),
+            "verification waits": (1, self._verification_waits),
             "slow link": (2, self._slow_link),
             "store away": (3, self._store_away),
             "store away for all": (1, self._store_away_for_all),
+            "store away for long": (1, self._store_away_for_long),
             "store slow": (2, self._store_slow),
             "store restarts": (1, self._store_restarts),
             "store compacted": (1, self._store_compacted),
             "lease ends": (1, self._lease_ends),
             "lease ends at the worst time": (2, self._lease_ends_at_the_worst_time),
             "clock jump": (2, self._clock_jump),
+            "hours pass": (0, self._hours_pass),
             "sync fails": (1, self._sync_fails),
             "write fails": (1, self._write_fails),
             "disk full": (1, self._disk_full),
@@ -63,7 +71,7 @@ class Faults:
 
     async def run(self) -> None:
         names = list(self.kinds)
-        weights = [weight for weight, _ in self.kinds.values()]
+        weights = [weight or self.named for weight, _ in self.kinds.values()]
         while True:
             await asyncio.sleep(self.rng.expovariate(1 / self.every_s))
             (name,) = self.rng.choices(names, weights)
@@ -144,7 +152,8 @@ class Faults:
 
     async def _second_instance(self) -> None:
         names = [n for n in sorted(self.workload.processes) if n.startswith(("appender", "copier", "loader"))]
-        self.workload.second_instance(self.rng.choice(names))
+        if names:
+            self.workload.second_instance(self.rng.choice(names))
 
     async def _clock_jump(self) -> None:
         node = self._node()
@@ -153,12 +162,24 @@ class Faults:
             node.clock.skew_ms = node.skew_ms
         self._say(f"{node.name}: {node.skew_ms} ms")
 
+    async def _hours_pass(self) -> None:
+        """All clocks go on by an hour every few seconds, as if nothing else had happened meanwhile. For scenes that
+        name it alone: records become old enough to go."""
+        hours = self.rng.choice((1, 6, 13, 30))
+        self._say(f"{hours} h begin")
+        for _ in range(hours):
+            self.cluster.loop.skip(3600)
+            await asyncio.sleep(3.0)
+
     # --- network
 
     async def _cut_connections(self) -> None:
         self.world.weather.cut_share = self.rng.uniform(0.001, 0.03)
         await self._for(0.2, 2.0)
         self.world.weather.cut_share = 0.0
+
+    async def _connections_reset(self) -> None:
+        self.world.reset(self.rng.choice(sorted(self.workload.processes)))
 
     async def _reset_one_way(self) -> None:
         pair = (self._somebody(), self._somebody())
@@ -186,6 +207,17 @@ class Faults:
         for pair in pairs:
             self.world.end_hold(pair)
 
+    async def _verification_waits(self) -> None:
+        """What one broker asks coordinators comes seconds later: writes are parked while their clients go on."""
+        node = self._node("broker").name
+        self._say(node)
+        pairs = [(node, other.name) for other in self.cluster.nodes.values() if other.role == "coordinator"]
+        for pair in pairs:
+            self.world.begin_hold(pair)
+        await self._for(0.5, 6.0)
+        for pair in pairs:
+            self.world.end_hold(pair)
+
     async def _slow_link(self) -> None:
         pair = (self._somebody(), self._somebody())
         self.world.lag[pair] = self.rng.choice((0.05, 0.5, 2.0))
@@ -201,6 +233,16 @@ class Faults:
         self.world.blocked.add(pair)
         await self._for(0.2, LONGEST_S)
         self.world.blocked.discard(pair)
+
+    async def _store_away_for_long(self) -> None:
+        """One broker and one coordinator know nothing of the store any more, while all else is connected: both are
+        replaced, go on serving as far as they may, and reach each other."""
+        names = [self._node("broker").name, self._node("coordinator").name]
+        self._say(f"{names}")
+        pairs = [(name, STORE) for name in names]
+        self.world.blocked.update(pairs)
+        await self._for(20.0, LONGEST_CUT_S)
+        self.world.blocked.difference_update(pairs)
 
     async def _store_away_for_all(self) -> None:
         pairs = [(name, STORE) for name in self.cluster.nodes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from hapax_checker import (
     check,
@@ -17,6 +17,7 @@ from hapax_checker import (
 from hapax_sim import observe
 from hapax_sim.clients import BATCHES, COPIES, LINES, PARTITIONS, PLAIN
 from hapax_sim.cluster import SimCluster
+from hapax_sim.parts.part import Part
 from hapax_sim.recorder import Recorder
 
 _EACH = 5
@@ -24,7 +25,7 @@ _EACH = 5
 
 def judge(
     recorder: Recorder, seen: Mapping[str, Sequence[str]], ends: Mapping[str, tuple[int, int]], cluster: SimCluster,
-    served: observe.Served,
+    served: observe.Served, parts: Sequence[Part] = (),
 ) -> list[str]:  # fmt: skip
     """Every anomaly as a sentence; empty: none. `seen`: what a fresh read_committed reader finds, in order."""
 
@@ -40,7 +41,12 @@ def judge(
     found += recorder.complaints
     found += ids_never_reused(recorder.identities)[:_EACH]
     found += one_leader_per_epoch(served.seen)[:_EACH]
-    found += _inside(cluster)
+    for part in parts:
+        found += part.judge()
+    found += _inside(cluster, {
+        name for part in parts for name, topic in part.topics.items()
+        if "compact" in topic.config.get("cleanup.policy", "")
+    }, {name for part in parts for name in part.topics})
     return found
 
 
@@ -66,16 +72,25 @@ def _lines(recorder: Recorder, seen: Mapping[str, Sequence[str]]) -> list[str]:
     return found
 
 
-def _inside(cluster: SimCluster) -> list[str]:
+def _inside(cluster: SimCluster, compacted: Set[str], remade: Set[str]) -> list[str]:
+    """`compacted`: topics of which each replica leaves out what it may in its own time; their own verdict says what
+    holds of them."""
     found: list[str] = []
-    for partition, copies in observe.copies(cluster, lambda topic: not topic.startswith("__")).items():
+    plain = observe.copies(cluster, lambda topic: not topic.startswith("__") and topic not in compacted)
+    for partition, copies in plain.items():
         found += replicas_equal(partition, copies)
     for node, replica in observe.replicas_of(cluster):
-        if not replica.internal:
+        if not replica.internal and replica.topic not in compacted:
             name = f"{replica.name} on {node.name}"
-            anywhere = replica.machine.log_start_offset > 0
+            # A topic that was made again meets producers that have written to its predecessor.
+            anywhere = replica.machine.log_start_offset > 0 or replica.topic in remade
             found += contiguous_sequences(name, observe.data_batches(node, replica), begin_anywhere=anywhere)[:_EACH]
-    for partition, states in observe.producer_states(cluster).items():
+    for node in cluster.nodes.values():
+        strays = sorted(folder for folder in node.disk.folders if folder.endswith("-stray"))
+        if strays:
+            found.append(f"stray-folder: {strays[0]} on {node.name}, of {len(strays)}")
+    found += observe.forgotten(cluster)
+    for partition, states in observe.producer_states(cluster, compacted).items():
         by_end: dict[int, tuple[int, str]] = {}
         for broker, end, state in states:
             other, known = by_end.setdefault(end, (broker, state))

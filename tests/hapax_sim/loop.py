@@ -12,6 +12,7 @@ import contextvars
 import hashlib
 import heapq
 import math
+import random
 from asyncio import events
 from collections import Counter, deque
 from collections.abc import Callable
@@ -26,6 +27,10 @@ _LINE_SHOWN: Final = 160
 _TURNS_DESCRIBED: Final = 100
 _CLOCK_RESOLUTION_S: Final = 1e-9
 _MOST_CANCELLED: Final = 1000
+_FAR_S: Final = 60.0
+"""Timers that are further away move with skipped time, and come no nearer than a second."""
+_LEAST_SKEWED_S: Final = 0.002
+"""Shorter timers are exact: yields and the model's own deliveries."""
 
 
 CURRENT: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim_process", default=None)
@@ -137,6 +142,26 @@ class SimLoop(asyncio.BaseEventLoop):
         self._graveyard: list[SimProcess] = []
         """Dead processes are kept: collecting their tasks would run `finally` blocks that SIGKILL never runs."""
         self.listener: Callable[[str], None] | None = None
+        self.passed_ms = 0
+        """Time that every wall clock has skipped: days that cost nothing."""
+        self._timer_rng = random.Random(0)
+        self._timer_error_s = 0.0
+
+    def skew_timers(self, seed: int, error_s: float) -> None:
+        """From now on each process's timers come up to `error_s` early or late. A real loop rounds what its coarse
+        clock says to whole milliseconds, and the process then reads another clock."""
+        self._timer_rng, self._timer_error_s = random.Random(seed), error_s
+
+    def skip(self, seconds: int) -> None:
+        """Wall clocks, and timers that are minutes away, are so much further on; what lives by seconds (leases of
+        nodes, requests, followers) notices nothing."""
+        self.passed_ms += 1000 * seconds
+        nearest = self._now + _FAR_S
+        self._timers[:] = [
+            (when if when < nearest or timer.process is None else max(self._now + 1.0, when - seconds), number, timer)
+            for when, number, timer in self._timers
+        ]
+        heapq.heapify(self._timers)
 
     # --- time and trace
 
@@ -230,6 +255,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _SimTimer(when, callback, args, self, contextvars.copy_context() if context is None else context)
+        if self._timer_error_s and timer.process is not None and when - self._now > _LEAST_SKEWED_S:
+            when += self._timer_rng.uniform(-self._timer_error_s, self._timer_error_s)
+            timer._when = when
         # Numbered, so that timers which are due at the same instant run in the order in which they were set.
         self._timer_number += 1
         heapq.heappush(self._timers, (when, self._timer_number, timer))

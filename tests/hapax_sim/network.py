@@ -49,6 +49,8 @@ class World:
         self.lag: dict[tuple[str, str], float] = {}
         """Slow links: up to so many seconds more."""
         self.living: dict[str, SimProcess] = {}
+        self.networks: dict[str, SimNetwork] = {}
+        """Of the newest life of each process."""
         self.machines: dict[int, SimProcess] = {}
         """Port -> the process that last listened there."""
         self.blocked_methods: set[str] = set()
@@ -87,6 +89,14 @@ class World:
         self.lag.clear()
         for pair in sorted(self.held):
             self.end_hold(pair)
+
+    def reset(self, name: str) -> None:
+        """Ends all connections that a process opened; nothing that is under way on them arrives any more."""
+        network = self.networks.get(name)
+        for end in [] if network is None else network.opened():
+            for one in (end, end.other):
+                if one is not None:
+                    self.loop.in_process(one.process, one._closed, "connection reset")
 
     def delay_of(self, source: SimProcess, target: SimProcess) -> float:
         lag = self.lag.get((source.name, target.name)) if self.lag else None
@@ -290,6 +300,7 @@ class SimNetwork:
         self.world, self.process = world, process
         world.living[process.name] = process
         process.watch(self._died)
+        world.networks[process.name] = self
         self._ends: list[_End] = []
 
     async def listen(
@@ -340,6 +351,9 @@ class SimNetwork:
             if world.loop.time() >= end:
                 raise TimeoutError(f"no answer from {host}:{port}")
             await asyncio.sleep(0.1)
+
+    def opened(self) -> list[_End]:
+        return [end for end in self._ends if end.open]
 
     @staticmethod
     def _accept(listener: _Listener, far: _End) -> None:

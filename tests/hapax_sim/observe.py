@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from hapax.broker.replica import Replica as BrokerReplica
@@ -27,7 +27,7 @@ class Served:
         lead, loaded = BrokerReplica.lead, Shard._loaded
 
         def noting_lead(replica: BrokerReplica, leader_epoch: int, *args: Any, **kwargs: Any) -> Any:
-            self.seen.append((replica.name, leader_epoch, _life()))
+            self.seen.append((f"{replica.name} of topic {replica.id.topic_id}", leader_epoch, _life()))
             return lead(replica, leader_epoch, *args, **kwargs)
 
         def noting_loaded(shard: Shard) -> None:
@@ -77,11 +77,13 @@ def copies(cluster: SimCluster, wanted: Callable[[str], bool]) -> dict[str, list
     return found
 
 
-def producer_states(cluster: SimCluster) -> dict[str, list[tuple[int, int, str]]]:
+def producer_states(cluster: SimCluster, left_out: Set[str] = frozenset()) -> dict[str, list[tuple[int, int, str]]]:
     """Partition -> (broker, log end, what the log says of its producers) of each replica. What the machine holds
     beside that (marks in time, what is not below the high watermark yet) is each replica's own."""
     found: dict[str, list[tuple[int, int, str]]] = {}
     for node, replica in replicas_of(cluster):
+        if replica.topic in left_out:
+            continue
         machine = replica.machine
         views = machine.describe_producers()
         producers = [str(view) for view in views]
@@ -90,6 +92,16 @@ def producer_states(cluster: SimCluster) -> dict[str, list[tuple[int, int, str]]
         if not replica.internal:  # compaction, which each replica does in its own time, takes entries along
             state += [str(entry) for entry in machine.aborted if entry.first_offset >= machine.log_start_offset]
         found.setdefault(replica.name, []).append((node.number, machine.log_end_offset, "\n".join(state)))
+    return found
+
+
+def forgotten(cluster: SimCluster) -> list[str]:
+    """Whoever still waits although every client has gone and nothing is under way."""
+    found = []
+    for node, replica in replicas_of(cluster):
+        for what, waiting in (("acks=all", replica.waiters), ("acks=1", replica._local_waiters)):
+            if waiting:
+                found.append(f"never-answered: {len(waiting)} writes with {what} to {replica.name} on {node.name}")
     return found
 
 

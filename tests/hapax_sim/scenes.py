@@ -14,6 +14,21 @@ SCENES: Final[Mapping[str, Scene]] = {
     "lively": Scene(**_CLUSTER, spreaders=60, rate=60.0, pause_s=(0.0, 0.3), faults_every_s=3.0),
     "light": Scene(**_CLUSTER, appenders=1, pause_s=(0.0, 2.0), faults_every_s=8.0),
     "single": Scene(brokers=2, coordinators=2, controllers=1, replication=1),
+    "cut-off": Scene(
+        **_CLUSTER, programs=False, parts=("positions",), pause_s=(0.0, 2.0), faults_every_s=40.0,
+        faults=("store away for long",),
+    ),
+    "days": Scene(
+        **_CLUSTER, programs=False, parts=("days",), pause_s=(0.0, 200.0), faults_every_s=60.0,
+        faults=("hours pass",),
+    ),
+    "old": Scene(**_CLUSTER, programs=False, parts=("old",), pause_s=(0.0, 0.3), faults_every_s=4.0),
+    "remade": Scene(**_CLUSTER, programs=False, parts=("remade",), pause_s=(0.0, 0.5), faults_every_s=3.0),
+    "weak": Scene(
+        **_CLUSTER, programs=False, parts=("weak",), pause_s=(0.0, 0.2), faults_every_s=1.0,
+        faults=("connections reset", "slow disk"),
+    ),
+    "keys": Scene(**_CLUSTER, programs=False, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=10.0),
 }
 """`plain`: a few programs, as fast as they come. `lively`: 50 transactions and more a logical second, over every
 program, a fault every 3 s. `light`: a transaction or two a second, a fault every 8 s: many hours for little time.

@@ -22,6 +22,7 @@ from hapax_sim.faults import Faults
 from hapax_sim.judgement import judge
 from hapax_sim.loop import CURRENT, Deadlock, Runaway, SimLoop
 from hapax_sim.observe import Served
+from hapax_sim.parts import PARTS
 from hapax_sim.workload import Workload
 
 
@@ -43,6 +44,12 @@ class Scene:
     faults: tuple[str, ...] = ()
     """Only these kinds; empty: all."""
     settings: tuple[str, ...] = ()
+    timer_error_ms: float = 1.0
+    """Timers come so much early or late."""
+    programs: bool = True
+    """Whether the programs of `clients` run, beside the parts'."""
+    parts: tuple[str, ...] = ()
+    """Further programs, each with its topics and its verdict: names of `hapax_sim.parts.PARTS`."""
 
 
 @dataclass
@@ -154,17 +161,21 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
         loop, seeds.randrange(1 << 60), brokers=scene.brokers, coordinators=scene.coordinators,
         controllers=scene.controllers, replication=scene.replication, settings=scene.settings,
     )  # fmt: skip
+    if scene.timer_error_ms:
+        loop.skew_timers(seeds.randrange(1 << 60), scene.timer_error_ms / 1000)
     cluster.start_all()
     await cluster.wait_until(cluster.ready, "cluster is ready")
     workload = Workload(
         cluster, seeds.randrange(1 << 60), appenders=scene.appenders, pause_s=scene.pause_s,
-        replication=scene.replication, spreaders=scene.spreaders, rate=scene.rate,
+        replication=scene.replication, spreaders=scene.spreaders, rate=scene.rate, programs=scene.programs,
+        parts=[PARTS[name]() for name in scene.parts],
     )  # fmt: skip
     await workload.create_topics()
     workload.start()
     faults = Faults(cluster, workload, seeds.randrange(1 << 60), scene.faults_every_s or 1e9)
     if scene.faults:
         faults.kinds = {name: faults.kinds[name] for name in scene.faults}
+        faults.named = 1
     result.faults = faults.injected
     injecting = asyncio.ensure_future(faults.run())
     await asyncio.sleep(scene.logical_s)
@@ -182,11 +193,12 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
             await _scrubbed(cluster)
         seen = await workload.read_everything()
         ends = await workload.ends()
+        await workload.finish_parts()
         await cluster.wait_until(cluster.ready, "every node serves at the end")
     except AssertionError as error:
-        result.anomalies.append(f"stuck: {error}")
+        result.anomalies += [*recorder.complaints, f"stuck: {error}"]
     else:
-        result.anomalies += judge(recorder, seen, ends, cluster, served)
+        result.anomalies += judge(recorder, seen, ends, cluster, served, workload.parts)
     for anomaly in result.anomalies:
         loop.trace(f"ANOMALY {anomaly}")
     result.operations = recorder.operations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hapax.client import Admin, Consumer, HapaxError, NewTopic, RetriableError, TopicPartition
 from hapax_sim.clients import (
@@ -25,6 +25,7 @@ from hapax_sim.clients import (
 )
 from hapax_sim.cluster import SimCluster
 from hapax_sim.loop import SimProcess
+from hapax_sim.parts.part import Part
 from hapax_sim.recorder import Recorder
 
 LAST = "copier-0"
@@ -68,7 +69,8 @@ class Workload:
 
     def __init__(
         self, cluster: SimCluster, seed: int, *, appenders: int = 3, pause_s: tuple[float, float] = (0.0, 0.1),
-        replication: int = 1, spreaders: int = 0, rate: float = 0.0,
+        replication: int = 1, spreaders: int = 0, rate: float = 0.0, programs: bool = True,
+        parts: Sequence[Part] = (),
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.loop = cluster.loop
@@ -88,6 +90,11 @@ class Workload:
             "plain-0": write_plainly, LAST: copy, "engine-0": self.engine.run, "loader-0": load,
         }  # fmt: skip
         self.programs |= {f"spreader-{i}": spread for i in range(spreaders)}
+        if not programs:
+            self.programs = {}
+        self.parts = parts
+        for part in parts:
+            self.programs |= part.programs()
         self.done: dict[str, bool] = dict.fromkeys(self.programs, False)
 
     def settings(self, **more: str) -> dict[str, str]:
@@ -105,9 +112,13 @@ class Workload:
 
         async def create() -> None:
             async with Admin(self.settings(), ports=self.cluster.ports(process, self.rng)) as admin:
-                await admin.create_topics(
-                    [NewTopic(name, count, self.replication) for name, count in PARTITIONS.items()], exist_ok=True
-                )
+                wanted = [NewTopic(name, count, self.replication) for name, count in PARTITIONS.items()]
+                for part in self.parts:
+                    wanted += [
+                        NewTopic(name, topic.partitions, self.replication, topic.config)
+                        for name, topic in part.topics.items()
+                    ]
+                await admin.create_topics(wanted, exist_ok=True)
 
         await self.loop.spawn(process, create(), "create topics")
 
@@ -156,6 +167,9 @@ class Workload:
             if self.processes[name] is process:
                 self._start(name)
             return
+        except Exception as error:
+            self.recorder.complaints.append(f"program-failed: {life.process}: {type(error).__name__}: {error}")
+            raise
         if self.processes[name] is process:
             self.done[name] = True
 
@@ -188,6 +202,13 @@ class Workload:
 
         await self.loop.spawn(process, read(), "read everything")
         return seen
+
+    async def finish_parts(self) -> None:
+        """Each part looks at what is there in the end."""
+        for number, part in enumerate(self.parts):
+            process = SimProcess(f"finish-{number}")
+            life = ClientLife(self, process.name, 1, process)
+            await self.loop.spawn(process, part.finish(life), process.name)
 
     async def ends(self) -> dict[str, tuple[int, int]]:
         """Partition -> (last stable offset, high watermark)."""

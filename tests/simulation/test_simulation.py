@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hapax_sim.parts import PARTS
+from hapax_sim.scenes import SCENES
+
 TESTS = Path(__file__).parent.parent
 
 
@@ -26,6 +29,8 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+SHORT = {"cut-off": 0.03, "days": 0.06, "keys": 0.008, "old": 0.005, "remade": 0.01, "weak": 0.003}
+"""Scenes with parts -> logical hours, some seconds of processor time each; `make sim SCENE=...` runs long ones."""
 REPLICATED = ("--scene", "plain")
 
 
@@ -44,3 +49,13 @@ def test_histories_under_faults_lose_and_double_nothing() -> None:
 @pytest.mark.timeout(400)
 def test_without_replicas_either() -> None:
     assert "1 passed, 0 failed" in run("--seeds", "103", "--hours", "0.004", "--faults-every", "1.5")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("scene", SHORT)
+def test_a_short_history_of_a_scene_with_parts(scene: str) -> None:
+    assert "1 passed, 0 failed" in run("--seed", "201", "--hours", str(SHORT[scene]), "--scene", scene)
+
+
+def test_each_part_is_in_one_of_them() -> None:
+    assert {part for name in SHORT for part in SCENES[name].parts} == set(PARTS)

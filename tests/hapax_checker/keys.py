@@ -1,0 +1,84 @@
+"""Compacted topics: the newest value of each key stays, a deleted key stays deleted, and a time finds its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class KeyWrite(NamedTuple):
+    """One write of a key, a deletion where the value is None. Values are unique; writes of one key follow each other.
+    """
+
+    key: str
+    value: str | None
+    timestamp: int
+    offset: int = -1
+    """-1: nobody knows whether it is there."""
+
+
+class Reading(NamedTuple):
+    """What one reader found from the beginning to `end`."""
+
+    end: int
+    sees_deletions: bool
+    """It was faster than tombstones go: else it may have read a value and missed its deletion."""
+    records: Sequence[tuple[int, str, str | None]]
+    """(offset, key, value) in the order of reading."""
+
+
+def newest_of_each_key(writes: Sequence[KeyWrite], reading: Reading, known: int | None = None) -> list[str]:
+    """Holds a reading against the acknowledged writes below its end. `known`: so many of the writes had begun when the
+    end was asked for; what came later may be there or not."""
+    acknowledged: dict[str, KeyWrite] = {}
+    doubtful: dict[str, list[KeyWrite]] = {}
+    for number, write in enumerate(writes):
+        if write.offset < 0 or write.offset >= reading.end or (known is not None and number >= known):
+            doubtful.setdefault(write.key, []).append(write)
+        elif write.offset > acknowledged.get(write.key, write).offset or write.key not in acknowledged:
+            acknowledged[write.key] = write
+    last: dict[str, tuple[int, str | None]] = {}
+    found, before = [], -1
+    for offset, key, value in reading.records:
+        if offset <= before:
+            found.append(f"read-backwards: offset {offset} after {before}")
+        before = offset
+        last[key] = (offset, value)
+    for key, newest in acknowledged.items():
+        offset, value = last.get(key, (-1, None))
+        if offset > newest.offset or (offset == newest.offset and value == newest.value):
+            continue
+        unsure = any(write.value is None for write in doubtful.get(key, ()))
+        if offset == newest.offset:
+            found.append(f"other-value: key {key} has {value!r} at offset {offset}, not {newest.value!r}")
+        elif newest.value is None:
+            if value is not None and reading.sees_deletions:
+                found.append(
+                    f"deleted-key-came-back: key {key}, deleted at offset {newest.offset}, has {value!r} of offset "
+                    f"{offset} in a reading to {reading.end}")
+        elif value is not None or offset >= 0:
+            if reading.sees_deletions or not unsure:
+                found.append(
+                    f"older-value: key {key} has {value!r} of offset {offset}, not {newest.value!r} of "
+                    f"{newest.offset}, in a reading to {reading.end}")
+        elif not unsure:
+            found.append(
+                f"lost-key: key {key} has no value in a reading to {reading.end}; {newest.value!r} was written at "
+                f"{newest.offset}")
+    return found
+
+
+class Current(NamedTuple):
+    """A record that was certainly there when somebody asked for a time: read before, and not overwritten after."""
+
+    offset: int
+    timestamp: int
+
+
+def by_time(there: Iterable[Current], timestamp: int, answer: int | None) -> list[str]:
+    """`answer`: the first offset at or after `timestamp`, None where there is said to be none."""
+    first = min((one.offset for one in there if one.timestamp >= timestamp), default=None)
+    if first is None or (answer is not None and answer <= first):
+        return []
+    said = "none" if answer is None else f"offset {answer}"
+    return [f"time-skips: the first record at or after {timestamp} is said to be {said}, and offset {first} is there"]

@@ -1,0 +1,24 @@
+"""Programs beyond those of `hapax_sim.clients`: each part is a history that a scene may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from hapax_sim.parts.days import Days
+from hapax_sim.parts.keys import Keys
+from hapax_sim.parts.old import Old
+from hapax_sim.parts.part import Part
+from hapax_sim.parts.positions import Positions
+from hapax_sim.parts.remade import Remade
+from hapax_sim.parts.weak import Weak
+
+PARTS: Final[Mapping[str, Callable[[], Part]]] = {
+    "days": Days,
+    "keys": Keys,
+    "old": Old,
+    "positions": Positions,
+    "remade": Remade,
+    "weak": Weak,
+}
+"""By the names that a scene and `--part` use."""
