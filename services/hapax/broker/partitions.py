@@ -498,6 +498,7 @@ class PartitionSet:
             disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal)
         )
         segment_log.create([(PARTITION_METADATA, encode_partition_metadata(topic.topic_id))])
+        await segment_log.sync_names()  # before any record: after a power cut they must not lie there without a name
         replica.restore(None, 0, 0, (), ())
         replica.opened(segment_log)
         self._folders[replica.id] = folder

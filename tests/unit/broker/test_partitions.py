@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ class Broker:
     """One process's partitions, on a store that the test plays the controller of."""
 
     def __init__(self, disk: RealDisk, model: MetadataModel) -> None:
-        self.disk = FaultyDisk(disk)
+        self.disk: Any = FaultyDisk(disk) if isinstance(disk, RealDisk) else disk
         self.model = model
         self.store = MemoryMetadata(model)
         self.view = ClusterView(self.store, "c", random.Random(1))

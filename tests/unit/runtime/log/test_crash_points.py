@@ -30,6 +30,9 @@ from hapax_sim.loop import SimLoop, SimProcess
 FOLDER: Final = "t-0"
 OUTCOMES: Final = 3
 """Power cuts that are tried at each operation: other names and other parts of the unsynced bytes survive."""
+_MANY_NAMES: Final = 4
+_OUTCOMES_OF_NAMES: Final = 16
+"""Where this many names are not synced yet: any of them may be lost, or come back."""
 _BATCH: Final = 100
 _NOW: Final = 1000
 
@@ -150,6 +153,8 @@ async def _rolls(life: Life) -> None:
         life.append(timestamp=_NOW + 10 * number - 25 * (number % 3 == 2))
         if number % 4 == 3:
             await life.sync()
+        if number == 6:
+            await life.rest()  # the other checkpoints have syncs beside them
         if number == 9:
             life.begin_checkpoint()
     await life.sync()
@@ -181,9 +186,12 @@ PLAIN: Final = LogConfig(segment_bytes=6 * _BATCH, index_interval_bytes=150)
 
 
 def _run(history: Callable[[Life], Awaitable[None]], config: LogConfig, crash_at: int, seed: int) -> tuple[
-    int, PowerLossDisk, SimLoop, Written
+    int, int, PowerLossDisk, SimLoop, Written
 ]:
-    """The history up to its operation `crash_at`; returns how many operations there were, and what is left."""
+    """The history up to its operation `crash_at`.
+
+    Returns how many operations there were, how many names were not synced, and what is left.
+    """
     loop = SimLoop()
     loop.set_exception_handler(lambda _, context: None)  # of tasks that the crash ended
     asyncio.set_event_loop(loop)
@@ -208,8 +216,9 @@ def _run(history: Callable[[Life], Awaitable[None]], config: LogConfig, crash_at
     for task in asyncio.all_tasks(loop):
         task.cancel()
     store.about_to = lambda operation, path: None
+    names = len(store.unsynced_names)
     store.power_cut()
-    return operations, store, loop, written
+    return operations, names, store, loop, written
 
 
 async def _all(log: SegmentLog) -> list[bytes]:
@@ -273,10 +282,12 @@ async def _judge_times(log: SegmentLog, found: list[bytes]) -> None:
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_crash_at_every_disk_operation_loses_nothing_that_was_promised(name: str) -> None:
-    crash_at, total = 0, 0
-    while True:
-        for seed in range(OUTCOMES):
-            operations, store, loop, written = _run(HISTORIES[name], PLAIN, crash_at, seed)
+    crash_at, came_to_its_end = 0, False
+    while not came_to_its_end:
+        seed, outcomes = 0, OUTCOMES
+        while seed < outcomes:
+            operations, names, store, loop, written = _run(HISTORIES[name], PLAIN, crash_at, seed)
+            outcomes = _OUTCOMES_OF_NAMES if names >= _MANY_NAMES else OUTCOMES
             try:
                 loop.run_until_complete(_judge(store.mount(SimProcess("second")), written, PLAIN))
             except BaseException as error:
@@ -285,8 +296,7 @@ def test_a_crash_at_every_disk_operation_loses_nothing_that_was_promised(name: s
             finally:
                 loop.close()
                 asyncio.set_event_loop(None)
-            total += 1
-        if operations < crash_at:
-            break
+            seed += 1
+        came_to_its_end = operations < crash_at
         crash_at += 1
     assert crash_at > 60, "the history is shorter than it was"
