@@ -73,4 +73,40 @@ MUTANTS = (
         "    if False:\n",
         (unit("core/test_transaction_admin.py"),),
     ),
+    Mutant(
+        "a winner may write on while its records are counted", "rule 6", "core/partition.py",
+        "            return not (transaction.verified or verified)\n",
+        "            return False\n",
+        (unit("broker/test_parked_writes.py"), unit("coordinator/test_tokens.py")),
+    ),
+    Mutant(
+        "a coordinator lets a winner write on while its records are counted", "rule 6", "core/transaction_partitions.py",
+        "    if context.checking:\n",
+        "    if False:\n",
+        (unit("coordinator/test_tokens.py"),),
+    ),
+    Mutant(
+        "an answer from before a seal counts", "rule 6", "broker/parked_writes.py",
+        "        self._verification.sealed(producer_id)\n",
+        "",
+        (unit("broker/test_parked_writes.py"),),
+    ),
+    Mutant(
+        "a new leader takes what is open for verified", "rules 6 and 24", "broker/parked_writes.py",
+        "        machine.seal_all()\n",
+        "",
+        (unit("broker/test_parked_writes.py"),),
+    ),
+    Mutant(
+        "a question that was held is answered about the next transaction", "rule 24", "core/transaction_partitions.py",
+        "    if 0 <= request.serial < transaction.serial:\n",
+        "    if False:\n",
+        (unit("core/test_transaction_time.py"), unit("coordinator/test_transactions.py")),
+    ),
+    Mutant(
+        "a question is not named when it comes", "rule 24", "coordinator/rpc_api.py",
+        "                serial=shard.machine.serial_of(request.transactional_id),\n",
+        "",
+        (unit("coordinator/test_transactions.py"),),
+    ),
 )

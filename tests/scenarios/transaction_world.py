@@ -163,6 +163,9 @@ class World:
         except Refusal as refusal:
             self.say(f"{call.who}: refused {refusal}")
             return None
+        finally:
+            if more:
+                self.shard.winners_checked(call.request.transactional_id)
         assert not isinstance(answer, NeedProducerId)
         return answer
 

@@ -53,6 +53,7 @@ class ParkedWrites:
         one is believed (rule 3)."""
         self.fencing = None
         machine = self._replica.machine
+        machine.seal_all()
         for shard, epoch in machine.marker_epochs.items():
             self._shard_epochs.admit(shard, epoch)
         self._fenced(machine.shard_epoch)
@@ -91,6 +92,11 @@ class ParkedWrites:
             self._release(parked, outcome)
         if outcome.question is not None:
             self._replica.shared.ask(self._replica, outcome.question)
+
+    def seal(self, producer_id: int) -> None:
+        """From now on the producer adds nothing to its open transaction without its coordinator's word."""
+        self._replica.machine.seal(producer_id)
+        self._verification.sealed(producer_id)
 
     def appended(self, control: Control) -> None:
         """A control record has been appended and replayed here."""

@@ -97,6 +97,9 @@ class BrokerRpc:
             try:
                 replica = self._find(partition)
                 machine = replica.machine
+                if request.seal:
+                    for producer_id in request.producer_ids:
+                        replica.parked.seal(producer_id)
                 if request.producer_ids:
                     found = [machine.describe_producer(producer_id) for producer_id in request.producer_ids]
                 else:

@@ -200,7 +200,10 @@ def _decode_section(data: bytes, position: int) -> PartitionSnapshot:
         position = end
         return taken
 
-    open_transactions = [OpenTransaction(*fields) for fields in take(_OPEN, open_count)]
+    open_transactions = [
+        OpenTransaction(producer_id, epoch, first_offset, record_count, start)
+        for producer_id, epoch, first_offset, record_count, start in take(_OPEN, open_count)
+    ]
     undecided = [(first, marker) for first, marker in take(_OFFSETS, undecided_count)]
     marker_epochs = {shard: epoch for shard, epoch in take(_EPOCHS, epoch_count)}
     marks = [(at_ms, end) for at_ms, end in take(_OFFSETS, mark_count)]

@@ -129,7 +129,7 @@ class WinnersOfPartitions:
         partitions = {check.partition.by_id: None for check in checks}
         request = broker_pb2.DescribeProducersRequest(
             partitions=[common_pb2.TopicPartition(topic_id=p.topic_id, partition=p.partition) for p in partitions],
-            producer_ids=list({check.producer_id: None for check in checks}),
+            producer_ids=list({check.producer_id: None for check in checks}), seal=True,
         )
         try:
             data = await self._network.rpc_channel(address).call(

@@ -100,6 +100,7 @@ class RpcApi:
             question = VerifyPartitions(
                 request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
                 tuple(known), request.add, self._caller(), after_serial=Serial(request.after_serial),
+                serial=shard.machine.serial_of(request.transactional_id),
             )
             reply = await shard.ask(
                 request.transactional_id, lambda now: shard.machine.verify_partitions(question, now)

@@ -165,25 +165,31 @@ class TxnShard(Shard):
 
     async def end_transaction(self, request: EndTransaction) -> Ended:
         missing: tuple[WinnerCheck, ...] | None = None
-        asked: list[CheckWinners] = []
+        asked: list[tuple[TransactionShard, CheckWinners]] = []
 
         def decide(now: Now) -> Answer:
             answer = self.machine.end_transaction(request, now, missing)
             if isinstance(answer, CheckWinners):
-                asked.append(answer)
+                asked.append((self.machine, answer))
                 raise _WinnersWanted
             return answer
 
-        while True:
-            try:
-                reply = await self.ask(request.transactional_id, decide)
-            except _WinnersWanted:
-                missing = await self._winners.missing(asked.pop())
-                continue
-            assert isinstance(reply, Ended)
-            if reply.outcome is EndOutcome.ALREADY_COMMITTED:
-                self._token_replayed(request, reply)
-            return reply
+        try:
+            while True:
+                try:
+                    reply = await self.ask(request.transactional_id, decide)
+                except _WinnersWanted:
+                    missing = await self._winners.missing(asked[-1][1])
+                    continue
+                assert isinstance(reply, Ended)
+                if reply.outcome is EndOutcome.ALREADY_COMMITTED:
+                    self._token_replayed(request, reply)
+                return reply
+        finally:
+            for machine, _ in asked:
+                machine.winners_checked(request.transactional_id)
+            if asked:
+                self._wake(request.transactional_id)
 
     def _token_replayed(self, request: EndTransaction, reply: Ended) -> None:
         self.node.counters.tokens_replayed.value += 1

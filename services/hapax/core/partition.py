@@ -227,7 +227,7 @@ class Partition:
         if transaction is None:
             return not verified
         if transaction.producer_epoch == header.producer_epoch:
-            return False
+            return not (transaction.verified or verified)
         if verified:
             # The coordinator lets a transaction begin after the last one's markers are stored, so this is a marker
             # under way; the client tries again.
@@ -395,13 +395,26 @@ class Partition:
 
     def name_transaction(self, producer_id: int, serial: int) -> bool:
         """The coordinator has said which transaction the producer has open here (rule 24). The leader's knowledge: no
-        record carries it, so another leader learns it when it asks. False: nothing is open."""
+        record carries it, so another leader asks again at its next batch. False: nothing is open."""
         transaction = self._open.get(producer_id)
         if transaction is None:
             return False
+        transaction.verified = True
         if transaction.serial < 0:
             transaction.serial = serial
         return True
+
+    def seal(self, producer_id: int) -> None:
+        """What the producer has written here is being counted, for a commit that names it (rule 6). Its next batch is
+        asked about again: the coordinator refuses it once the commit is decided."""
+        transaction = self._open.get(producer_id)
+        if transaction is not None:
+            transaction.verified = False
+
+    def seal_all(self) -> None:
+        """A leadership begins. What a former leader has sealed, or was told, this one does not know."""
+        for transaction in self._open.values():
+            transaction.verified = False
 
     # --- replay ---------------------------------------------------------------------------------------------------
 

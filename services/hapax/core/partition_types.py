@@ -65,6 +65,8 @@ class OpenTransaction:
     """Of its first batch (the client's clock)."""
     serial: int = field(default=-1, compare=False)
     """By which its coordinator knows it; -1: this process has not been told. Not part of the replicated state."""
+    verified: bool = field(default=False, compare=False)
+    """This leader has asked about it, so its producer's next batch needs no question. Not part of it either."""
 
 
 @dataclass(frozen=True, slots=True)

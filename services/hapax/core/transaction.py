@@ -22,7 +22,7 @@ from hapax.core.transaction_multiwriter import end_transaction, join_transaction
 from hapax.core.transaction_partitions import add_partitions_to_txn, verify_partitions
 from hapax.core.transaction_policy import UNLIMITED, TransactionPolicy
 from hapax.core.transaction_producer import end_txn, init_producer_id
-from hapax.core.transaction_record import ProducerIdentity, Record, Tombstone, Transaction
+from hapax.core.transaction_record import NO_TRANSACTION, ProducerIdentity, Record, Tombstone, Transaction
 from hapax.core.transaction_requests import (
     AbortHanging,
     AddPartitionsToTxn,
@@ -101,6 +101,7 @@ class TransactionShard:
         self._overdue: set[str] = set()            # timed out while a record was pending: nothing else goes first
         self._unmarked: dict[str, Unmarked] = {}
         self._completed: dict[str, Transaction] = {}   # postponed completions: every marker stored, no record yet
+        self._checking: dict[str, int] = {}        # commits that wait for what their winners' partitions hold
 
     # --- log ------------------------------------------------------------------------------------------------------
 
@@ -238,8 +239,18 @@ class TransactionShard:
     def end_transaction(
         self, request: EndTransaction, now: Now, missing: tuple[WinnerCheck, ...] | None = None
     ) -> Answer | CheckWinners:
-        """Reply: `Ended`. `missing` answers `CheckWinners`: None before it was asked for; empty: nothing is missing."""
-        return self._pend(self._ask(request, now, partial(end_transaction, missing=missing)))
+        """Reply: `Ended`. `missing` answers `CheckWinners`: None before it was asked for; empty: nothing is missing.
+        After each `CheckWinners`, call `winners_checked` when the call is over, whatever became of it."""
+        answer = self._pend(self._ask(request, now, partial(end_transaction, missing=missing)))
+        if isinstance(answer, CheckWinners):
+            self._checking[request.transactional_id] = self._checking.get(request.transactional_id, 0) + 1
+        return answer
+
+    def winners_checked(self, transactional_id: str) -> None:
+        """Ask the id's held calls again: its members may write on, unless their transaction is decided."""
+        left = self._checking.pop(transactional_id, 0) - 1
+        if left > 0:
+            self._checking[transactional_id] = left
 
     def get_commit_token(self, request: GetCommitToken, now: Now) -> Answer:
         """Reply: `CommitTokenFound`."""
@@ -374,6 +385,11 @@ class TransactionShard:
             and self._pending.get(transactional_id) is not State.DEAD
         ]
 
+    def serial_of(self, transactional_id: str) -> Serial:
+        """Of the transaction that is open, or else the last one; `NO_TRANSACTION`: there was none."""
+        transaction = self._current(transactional_id)
+        return NO_TRANSACTION if transaction is None else transaction.serial
+
     def transactional_id_of(self, producer_id: ProducerId) -> str | None:
         """The id that uses this producer id, as its own or a member's. Looks at every id: for rare questions."""
         for transactional_id, transaction in self.transactions.items():
@@ -439,7 +455,8 @@ class TransactionShard:
     def _context(self, transactional_id: str, now: Now) -> Context:
         began = self._began.get(transactional_id, now.monotonic)
         return Context(
-            self.limits, self.ids, now, Millis(now.monotonic - began), self.policy_of(transactional_id))
+            self.limits, self.ids, now, Millis(now.monotonic - began), self.policy_of(transactional_id),
+            transactional_id in self._checking)
 
 
 def _knows_caller(answer: Answer | Refusal) -> bool:

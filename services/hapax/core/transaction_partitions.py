@@ -56,6 +56,10 @@ def verify_partitions(
     )
     if request.add:
         return _add(transaction, request, context, client_version=2)
+    if 0 <= request.serial < transaction.serial:
+        # Held while the last one was completed, and the next has begun since. Its client writes to a partition only
+        # once that was added, so what was written before that is the last one's, though it has the same epoch.
+        return Decision(None, _verified(transaction, request, ()), confirm=True)
     if TABLE[transaction.state, Event.VERIFY] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
     return Decision(None, _verified(transaction, request, transaction.partitions), confirm=True)
@@ -102,11 +106,14 @@ def _is_members_id(transaction: Transaction, producer_id: ProducerId) -> bool:
     )
 
 
-def _verify_member(transaction: Transaction, request: VerifyPartitions, context: Context) -> Decision:
-    """A member's late write never waits: once its transaction is decided, nothing can make the write right."""
+def _verify_member(transaction: Transaction, request: VerifyPartitions, context: Context) -> Decision | Held:
+    """A member's late write does not wait for the next transaction: once its own is decided, nothing can make the write
+    right. While a commit counts what its winners have written it waits for what becomes of that."""
     member = transaction.member(request.producer_id)
     if member is None or member.producer_epoch != request.producer_epoch or not transaction.is_open:
         raise fenced(transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED)
+    if context.checking:
+        return context.hold(request.caller, "the records of a commit's winners are being counted")
     refused = _refused_partitions(transaction, request, member.partitions, context)
     if refused is not None:
         return Decision(None, refused)

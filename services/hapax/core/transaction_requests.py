@@ -126,6 +126,7 @@ class VerifyPartitions:
     caller: Caller
     unknown: tuple[TopicPartition, ...] = ()
     after_serial: Serial = NO_TRANSACTION               # decided where it is asked: the one asked about comes later
+    serial: Serial = NO_SERIAL                          # the last to begin before the question came; below 0: not told
 
 
 @dataclass(frozen=True, slots=True)

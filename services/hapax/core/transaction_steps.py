@@ -44,6 +44,8 @@ class Context:
     """How long the id's open transaction has been open, by the monotonic clock; 0 where none is."""
     policy: TransactionPolicy = UNLIMITED
     """The one that counts for the id."""
+    checking: bool = False
+    """A commit waits for what its winners' partitions hold."""
 
     @property
     def max_timeout_ms(self) -> int:

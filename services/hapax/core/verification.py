@@ -163,6 +163,12 @@ class Verification(Generic[Write]):
         """Tickets of the questions for whose answers writes wait."""
         return [queue.ticket for queue in self._queues.values()]
 
+    def sealed(self, producer_id: int) -> None:
+        """What the producer has written is being counted: an answer under way may be older than that."""
+        queue = self._queues.get(producer_id)
+        if queue is not None:
+            queue.invalidated = True
+
     def marked(self, marker: Marker) -> list[tuple[Write, Refusal]]:
         """A marker has been appended. Returns what it has ended, to be refused; what is left is asked about again."""
         queue = self._queues.get(marker.producer_id)
@@ -210,7 +216,7 @@ class Verification(Generic[Write]):
         """Why the answer counts for nothing; empty: it counts."""
         outdated = answer.shard_epoch >= 0 and not self._epochs.admit(answer.shard, answer.shard_epoch)
         if queue.invalidated:
-            return "a marker came each time"
+            return "it was overtaken each time"
         if outdated:
             return "the coordinator has been replaced"
         if answer.error == ErrorCode.NONE and 0 <= answer.serial <= self._decided(producer_id):

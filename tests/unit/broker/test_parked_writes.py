@@ -167,6 +167,48 @@ async def lead_elsewhere(
     await harness.open(clean=clean, internal=internal, topic=topic)
 
 
+# --- a commit's winners -------------------------------------------------------------------------------------------
+
+
+async def test_a_sealed_transaction_takes_nothing_without_its_coordinators_word(
+    harness: Harness, partitions: Any
+) -> None:
+    """A commit names what its winners have written (rule 6). The answer that the partition has by now is older."""
+    write(partitions, 0, version=12)
+    harness.verify(serial=1)
+    harness.replica.parked.seal(7)
+    waits = write(partitions, 1, version=12)
+    harness.replica.parked.seal(7)
+    harness.verify(serial=1)
+    assert waits.results == [None], "asked again: the answer may be older than the seal"
+    harness.verify(serial=1)
+    goes_on = write(partitions, 2, version=12)
+    await harness.committer.drain()
+    assert (error(waits), error(goes_on), harness.questions) == (0, 0, []), "the commit has failed, so it goes on"
+
+
+async def test_a_new_leader_asks_about_what_is_open_once(harness: Harness, partitions: Any) -> None:
+    """It knows neither what its predecessor has sealed nor what it was told."""
+    first = write(partitions, 0)
+    harness.verify(serial=1)
+    await harness.committer.drain()
+    await lead_elsewhere(harness)
+    elsewhere = Partitions(harness.replica)
+    again = write(elsewhere, 0)
+    await harness.committer.drain()
+    assert (error(first), error(again), harness.questions) == (0, 0, []), "a duplicate is answered as it was"
+    made = write(elsewhere, 1)
+    assert made.results == [None]
+    harness.verify(serial=1)
+    goes_on = write(elsewhere, 2)
+    await harness.committer.drain()
+    assert (error(made), error(goes_on), harness.questions) == (0, 0, [])
+    harness.replica.resign()
+    harness.replica.lead(9, -1)
+    write(elsewhere, 3)
+    assert len(harness.questions) == 1, "also where it has led before"
+
+
 # --- self-healing -------------------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from hapax.core.errors import ErrorCode
+from hapax.core.transaction_requests import CheckWinners, WinnerCheck
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 from hapax_sim.cluster import STORE
@@ -75,6 +77,32 @@ def test_winners_become_visible_at_once_losers_never_and_a_replay_changes_nothin
         assert (await join(world, 0, "late")).already_committed
         found = await call(world, "GetCommitToken", pb.GetCommitTokenRequest(transactional_id=ID, scope="q"))
         assert (found.found, found.value, found.record_count) == (True, 0, 2)
+
+    run(scenario)
+
+
+def test_a_winner_writes_nothing_once_its_records_are_checked() -> None:
+    """Else the marker would commit what its commit did not name: the partition has the transaction open, and would ask
+    nobody about one more batch."""
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        joined = await join(world, 0, "task-0")
+        await write(world, joined, 0, b"a")
+        shard = world.txn_shard(ID)
+        extra: list[asyncio.Task[Any]] = []
+
+        class Interposed:
+            async def missing(self, check: CheckWinners) -> tuple[WinnerCheck, ...]:
+                missing = await asked.missing(check)
+                identity = (joined.producer_id, joined.producer_epoch)
+                extra.append(asyncio.ensure_future(world.produce(ID, identity, "t", 0, b"not named", 1, version=12)))
+                await asyncio.sleep(0.5)
+                return missing
+
+        asked, shard._winners = shard._winners, Interposed()
+        assert (await end(world, 0, winner(joined, (0, 0)), count=1)).outcome == pb.COMMITTED
+        assert (await extra[0]).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await world.read_committed("t", 0) == [b"a"]
 
     run(scenario)
 

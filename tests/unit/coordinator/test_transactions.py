@@ -12,6 +12,7 @@ from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode
 from hapax.kafka import messages
 from hapax.kafka.peer import PeerClosed
+from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from unit.coordinator.coordinator_world import TXN_STATE_TOPIC, CoordinatorWorld, run
 
 ID = "app"
@@ -360,5 +361,35 @@ def test_an_owner_that_another_one_has_fenced_lets_the_shard_go() -> None:
         assert (await world.end(ID, me, True)).error_code == ErrorCode.NOT_COORDINATOR
         assert shard.released
         assert (await world.end(ID, me, True)).error_code == ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_a_late_writes_question_is_not_answered_about_the_next_transaction() -> None:
+    """It is held while the markers are under way, behind the call that begins the next transaction, which has the same
+    epoch and the same partition (rule 24)."""
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        me = await world.init(ID)
+        assert await world.add(ID, me, "t", 0) == [0]
+        world.cluster.world.blocked_methods.add("WriteMarkers")
+        assert (await world.end(ID, me, False)).error_code == 0
+        adds = asyncio.ensure_future(world.add(ID, me, "t", 0))
+        await asyncio.sleep(0.1)
+        topic = world.view(world.owner_of(ID)).topic("t")
+        registration = world.coordinator(world.owner_of(ID)).registration
+        assert topic is not None and registration is not None
+        request = coordinator_pb2.VerifyPartitionsRequest(
+            transactional_id=ID, producer_id=me[0], producer_epoch=me[1],
+            partitions=[common_pb2.TopicPartition(topic_id=topic.topic_id, partition=0)])
+        asked = asyncio.ensure_future(world.ports.network.rpc_channel(registration.record.rpc_address).call(
+            "/hapax.internal.v1.TxnCoordinator/VerifyPartitions", request.SerializeToString(), 5.0))
+        await asyncio.sleep(0.1)
+        assert not adds.done() and not asked.done()
+        world.cluster.world.blocked_methods.clear()
+        answer = coordinator_pb2.VerifyPartitionsResponse.FromString(await asked)
+        assert await adds == [0]
+        assert [each.error for each in answer.partitions] == [ErrorCode.TRANSACTION_ABORTABLE]
+        assert answer.serial == 2, "the next transaction is open by then"
 
     run(scenario)

@@ -15,6 +15,7 @@ from hapax.core.transaction_requests import (
     Marker,
     MarkerResult,
     MarkersProgress,
+    PartitionResults,
     ReportFencing,
     SendMarkers,
     StartTimer,
@@ -291,6 +292,26 @@ def test_a_question_tells_a_deposed_coordinator_that_it_was_replaced() -> None:
     add = driver.verify(me, partition(0))
     assert refused(driver.shard.verify_partitions, replace(add, after_serial=2), driver.now).code == 16
     assert isinstance(driver.shard.verify_partitions(replace(add, after_serial=1), driver.now), Decision)
+
+
+def test_a_question_that_was_held_is_not_answered_about_the_next_transaction() -> None:
+    """A version-1 write that came late: its transaction has its marker there, and waits for another partition's. The
+    next one has the same epoch and adds the same partition before the question is looked at again (rule 24)."""
+    driver = Driver()
+    me = driver.run_init()
+    driver.run_add(me, partition(0))
+    late = driver.verify(me, partition(0), add=False, serial=driver.shard.serial_of(ID))
+    driver.persist(driver.shard.end_txn(driver.end(me, False, version=1), driver.now))  # type: ignore[arg-type]
+    assert isinstance(driver.shard.verify_partitions(late, driver.now), Held)
+    driver.mark()
+    driver.run_add(me, partition(0))
+    decision = driver.shard.verify_partitions(late, driver.now)
+    assert isinstance(decision, Decision) and isinstance(decision.reply, PartitionResults)
+    assert [result.error for result in decision.reply.results] == [ErrorCode.TRANSACTION_ABORTABLE]
+    current = driver.verify(me, partition(0), add=False, serial=driver.shard.serial_of(ID))
+    decision = driver.shard.verify_partitions(current, driver.now)
+    assert isinstance(decision, Decision) and isinstance(decision.reply, PartitionResults)
+    assert [result.error for result in decision.reply.results] == [ErrorCode.NONE]
 
 
 def test_a_members_hanging_transaction_is_judged_by_its_own_partitions() -> None:

@@ -137,6 +137,8 @@ class Driver:
         """The reply. Raises the machine's Refusal."""
         for _ in range(10):
             answer = getattr(self.shard, name)(request, self.now, **more)
+            if "missing" in more:
+                self.shard.winners_checked(request.transactional_id)
             if isinstance(answer, Decision):
                 if answer.record is not None:
                     self.persist(answer)

@@ -50,12 +50,14 @@ class MarkerResult(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[_common_pb2.PartitionError, _Mapping]]] = ...) -> None: ...
 
 class DescribeProducersRequest(_message.Message):
-    __slots__ = ("partitions", "producer_ids")
+    __slots__ = ("partitions", "producer_ids", "seal")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]
     producer_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    seal: bool
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_common_pb2.TopicPartition, _Mapping]]] = ..., producer_ids: _Optional[_Iterable[int]] = ..., seal: _Optional[bool] = ...) -> None: ...
 
 class ProducerState(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "last_sequence", "last_offset", "last_timestamp", "coordinator_epoch", "txn_first_offset", "record_count", "transactional_id", "txn_record_count")
