@@ -257,8 +257,8 @@ MUTANTS = (
     ),
     Mutant(
         "a marker does not invalidate a verification", "rule 3", "core/verification.py",
-        "        queue.invalidated = True\n",
-        "        queue.invalidated = False\n",
+        "        queue.invalidated = True\n        if marker.serial < 0:",
+        "        if marker.serial < 0:",
         (SCENARIOS, unit("broker"), unit("core")),
     ),
     Mutant(
