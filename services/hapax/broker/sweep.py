@@ -46,6 +46,8 @@ def differences(replica: Replica) -> Iterator[Difference]:
     """Of one partition, now."""
     if replica.serving and replica.machine.high_watermark < replica.committable:
         yield Difference("high_watermark", replica, replica.committable)
+    elif replica.serving and replica.replication is not None and replica.replication.own_end < replica.durable_end:
+        yield Difference("high_watermark", replica, replica.durable_end)
     if (waits_for := replica.overdue_write()) >= 0:
         yield Difference("waiter", replica, waits_for)
     for ticket in replica.parked.under_way():

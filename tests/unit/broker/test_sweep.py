@@ -69,6 +69,22 @@ async def test_what_is_durable_everywhere_is_committed(
     assert self_corrections == {"high_watermark": 1}
 
 
+async def test_what_is_durable_here_is_known_where_others_have_a_part(
+    harness: Harness, self_corrections: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+    replication: Any = SimpleNamespace(own_end=0, committed=lambda: 0, synced=heard.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.replica, "replication", replication)
+        patched.setattr(harness.replica, "advance", lambda offset: None)
+        harness.produce(batch())
+        await harness.committer.drain()
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.replica, "replication", replication)
+        await look(sweep_of(harness), "high_watermark")
+    assert heard == [1]
+
+
 async def test_a_waiter_that_was_passed_over_is_answered(
     harness: Harness, self_corrections: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
