@@ -1,6 +1,7 @@
 """`python -m hapax_mutants`: puts each seeded bug into a copy of the tree and says what finds it.
 
 `--find` tries every check of a mutant instead of the first that succeeds; `--only TEXT` picks mutants by name;
+`--machines` runs the simulations of `hapax_mutants.machines` in place of a mutant's own checks;
 `--write` renews docs/mutants.md.
 """
 
@@ -22,6 +23,7 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 from hapax_mutants import MUTANTS
+from hapax_mutants.machines import MACHINES
 from hapax_mutants.mutant import Mutant
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -119,11 +121,14 @@ def main() -> int:
     parser.add_argument("--find", action="store_true", help="run every check of each mutant")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--from", dest="first", type=int, default=1, help="begin with the nth mutant")
+    parser.add_argument("--machines", action="store_true", help="run what hapax_mutants.machines names, nothing else")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the checks without a mutant")
     parser.add_argument("--jobs", type=int, default=2, help="so many at a time")
     parser.add_argument("--write", action="store_true", help="renew docs/mutants.md")
     args = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS[args.first - 1 :] if args.only in mutant.name]
+    if args.machines:
+        chosen = [mutant._replace(checks=MACHINES[mutant.name]) for mutant in chosen if mutant.name in MACHINES]
     caught: dict[str, Found] = {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hapax-mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:

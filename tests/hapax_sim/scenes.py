@@ -28,6 +28,10 @@ SCENES: Final[Mapping[str, Scene]] = {
         **_CLUSTER, programs=False, parts=("weak",), pause_s=(0.0, 0.2), faults_every_s=1.0,
         faults=("connections reset", "slow disk"),
     ),
+    "hostile": Scene(
+        **_CLUSTER, programs=False, parts=("hostile", "keys"), pause_s=(0.0, 0.6), faults_every_s=10.0,
+        faults=("slow disk",),
+    ),
     "keys": Scene(**_CLUSTER, programs=False, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=10.0),
 }
 """`plain`: a few programs, as fast as they come. `lively`: 50 transactions and more a logical second, over every

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from hapax_sim.parts.days import Days
+from hapax_sim.parts.hostile import Hostile
 from hapax_sim.parts.keys import Keys
 from hapax_sim.parts.old import Old
 from hapax_sim.parts.part import Part
@@ -15,6 +16,7 @@ from hapax_sim.parts.weak import Weak
 
 PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "days": Days,
+    "hostile": Hostile,
     "keys": Keys,
     "old": Old,
     "positions": Positions,

@@ -29,8 +29,14 @@ _NOT_THERE: Final = frozenset({
 
 class _Sent(NamedTuple):
     value: str
-    began: float
+    topic_id: str
+    """As the producer knew it from before it sent the value until after the answer: requests name the topic by it."""
     acknowledged: float
+
+
+def _known_id(producer: Producer) -> str:
+    known = producer._cluster.topics.get(_REMADE)
+    return "" if known is None else str(known.topic_id)
 
 
 class Remade:
@@ -38,7 +44,6 @@ class Remade:
 
     def __init__(self) -> None:
         self.sent: list[_Sent] = []
-        self.there_since = 0.0
         self.found: list[str] = []
         self.steady_sent: list[str] = []
         self.steady_read: dict[str, list[str]] = {}
@@ -53,7 +58,6 @@ class Remade:
         loop = life.recorder.loop
         async with Admin(life.settings(default__api__timeout__ms="20000"), ports=life.ports) as admin:
             while not life.stopping():
-                self.there_since = float("inf")
                 try:
                     await admin.delete_topics([_REMADE])
                 except HapaxError as error:
@@ -64,11 +68,10 @@ class Remade:
                     await life.pause()
                 await admin.create_topics([NewTopic(_REMADE, 1, 3)], exist_ok=True)
                 made = await self._topic_id(admin)
-                self.there_since = loop.time()
                 loop.trace(f"{life.process} made {_REMADE}")
                 await asyncio.sleep(life.rng.uniform(0.5, 12.0))
                 try:
-                    missing = await self._read_all(life)
+                    missing = await self._read_all(life, made)
                     # A deletion that the network held back may have reached the topic by its name.
                     if made and made == await self._topic_id(admin):
                         self.found += missing
@@ -80,9 +83,9 @@ class Remade:
         """Empty: there is none."""
         return next((topic.topic_id for topic in await admin.list_topics() if topic.name == _REMADE), "")
 
-    async def _read_all(self, life: Life) -> list[str]:
-        now, since = life.recorder.loop.time(), self.there_since
-        wanted = {one.value for one in self.sent if one.began >= since and one.acknowledged <= now}
+    async def _read_all(self, life: Life, topic_id: str) -> list[str]:
+        now = life.recorder.loop.time()
+        wanted = {one.value for one in self.sent if one.topic_id == topic_id and one.acknowledged <= now}
         settings = life.settings(
             auto__offset__reset="earliest", enable__auto__commit="false", default__api__timeout__ms="20000")
         seen = []
@@ -102,8 +105,8 @@ class Remade:
         found = []
         if missing:
             found.append(
-                f"lost-write: {_REMADE}, made again at {since:.3f} s: {len(missing)} acknowledged values are not in "
-                f"it, such as {missing[:3]}")
+                f"lost-write: {_REMADE} {topic_id}, read at {now:.3f} s: {len(missing)} acknowledged values are "
+                f"not in it, such as {missing[:3]}")
         if double:
             found.append(f"duplicate: {double} values stand twice in {_REMADE}")
         return found
@@ -117,10 +120,10 @@ class Remade:
         async with Producer(life.writing(), ports=life.ports) as producer:
             while not life.stopping():
                 number += 1
-                value, began = f"{life.process}.{number}", loop.time()
+                value, before = f"{life.process}.{number}", _known_id(producer)
                 steady = asyncio.ensure_future(self._send(producer, _STEADY, value))
-                if await self._send(producer, _REMADE, value):
-                    self.sent.append(_Sent(value, began, loop.time()))
+                if await self._send(producer, _REMADE, value) and before == _known_id(producer):
+                    self.sent.append(_Sent(value, before, loop.time()))
                 if await steady:
                     self.steady_sent.append(value)
                 await life.pause()
@@ -163,7 +166,6 @@ class Remade:
     # --- the end
 
     async def finish(self, life: Life) -> None:
-        self.there_since = min(self.there_since, life.recorder.loop.time())
         settings = life.settings(auto__offset__reset="earliest", enable__auto__commit="false")
         seen = []
         async with Consumer(settings, ports=life.ports) as consumer:

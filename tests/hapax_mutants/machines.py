@@ -1,0 +1,31 @@
+"""What finds a mutant without its unit test: histories of the simulator, by the mutant's name.
+
+`python -m hapax_mutants --machines` runs these alone. Each is a few minutes of processor time at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hapax_mutants.mutant import sim
+
+_KEYS: Final = (sim("1-4", "--hours 0.03 --scene keys"),)
+
+MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
+    "a leader tells its end from memory": (sim("1-4", "--hours 0.16 --scene cut-off"),),
+    "a parked write of an ended transaction enters the next": (
+        sim("1-4", "--hours 0.02 --scene old --only 'verification waits' --only 'client crash'"),
+    ),
+    "a transaction's timer that fires early is never set again": (
+        sim("1-3", "--hours 0.01 --scene old --only 'client freeze'"),
+    ),
+    "a partition forgets a lease that nobody has counted": (sim("1-4", "--hours 0.3 --scene days"),),
+    "acks=1 waits for ever once the last other replica goes": (
+        sim("4-9", "--hours 0.003 --scene weak --only 'slow disk'"),
+    ),
+    "compressed batches are kept whole": _KEYS,
+    "a tombstone's age counts from its client's timestamp": _KEYS,
+    "a lookup by time ends at a batch that lost its newest record": _KEYS,
+    "acks=0 overtakes what waits for the connection": (sim("1-4", "--hours 0.02 --scene weak"),),
+}
+"""A name of `MUTANTS` -> checks, in this order until one finds it."""
