@@ -55,6 +55,8 @@ class Connected(Component):
         self.coordinator = coordinator
         self.connections: dict[str, int] = {}
         self.last_connection = 0
+        self.former = ""
+        """The coordinator before, which a node that is cut off may still name."""
         self.asked: tuple[Any, ...] = ()
         """The call to the coordinator that is not answered yet."""
         self.asked_at = ""
@@ -81,12 +83,18 @@ class Connected(Component):
         self._send(self.coordinator, call[0], self.transactional_id, *call[1:])
 
     def _on_moved(self, coordinator: str) -> None:
-        self.coordinator = coordinator
+        self.former, self.coordinator = self.coordinator, coordinator
         if self.stuck:
             self._ask(*self.asked)
 
+    def _do_mislead(self, rest: str) -> None:
+        """Asks a node that is cut off from the store where its coordinator is."""
+        self.former, self.coordinator = self.coordinator, self.former
+
     def _again(self, former: str) -> None:
         """The call is repeated: at the coordinator that is known by now, or once there is one."""
+        if self.former and former == self.coordinator:
+            self.former, self.coordinator = self.coordinator, self.former
         if self.asked and former != self.coordinator:
             self._ask(*self.asked)
         else:
@@ -197,6 +205,8 @@ class NativeProducer(Connected):
             found.append(Choice("expire", "expire"))
         if self.asked and not self.stuck:
             found.append(Choice(f"reconnect:{self.asked_at}", "reconnect"))
+        if self.former:
+            found.append(Choice("mislead", "misled"))
         if self.may_die and state is not State.UNINITIALIZED:
             found.append(Choice("die", "producer dies"))
         return found

@@ -109,8 +109,9 @@ class Coordinator(Component):
         self.queue: list[Unit] = []
         self.sent: list[Unit] = []
         self.held: list[Call] = []
-        self.confirming: list[tuple[Call, Reply]] = []
-        self.confirms_sent: list[tuple[Call, Reply]] = []
+        self.confirming: list[tuple[Call, Reply | ErrorCode]] = []
+        """Answers on which others decide: they leave once no other owner has taken over since they were made."""
+        self.confirms_sent: list[tuple[Call, Reply | ErrorCode]] = []
         self.timers: dict[str, int] = {}
         self.postponed: list[str] = []
         self.marking: dict[str, tuple[SendMarkers, tuple[tuple[int, str], ...]]] = {}
@@ -158,11 +159,16 @@ class Coordinator(Component):
     def _on_appended(self, epoch: int, code: int) -> None:
         if epoch != self.epoch or not self.serving:
             return
-        if code:
-            self._released()
-            return
         sent, self.sent = self.sent, []
         confirmed, self.confirms_sent = self.confirms_sent, []
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE:
+            for call, _ in confirmed:
+                self._refuse(call, ErrorCode.NOT_COORDINATOR)
+            return
+        if code:
+            self.sent, self.confirms_sent = sent, confirmed
+            self._released()
+            return
         for unit in sent:
             self._stored(unit)
         for call, reply in confirmed:
@@ -204,14 +210,17 @@ class Coordinator(Component):
         try:
             answer = self._decide(call)
         except Refusal as refusal:
-            self._refuse(call, refusal.code)
+            if refusal.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                self._refuse(call, refusal.code)
+            else:
+                self.confirming.append((call, refusal.code))
             return
         if isinstance(answer, Decision):
             if answer.effects:
                 self._carry_out(answer.effects)
             if answer.record is not None:
                 self.queue.append(Unit(answer.record, call, answer.reply))
-            elif answer.reply is not None and answer.confirm and call.kind != "verify":
+            elif answer.reply is not None and answer.confirm:
                 self.confirming.append((call, answer.reply))
             elif answer.reply is not None:
                 self._answer(call, answer.reply)
@@ -250,8 +259,10 @@ class Coordinator(Component):
                 call.answer_to, ("answered", self.name, call.connection, call.kind, int(code), -1, -1), call.channel
             ))
 
-    def _answer(self, call: Call, reply: Reply) -> None:
-        if isinstance(reply, ProducerIdentity):
+    def _answer(self, call: Call, reply: Reply | ErrorCode) -> None:
+        if isinstance(reply, ErrorCode):
+            self._refuse(call, reply)
+        elif isinstance(reply, ProducerIdentity):
             self.out.append(Send(
                 call.answer_to, ("answered", self.name, call.connection, call.kind, 0, *reply), call.channel
             ))
@@ -368,15 +379,15 @@ class Coordinator(Component):
         if self.gone or self.taking_over:
             return []
         if not self.serving:
-            return [Choice("take-over", "" if self.owner_died else "take-over", late=self.owner_died)]
+            return [Choice("take-over", "" if self.owner_died else "take-over")]
         found = [Choice(f"time-out:{txid}", "time-out", late=True) for txid in self.timers]
         found += [Choice(f"early-timer:{txid}", "early timer") for txid in self.timers]
         found += [Choice(f"complete:{txid}", "complete", late=True) for txid in self.postponed]
         found += [Choice(f"resend:{txid}", "resend") for txid, (_, waiting) in self.marking.items() if waiting]
         if self.successor:
             found.append(Choice("crash", "coordinator crash"))
-        if self.sent or self.confirms_sent:
-            found.append(Choice("lose-log", "lost append"))
+        if self.sent:
+            found.append(Choice("lose-log", "lost append", late=True))
         return found
 
     def act(self, choice: str) -> list[Sent]:

@@ -8,6 +8,7 @@ from typing import Final
 from hapax_explore.broker import Broker
 from hapax_explore.clients import ABORTED, COMMITTED, NativeProducer, OldProducer, Planned
 from hapax_explore.coordinator import Coordinator, TxnLog
+from hapax_explore.internal_log import LogReplica
 from hapax_explore.search import Scope, Views
 
 
@@ -128,6 +129,24 @@ def pipelined() -> Scope:
     )
 
 
+def cut_off() -> Scope:
+    """Transactions of version 1, while a coordinator and its log's leader are cut off from the store and replaced, and
+    the client is sent to the one or the other."""
+    told = ("a1", "p0")
+    plan = (Planned((("p0", "a"),)), Planned((("p0", "b"),)))
+    follower = LogReplica("l2", "l1", leads=False, shard_epoch=16, successor="c2")
+    return Scope(
+        "cut-off", cut_off.__doc__ or "",
+        (
+            NativeProducer("a1", plan, version=1), Broker("p0"), Coordinator("c1", "l1", told),
+            Coordinator("c2", "l2", told, serves=False, first_id=2000),
+            LogReplica("l1", "l2", leads=True, shard_epoch=16), follower,
+        ),
+        {"election": 1, "misled": 1, "reconnect": 0}, safe, settled, (follower.fetch,),
+        lambda views: views["a1"][0][:1] != () and views["a1"][0][0].end == COMMITTED,
+    )
+
+
 SCOPES: Final[dict[str, Callable[[], Scope]]] = {
-    "parked": parked, "owners": owners, "zombie": zombie, "timers": timers, "pipelined": pipelined,
+    "parked": parked, "owners": owners, "zombie": zombie, "timers": timers, "pipelined": pipelined, "cut-off": cut_off,
 }

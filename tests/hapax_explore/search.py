@@ -46,6 +46,9 @@ class Scope(NamedTuple):
     settled: Callable[[Views], str | None]
     """Must hold where nothing is left to do: everything that began has ended, and as its client was told."""
     begin: Sequence[Effect] = ()
+    """What is on its way from the beginning."""
+    warm: Callable[[Views], bool] | None = None
+    """The exploration begins at the first state of a fair run in which this holds."""
 
 
 class Step(NamedTuple):
@@ -146,7 +149,10 @@ class Explorer:
     def first(self) -> Row:
         ids = [self._intern(slot, component) for slot, component in enumerate(self.scope.components)]
         net = self._after(self._net(()), self._effect(self.scope.begin), ids)
-        return (net, self._budget(tuple(sorted(self.scope.budget.items()))), *ids)
+        row: Row = (net, self._budget(tuple(sorted(self.scope.budget.items()))), *ids)
+        while self.scope.warm is not None and not self.scope.warm(self.views(row)):
+            row = next(step.row for step in self.steps(row) if not step.fault)
+        return row
 
     def _intern(self, slot: int, component: Component) -> int:
         key = freeze(component)
