@@ -8,7 +8,7 @@ from hapax_explore.scopes import SCOPES, zombie
 from hapax_explore.search import Explorer, Seen
 
 ALL = 1_000_000
-LIMITS = {"parked": ALL, "timers": ALL, "zombie": ALL, "owners": 120_000}
+LIMITS = {"cut-off": ALL, "parked": ALL, "timers": ALL, "zombie": ALL, "owners": 120_000}
 """States; scopes that are larger are explored to this many, the nearest first."""
 
 

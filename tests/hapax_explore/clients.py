@@ -36,6 +36,8 @@ class Planned(NamedTuple):
     """(partition, value), each a batch of its own."""
     ends: str = "commit"
     """Or "abort", or "either"."""
+    offset: int = -1
+    """The group's position that it commits with them; none: -1."""
 
 
 class Outcome(NamedTuple):
@@ -44,6 +46,7 @@ class Outcome(NamedTuple):
     records: tuple[tuple[str, str], ...]
     end: str
     """Committed, aborted, or unknown: the producer ended before it was answered."""
+    offset: int = -1
 
 
 class Connected(Component):
@@ -53,6 +56,7 @@ class Connected(Component):
         self.name = name
         self.transactional_id = transactional_id
         self.coordinator = coordinator
+        self.group = "g1"
         self.connections: dict[str, int] = {}
         self.last_connection = 0
         self.former = ""
@@ -79,23 +83,33 @@ class Connected(Component):
         self.out.append(Close(f"{self.name}>{to}#{connection}", f"{to}>{self.name}#{connection}"))
 
     def _ask(self, *call: Any) -> None:
-        self.asked, self.asked_at, self.stuck = call, self.coordinator, False
-        self._send(self.coordinator, call[0], self.transactional_id, *call[1:])
+        self.asked, self.stuck = call, False
+        self.asked_at = self._owner_for(call[0])
+        self._send(self.asked_at, call[0], self.transactional_id, *call[1:])
+
+    def _owner_for(self, kind: str) -> str:
+        return self.group if kind in ("offsets", "read") else self.coordinator
 
     def _on_moved(self, coordinator: str) -> None:
-        self.former, self.coordinator = self.coordinator, coordinator
+        if coordinator.startswith("g"):
+            self.former, self.group = self.group, coordinator
+        else:
+            self.former, self.coordinator = self.coordinator, coordinator
         if self.stuck:
             self._ask(*self.asked)
 
     def _do_mislead(self, rest: str) -> None:
         """Asks a node that is cut off from the store where its coordinator is."""
-        self.former, self.coordinator = self.coordinator, self.former
+        if self.former.startswith("g"):
+            self.former, self.group = self.group, self.former
+        else:
+            self.former, self.coordinator = self.coordinator, self.former
 
     def _again(self, former: str) -> None:
         """The call is repeated: at the coordinator that is known by now, or once there is one."""
-        if self.former and former == self.coordinator:
-            self.former, self.coordinator = self.coordinator, self.former
-        if self.asked and former != self.coordinator:
+        if self.former and former in (self.coordinator, self.group):
+            self._do_mislead("")
+        if self.asked and former != self._owner_for(self.asked[0]):
             self._ask(*self.asked)
         else:
             self.stuck = bool(self.asked)
@@ -167,7 +181,7 @@ class NativeProducer(Connected):
 
     def __init__(
         self, name: str, plan: tuple[Planned, ...], *, version: int, transactional_id: str = "tx",
-        coordinator: str = "c1", may_die: bool = False,
+        coordinator: str = "c1", may_die: bool = False, reads: int = 0,
     ) -> None:
         super().__init__(name, transactional_id, coordinator)
         options = ProducerOptions(
@@ -182,6 +196,11 @@ class NativeProducer(Connected):
         self.flying: dict[str, Batch] = {}
         self.acknowledged: tuple[str, ...] = ()
         self.outcomes: tuple[Outcome, ...] = ()
+        self.offsets_sent = True
+        self.reads = reads
+        """How often the application still looks where its group stands, between transactions."""
+        self.positions: tuple[tuple[int, int], ...] = ()
+        """What it found: (how many transactions had begun, position)."""
 
     # --- the application ----------------------------------------------------------------------------------------------
 
@@ -192,13 +211,18 @@ class NativeProducer(Connected):
         found = []
         if state is State.UNINITIALIZED:
             found.append(Choice("init"))
-        elif state is State.READY and self.begun < len(self.plan):
+        elif state is State.READY and self.begun < len(self.plan) and not self.asked:
             found.append(Choice("begin"))
         elif state is State.IN_TRANSACTION:
-            ends = self.plan[self.begun - 1].ends
-            found += [Choice(each) for each in ("commit", "abort") if ends in (each, "either")]
-        elif state is State.ABORTABLE_ERROR:
+            planned = self.plan[self.begun - 1]
+            if not self.offsets_sent and not self.asked:
+                found.append(Choice("offsets"))
+            if self.offsets_sent and (planned.offset < 0 or not self.asked):
+                found += [Choice(each) for each in ("commit", "abort") if planned.ends in (each, "either")]
+        elif state is State.ABORTABLE_ERROR and not self.asked:
             found.append(Choice("abort"))
+        if state is State.READY and self.begun and self.reads and not self.asked:
+            found.append(Choice("read"))
         if self.flying:
             partitions = dict.fromkeys(batch.partition.topic for batch in self.flying.values())
             found += [Choice(f"reconnect:{each}", "reconnect") for each in partitions]
@@ -220,7 +244,24 @@ class NativeProducer(Connected):
         self.begun += 1
         for partition, value in planned.records:
             self.machine.enqueue(Batch(TopicPartition(partition, 0), 1, _DEADLINE, value))  # type: ignore[arg-type]
-        self.outcomes = (*self.outcomes, Outcome(planned.records, UNKNOWN))
+        self.offsets_sent = planned.offset < 0
+        self.outcomes = (*self.outcomes, Outcome(planned.records, UNKNOWN, planned.offset))
+
+    def _do_offsets(self, rest: str) -> None:
+        """Version 1 registers the group first; the offsets follow its answer."""
+        self.machine.offsets_sent()
+        if self.version < 2:
+            self._ask("add", *self.machine.identity, ("offsets",))
+        else:
+            self._send_offsets()
+
+    def _send_offsets(self) -> None:
+        self.offsets_sent = True
+        self._ask("offsets", *self.machine.identity, self.plan[self.begun - 1].offset, self.version)
+
+    def _do_read(self, rest: str) -> None:
+        self.reads -= 1
+        self._ask("read")
 
     def _do_commit(self, rest: str) -> None:
         self.machine.commit()
@@ -259,6 +300,11 @@ class NativeProducer(Connected):
                 self.machine.lost(batch, "", NOW)
 
     def _replied(self, kind: str, code: int, producer_id: int, epoch: int) -> None:
+        if kind == "read":
+            self.asked = ()
+            if not code:
+                self.positions = (*self.positions, (len(self.outcomes), producer_id))
+            return
         if code:
             if self.machine.coordinator_refused(code) is Verdict.RETRY:
                 self._ask(*self.asked)
@@ -268,9 +314,11 @@ class NativeProducer(Connected):
         self.asked = ()
         if kind == "init":
             self.machine.initialized(_identity(producer_id, epoch))
+        elif kind == "add" and not self.offsets_sent:
+            self._send_offsets()
         elif kind == "add":
             self.machine.partitions_added()
-        else:
+        elif kind == "end":
             self.machine.ended(_identity(producer_id, epoch) if self.version >= 2 else None)
 
     def _on_moved(self, coordinator: str) -> None:
@@ -308,9 +356,9 @@ class NativeProducer(Connected):
             self.outcomes = (*before, last._replace(end=COMMITTED if effect.committed else ABORTED))
 
     def view(self) -> tuple[Any, ...]:
-        """(outcomes, whether it still waits for something)."""
-        waits = not self.dead and self.machine.state not in (State.READY, State.FATAL_ERROR)
-        return self.outcomes, waits
+        """(outcomes, whether it still waits for something, positions that it has read)."""
+        waits = not self.dead and (bool(self.asked) or self.machine.state not in (State.READY, State.FATAL_ERROR))
+        return self.outcomes, waits, self.positions
 
 
 def _identity(producer_id: int, epoch: int) -> Any:
@@ -453,4 +501,4 @@ class OldProducer(Connected):
             self.state = "ready"
 
     def view(self) -> tuple[Any, ...]:
-        return self.outcomes, self.state not in ("ready", "fatal")
+        return self.outcomes, self.state not in ("ready", "fatal"), ()

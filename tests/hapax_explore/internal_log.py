@@ -37,7 +37,7 @@ class Pull(NamedTuple):
 
 
 class LogReplica(Component):
-    """`peer`: the other replica. `successor`: the coordinator that takes the shard over where this replica is elected."""
+    """`peer`: the other replica. `successor`: the coordinator that takes the shard over once this one is elected."""
 
     def __init__(self, name: str, peer: str, *, leads: bool, shard_epoch: int, successor: str = "") -> None:
         self.name = name
@@ -66,6 +66,10 @@ class LogReplica(Component):
     def fetch(self) -> Send:
         """The first one of a follower."""
         return Send(self.peer, ("fetch", 1, -1, self.machine.log_end_offset), f"{self.name}>{self.peer}")
+
+    @property
+    def records(self) -> tuple[Any, ...]:
+        return tuple(record for batch in self.batches for record in batch.records)
 
     def _lead(self, isr: tuple[NodeId, ...], revision: int) -> None:
         me = isr[0]
@@ -130,7 +134,8 @@ class LogReplica(Component):
         if pull is None:
             return
         pressed = bool(self.gates) and self.gates[-1][0] > self.conversation.heard
-        if pull.end == self.machine.log_end_offset and pull.high_watermark == self.machine.high_watermark and not pressed:
+        known = (self.machine.log_end_offset, self.machine.high_watermark)
+        if (pull.end, pull.high_watermark) == known and not pressed:
             return
         self.pull = None
         if self.gates:
@@ -153,12 +158,12 @@ class LogReplica(Component):
     def _on_append(self, owner: str, epoch: int, records: tuple[Any, ...]) -> None:
         """Without records it asks whether the shard is still the owner's."""
         machine = self.machine
-        answer = Send(owner, ("appended", epoch, 0))
+        answer = Send(owner, ("appended", epoch, 0, len(self.records)))
         if self.replication is None:
-            self.out.append(Send(owner, ("appended", epoch, int(ErrorCode.OFFSET_NOT_AVAILABLE))))
+            self.out.append(Send(owner, ("appended", epoch, int(ErrorCode.OFFSET_NOT_AVAILABLE), -1)))
             return
         if epoch != machine.shard_epoch:
-            self.out.append(Send(owner, ("appended", epoch, int(ErrorCode.TRANSACTION_COORDINATOR_FENCED))))
+            self.out.append(Send(owner, ("appended", epoch, int(ErrorCode.TRANSACTION_COORDINATOR_FENCED), -1)))
         elif records:
             header = data_header(-1, -1, -1, len(records))
             machine.decide_append(header, 0, AppendContext(internal=True, shard_epoch=epoch))
@@ -181,8 +186,8 @@ class LogReplica(Component):
             self.out.append(Send(owner, ("fenced", epoch, int(refusal.code), ())))
             return
         self._append(Entry(data_header(-1, -1, -1, 1), fence), ())
-        records = tuple(record for batch in self.batches for record in batch.records)
-        self.waiting = (*self.waiting, (self.machine.log_end_offset, Send(owner, ("fenced", epoch, 0, records))))
+        answer = Send(owner, ("fenced", epoch, 0, self.records))
+        self.waiting = (*self.waiting, (self.machine.log_end_offset, answer))
         self._written()
 
     # --- what happens by itself ---------------------------------------------------------------------------------------
@@ -199,10 +204,10 @@ class LogReplica(Component):
         if choice == "be-elected":
             self.leader_epoch += 1
             self._lead((_FOLLOWER,), revision=2)
-            self.out.append(Tell(self.successor, ("died", "")))
+            self.out.append(Tell(self.successor, ("assigned",)))
         else:  # no round was answered in time
             self.out += [
-                Send(answer.to, (*answer.body[:-1], int(ErrorCode.OFFSET_NOT_AVAILABLE))) for _, answer in self.gates
+                Send(answer.to, (*answer.body[:2], int(ErrorCode.OFFSET_NOT_AVAILABLE), -1)) for _, answer in self.gates
             ]
             self.gates = ()
         out, self.out = self.out, []

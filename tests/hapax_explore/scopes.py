@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from hapax_explore.broker import Broker
-from hapax_explore.clients import ABORTED, COMMITTED, NativeProducer, OldProducer, Planned
-from hapax_explore.coordinator import Coordinator, TxnLog
+from hapax_explore.clients import ABORTED, COMMITTED, UNKNOWN, NativeProducer, OldProducer, Planned
+from hapax_explore.coordinator import Coordinator, ShardLog
+from hapax_explore.group import GroupOwner
 from hapax_explore.internal_log import LogReplica
 from hapax_explore.search import Scope, Views
 
@@ -35,13 +36,21 @@ def safe(views: Views) -> str | None:
             shown = [value for partition, value in outcome.records if value in seen[partition]]
             if outcome.end == ABORTED and shown:
                 return f"{name} was told that its transaction was aborted, and {shown} are readable"
+        for begun, position in view[2]:
+            known = [outcome.offset for outcome in view[0][:begun] if outcome.end == COMMITTED]
+            if position < max(known, default=-1):
+                return f"{name} had committed position {max(known)}, and is told {position}"
     return None
 
 
 def settled(views: Views) -> str | None:
     """Where nothing is left to do."""
     seen = readable(views)
+    serving = [name for name, view in views.items() if name[0] in "cg" and view[0]]
+    replaced = {name for name in serving if any(other > name and other[0] == name[0] for other in serving)}
     for name, view in views.items():
+        if name in replaced:  # it is cut off, and does not know it
+            continue
         if name.startswith("p") and view[1]:
             return f"a transaction stays open in {name}"
         if name.startswith("p") and view[2]:
@@ -50,10 +59,19 @@ def settled(views: Views) -> str | None:
             return f"{name} has a transaction that never ends"
         if name.startswith("c") and view[0] and view[2]:
             return f"a call waits for ever at {name}"
+        if name.startswith("g") and view[0] and view[2]:
+            return f"offsets of a transaction stay pending at {name}"
+        if name.startswith("g") and view[0] and view[3]:
+            return f"a call waits for ever at {name}"
         if not name.startswith("a"):
             continue
         if view[1]:
             return f"{name} waits for ever"
+        expected = [-1] + [outcome.offset for outcome in view[0] if outcome.end == COMMITTED and outcome.offset >= 0]
+        allowed = expected[-1:] + [outcome.offset for outcome in view[0] if outcome.end == UNKNOWN]
+        for owner in (each for each in serving if each.startswith("g") and each not in replaced):
+            if views[owner][1] not in allowed:
+                return f"the group stands at {views[owner][1]}; {name} knows of {view[0]}"
         for outcome in view[0]:
             shown = [value for partition, value in outcome.records if value in seen[partition]]
             if outcome.end == COMMITTED and len(shown) < len(outcome.records):
@@ -83,10 +101,16 @@ def owners() -> Scope:
         (
             NativeProducer("a1", (Planned((("p0", "a"),), "either"),), version=2), Broker("p0", clients=("a1",)),
             Coordinator("c1", "log", told, successor="c2"),
-            Coordinator("c2", "log", told, serves=False, first_id=2000), TxnLog("log", "c1", 16),
+            Coordinator("c2", "log", told, serves=False, first_id=2000), ShardLog("log"),
         ),
         {"take-over": 1, "coordinator crash": 1, "broker crash": 1, "reconnect": 1}, safe, settled,
     )
+
+
+def owners_large() -> Scope:
+    """The same with a budget that makes more than ten million states."""
+    more = {"reconnect": 2, "resend": 1, "lost append": 1, "time-out": 1}
+    return owners()._replace(name="owners-large", about=owners_large.__doc__ or "", budget={**owners().budget, **more})
 
 
 def zombie() -> Scope:
@@ -147,6 +171,53 @@ def cut_off() -> Scope:
     )
 
 
+def offsets() -> Scope:
+    """Offsets in transactions of version 2, a group shard that moves, markers that come late or twice."""
+    told = ("a1", "c1")
+    plan = (Planned((("p0", "a"),), "either", offset=1), Planned((), "commit", offset=2))
+    return Scope(
+        "offsets", offsets.__doc__ or "",
+        (
+            NativeProducer("a1", plan, version=2, reads=1), Broker("p0"), Coordinator("c1", "", ("a1", "p0")),
+            GroupOwner("g1", "log", told, successor="g2"), GroupOwner("g2", "log", told, serves=False),
+            ShardLog("log"),
+        ),
+        {"take-over": 1, "coordinator crash": 1, "reconnect": 1, "resend": 1}, safe, settled,
+    )
+
+
+def offsets_v1() -> Scope:
+    """Offsets in transactions of version 1, with a client that reconnects and gives up."""
+    plan = (Planned((), "either", offset=1), Planned((), "either", offset=2))
+    return Scope(
+        "offsets-v1", offsets_v1.__doc__ or "",
+        (
+            NativeProducer("a1", plan, version=1, reads=1), Coordinator("c1", "", ("a1", "g1")),
+            GroupOwner("g1", "log", ("a1", "c1")), ShardLog("log"),
+        ),
+        {"reconnect": 2, "resend": 1, "time-out": 1, "lost append": 1}, safe, settled,
+    )
+
+
+def cut_off_group() -> Scope:
+    """A group's positions, while its shard's owner and its log's leader are cut off from the store and replaced, and
+    the client is sent to the one or the other."""
+    told = ("a1", "c1")
+    follower = LogReplica("l2", "l1", leads=False, shard_epoch=16, successor="g2")
+    plan = (Planned((), offset=1), Planned((), offset=2))
+    return Scope(
+        "cut-off-group", cut_off_group.__doc__ or "",
+        (
+            NativeProducer("a1", plan, version=2, reads=1), Coordinator("c1", "", ("a1", "g1", "g2")),
+            GroupOwner("g1", "l1", told), GroupOwner("g2", "l2", told, serves=False),
+            LogReplica("l1", "l2", leads=True, shard_epoch=16), follower,
+        ),
+        {"election": 1, "misled": 1}, safe, settled, (follower.fetch,),
+        lambda views: views["a1"][0][:1] != () and views["a1"][0][0].end == COMMITTED,
+    )
+
+
 SCOPES: Final[dict[str, Callable[[], Scope]]] = {
-    "parked": parked, "owners": owners, "zombie": zombie, "timers": timers, "pipelined": pipelined, "cut-off": cut_off,
+    "parked": parked, "owners": owners, "owners-large": owners_large, "zombie": zombie, "timers": timers, "pipelined": pipelined,
+    "cut-off": cut_off, "cut-off-group": cut_off_group, "offsets": offsets, "offsets-v1": offsets_v1,
 }

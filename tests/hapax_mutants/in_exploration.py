@@ -19,4 +19,11 @@ MUTANTS = (
         "        ended: list[_Parked[Write]] = []\n",
         (explore("parked"),),
     ),
+    Mutant(
+        "a leader that was replaced confirms reads from memory", "rules 12 and 23; issue 16, defect 1",
+        "core/replication.py",
+        "        return min((member.round for member in self._members), default=ENDLESS)\n",
+        "        return ENDLESS\n",
+        (explore("cut-off"),),
+    ),
 )

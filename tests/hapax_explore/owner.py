@@ -1,0 +1,202 @@
+"""An owner of a coordinator's shard, of either kind: what `coordinator/shard.py` and `coordinator/log_writer.py` do,
+without their futures: what waits for the log is a value."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hapax.core.errors import ErrorCode
+from hapax_explore.component import Choice, Component, Effect, Send
+
+
+class Call(NamedTuple):
+    """A client's call or another service's. `answer_to` and `channel`: where its answer goes."""
+
+    kind: str
+    transactional_id: str
+    answer_to: str
+    channel: str
+    connection: int
+    arguments: tuple[Any, ...]
+
+
+class Unit(NamedTuple):
+    """What is stored together, and what follows from it."""
+
+    records: tuple[Any, ...]
+    call: Call | None
+    reply: Any = None
+
+
+class Owner(Component):
+    """`serves`: it owns the shard from the beginning. Another one may take over."""
+
+    def __init__(self, name: str, log: str, told: tuple[str, ...], *, serves: bool, successor: str) -> None:
+        """`log`: the component that keeps its records; empty: they are stored at once. `told`: who hears of it when it
+        takes over. `successor`: it may die, and then this one takes over."""
+        self.name = name
+        self.log = log
+        self.told = told
+        self.successor = successor
+        self.assigned = 1 if serves else 2
+        self.incarnation = 0
+        self.serving = serves
+        self.taking_over = False
+        self.gone = False
+        """It was fenced, or released."""
+        self.is_assigned = False
+        """The controller has given it the shard."""
+        self.queue: list[Unit] = []
+        self.sent: list[Unit] = []
+        self.confirming: list[tuple[Call, Any]] = []
+        """Answers on which others decide: they leave once no other owner has taken over since they were made."""
+        self.confirms_sent: list[tuple[Call, Any]] = []
+        self.stored_records = 0
+        self.out: list[Effect] = []
+
+    @property
+    def epoch(self) -> int:
+        return self.assigned << 4 | self.incarnation
+
+    # --- for the two kinds --------------------------------------------------------------------------------------------
+
+    def _begin_load(self) -> None:
+        """A fresh machine."""
+        raise NotImplementedError
+
+    def _load(self, record: Any, offset: int) -> None:
+        raise NotImplementedError
+
+    def _loaded(self) -> None:
+        raise NotImplementedError
+
+    def _stored(self, unit: Unit, offset: int) -> None:
+        """Durable. `offset`: of its first record; -1: the log had it before."""
+        raise NotImplementedError
+
+    def _waiting(self) -> list[Call]:
+        """Calls that wait for something else than the log. Forgets them."""
+        raise NotImplementedError
+
+    def _answer(self, call: Call, reply: Any) -> None:
+        raise NotImplementedError
+
+    def _refuse(self, call: Call, code: ErrorCode) -> None:
+        raise NotImplementedError
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def receive(self, body: tuple[Any, ...]) -> list[Effect]:
+        getattr(self, "_on_" + body[0])(*body[1:])
+        return self._done()
+
+    def _done(self) -> list[Effect]:
+        self._flush()
+        out, self.out = self.out, []
+        return out
+
+    def _on_appended(self, epoch: int, code: int, offset: int) -> None:
+        if epoch != self.epoch or not self.serving:
+            return
+        sent, self.sent = self.sent, []
+        confirmed, self.confirms_sent = self.confirms_sent, []
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE:
+            for call, _ in confirmed:
+                self._refuse(call, ErrorCode.NOT_COORDINATOR)
+            return
+        if code:
+            self.sent, self.confirms_sent = sent, confirmed
+            self._released()
+            return
+        for unit in sent:
+            self._stored(unit, offset)
+            offset += len(unit.records) if offset >= 0 else 0
+        for call, reply in confirmed:
+            self._answer(call, reply)
+
+    def _on_fenced(self, epoch: int, code: int, records: tuple[Any, ...]) -> None:
+        if epoch != self.epoch or not self.taking_over:
+            return
+        self.taking_over = False
+        if code:
+            self.gone = True
+            return
+        self._begin_load()
+        for offset, record in enumerate(records):
+            self._load(record, offset)
+        self.serving = True
+        self._loaded()
+        self.out += [Send(each, ("moved", self.name)) for each in self.told]
+
+    def _on_assigned(self) -> None:
+        """The controller's word: the shard is this node's now."""
+        self.is_assigned = True
+
+    # --- log ----------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """One request in flight: what comes meanwhile is the next one."""
+        while self.serving and not self.sent and not self.confirms_sent and (self.queue or self.confirming):
+            self.sent = self.queue[:1] if not self._groups(self.queue) else self.queue
+            self.queue = self.queue[len(self.sent) :]
+            self.confirms_sent, self.confirming = self.confirming, []
+            records = tuple(record for unit in self.sent for record in unit.records)
+            if self.log:
+                self.out.append(Send(self.log, ("append", self.name, self.epoch, records)))
+            else:
+                offset = self.stored_records
+                self.stored_records += len(records)
+                self._on_appended(self.epoch, 0, offset)
+
+    def _groups(self, queue: list[Unit]) -> bool:
+        """Whether all of them make one batch."""
+        return True
+
+    def _released(self) -> None:
+        """A higher epoch stands in the log, or the process is gone."""
+        self._stop()
+        self.gone = True
+
+    def _stop(self) -> None:
+        self.serving = False
+        waiting = [unit.call for unit in (*self.sent, *self.queue) if unit.call is not None]
+        waiting += [*self._waiting(), *(call for call, _ in (*self.confirms_sent, *self.confirming))]
+        self.queue, self.sent, self.confirming, self.confirms_sent = [], [], [], []
+        self._begin_load()
+        for call in waiting:
+            self._refuse(call, ErrorCode.NOT_COORDINATOR)
+
+    # --- what happens by itself ---------------------------------------------------------------------------------------
+
+    def choices(self) -> list[Choice]:
+        if self.gone or self.taking_over:
+            return []
+        if not self.serving:
+            return [Choice("take-over", "" if self.is_assigned else "take-over")]
+        found = []
+        if self.successor:
+            found.append(Choice("crash", "coordinator crash"))
+        if self.sent and self.log:
+            found.append(Choice("lose-log", "lost append", late=True))
+        return found
+
+    def act(self, choice: str) -> list[Effect]:
+        what, _, rest = choice.partition(":")
+        getattr(self, "_do_" + what.replace("-", "_"))(rest)
+        return self._done()
+
+    def _do_crash(self, rest: str) -> None:
+        """Connections break: nobody knows what became of the calls that wait. What is on its way to the log may be
+        stored yet."""
+        self._released()
+        self.out.append(Send(self.successor, ("assigned",)))
+
+    def _do_lose_log(self, rest: str) -> None:
+        """No answer to what is in flight: nobody knows what the log holds. A higher epoch, and from the beginning."""
+        self._stop()
+        self.incarnation += 1
+        self._do_take_over(rest)
+
+    def _do_take_over(self, rest: str) -> None:
+        self.taking_over = True
+        self.out.append(Send(self.log, ("fence", self.name, self.epoch)))
