@@ -8,17 +8,21 @@ from hapax_explore.scopes import SCOPES, zombie
 from hapax_explore.search import Explorer, Seen
 
 ALL = 1_000_000
-LIMITS = {"cut-off": ALL, "parked": ALL, "timers": ALL, "zombie": ALL, "owners": 120_000}
+LIMITS = {
+    "cut-off": ALL, "cut-off-group": ALL, "parked": ALL, "timers": ALL, "zombie": ALL,
+    "owners": 100_000, "offsets": 60_000, "offsets-v1": 60_000,
+}
 """States; scopes that are larger are explored to this many, the nearest first."""
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", sorted(LIMITS))
 def test_no_interleaving_breaks_an_invariant(name: str) -> None:
     result = Explorer(SCOPES[name]()).explore(LIMITS[name])
     print(result)
     assert not result.violation, "\n".join([result.violation, *result.history])
     assert result.complete == (LIMITS[name] == ALL)
-    assert result.quiescent
+    assert result.quiescent or not result.complete
 
 
 def test_a_broken_invariant_is_found_by_a_shortest_history() -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from hapax_explore.scopes import SCOPES
-from hapax_explore.search import Explorer
+from hapax_explore.search import Explorer, script
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
         if result.violation:
             failed += 1
             print(f"FAILED {name}: {result.violation}\n")
-            print("\n".join(result.history))
+            print(script(name, result.history))
     return 1 if failed else 0
 
 

@@ -154,6 +154,9 @@ class Coordinator(Owner):
 
     def _ask(self, call: Call) -> None:
         """As `TxnShard.ask`."""
+        if self.taking_over:
+            self.later.append(call)
+            return
         if not self.serving:
             self._refuse(call, ErrorCode.NOT_COORDINATOR)
             return
@@ -182,6 +185,9 @@ class Coordinator(Owner):
             self.out.append(Send(call.answer_to, ("closed", self.name, call.connection), call.channel))
         else:
             raise AssertionError(answer)
+
+    def _again(self, call: Call) -> None:
+        self._ask(call)
 
     def _decide(self, call: Call) -> Any:
         machine, txid = self.machine, call.transactional_id

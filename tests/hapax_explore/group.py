@@ -129,12 +129,22 @@ class GroupOwner(Owner):
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def _call(self, call: Call) -> None:
+        if self.taking_over:
+            self.later.append(call)
+            return
         try:
             if not self.serving:
                 raise Refusal(ErrorCode.NOT_COORDINATOR)
             getattr(self, "_" + call.kind)(call)
         except Refusal as refusal:
             self._refuse(call, refusal.code)
+
+    def _again(self, call: Call) -> None:
+        if call.kind == "offsets":
+            producer_id, epoch, offset, version, *_ = call.arguments
+            decided = self.machine.last_decided(producer_id)
+            call = call._replace(arguments=(producer_id, epoch, offset, version, None, decided))
+        self._call(call)
 
     def _offsets(self, call: Call) -> None:
         """As `OffsetsShard.txn_offset_commit`."""

@@ -52,6 +52,8 @@ class Owner(Component):
         """Answers on which others decide: they leave once no other owner has taken over since they were made."""
         self.confirms_sent: list[tuple[Call, Any]] = []
         self.stored_records = 0
+        self.later: list[Call] = []
+        """Calls that came, or were interrupted, while it loads again: their callers try until it serves."""
         self.out: list[Effect] = []
 
     @property
@@ -82,6 +84,10 @@ class Owner(Component):
         raise NotImplementedError
 
     def _refuse(self, call: Call, code: ErrorCode) -> None:
+        raise NotImplementedError
+
+    def _again(self, call: Call) -> None:
+        """Its caller tries again."""
         raise NotImplementedError
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -118,15 +124,21 @@ class Owner(Component):
         if epoch != self.epoch or not self.taking_over:
             return
         self.taking_over = False
+        later, self.later = self.later, []
         if code:
             self.gone = True
+            for call in later:
+                self._refuse(call, ErrorCode.NOT_COORDINATOR)
             return
         self._begin_load()
         for offset, record in enumerate(records):
             self._load(record, offset)
         self.serving = True
         self._loaded()
-        self.out += [Send(each, ("moved", self.name)) for each in self.told]
+        if not self.incarnation:
+            self.out += [Send(each, ("moved", self.name)) for each in self.told]
+        for call in later:
+            self._again(call)
 
     def _on_assigned(self) -> None:
         """The controller's word: the shard is this node's now."""
@@ -154,17 +166,19 @@ class Owner(Component):
 
     def _released(self) -> None:
         """A higher epoch stands in the log, or the process is gone."""
-        self._stop()
+        waiting = self._stop()
         self.gone = True
+        for call in waiting:
+            self._refuse(call, ErrorCode.NOT_COORDINATOR)
 
-    def _stop(self) -> None:
+    def _stop(self) -> list[Call]:
+        """Returns the calls that waited."""
         self.serving = False
         waiting = [unit.call for unit in (*self.sent, *self.queue) if unit.call is not None]
         waiting += [*self._waiting(), *(call for call, _ in (*self.confirms_sent, *self.confirming))]
         self.queue, self.sent, self.confirming, self.confirms_sent = [], [], [], []
         self._begin_load()
-        for call in waiting:
-            self._refuse(call, ErrorCode.NOT_COORDINATOR)
+        return waiting
 
     # --- what happens by itself ---------------------------------------------------------------------------------------
 
@@ -193,7 +207,7 @@ class Owner(Component):
 
     def _do_lose_log(self, rest: str) -> None:
         """No answer to what is in flight: nobody knows what the log holds. A higher epoch, and from the beginning."""
-        self._stop()
+        self.later = self._stop()
         self.incarnation += 1
         self._do_take_over(rest)
 

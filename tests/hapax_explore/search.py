@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from hapax.core.control import Marker
+from hapax.core.group import OffsetRecord
 from hapax.core.transaction_record import Transaction, TransactionPartition
 from hapax_explore.canonical import freeze
 from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
+from scenarios.partition_log import Entry
 
 STALE: Final = "~"
 """Begins the name of a channel whose sender has given it up."""
@@ -437,13 +440,25 @@ class Explorer:
         return self._successors(row, [])
 
 
+def script(scope: str, history: Sequence[str]) -> str:
+    """A history as a scenario script (tests/scenarios/explore)."""
+    steps = "".join(f'step "{text}"\n' for text in history)
+    return f"machine explore scope={scope}\n\n{steps}----\n\nrest\n----\n"
+
+
 def _word(value: Any) -> str:
     if isinstance(value, Transaction):
         return f"{value.transactional_id}:{value.serial}:{value.state.name}"
+    if isinstance(value, Marker):
+        return f"{'commit' if value.commit else 'abort'}:{value.producer_id}:{value.producer_epoch}:{value.serial}"
+    if isinstance(value, OffsetRecord):
+        return "none" if value.value is None else f"position:{value.value.offset}"
+    if isinstance(value, Entry):
+        return f"at:{value.header.base_offset}"
     if isinstance(value, TransactionPartition):
         return _word(value.topic_id)
     if isinstance(value, tuple):
         return "(" + ",".join(_word(each) for each in value) + ")"
     if isinstance(value, bytes):
         return value.rstrip(b"\0").decode("latin-1")
-    return str(value).replace(" ", "_").replace('"', "")
+    return str(value).replace(" ", "").replace('"', "").replace("=", ":")
