@@ -276,7 +276,8 @@ class Coordinator(Owner):
         found += [Choice(f"time-out:{txid}", "time-out", late=True) for txid in self.timers]
         found += [Choice(f"early-timer:{txid}", "early timer") for txid in self.timers]
         found += [Choice(f"complete:{txid}", "complete", late=True) for txid in self.postponed]
-        found += [Choice(f"resend:{txid}", "resend", late=True) for txid, (_, waiting) in self.marking.items() if waiting]
+        unanswered = [txid for txid, (_, waiting) in self.marking.items() if waiting]
+        found += [Choice(f"resend:{txid}", "resend", late=True) for txid in unanswered]
         return found
 
     def _do_time_out(self, txid: str) -> None:

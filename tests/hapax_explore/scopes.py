@@ -218,6 +218,7 @@ def cut_off_group() -> Scope:
 
 
 SCOPES: Final[dict[str, Callable[[], Scope]]] = {
-    "parked": parked, "owners": owners, "owners-large": owners_large, "zombie": zombie, "timers": timers, "pipelined": pipelined,
+    "parked": parked, "owners": owners, "owners-large": owners_large, "zombie": zombie, "timers": timers,
+    "pipelined": pipelined,
     "cut-off": cut_off, "cut-off-group": cut_off_group, "offsets": offsets, "offsets-v1": offsets_v1,
 }
