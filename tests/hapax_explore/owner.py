@@ -183,6 +183,8 @@ class Owner(Component):
     # --- what happens by itself ---------------------------------------------------------------------------------------
 
     def choices(self) -> list[Choice]:
+        if self.taking_over and self.later:
+            return [Choice("give-up", late=True)]
         if self.gone or self.taking_over:
             return []
         if not self.serving:
@@ -210,6 +212,12 @@ class Owner(Component):
         self.later = self._stop()
         self.incarnation += 1
         self._do_take_over(rest)
+
+    def _do_give_up(self, rest: str) -> None:
+        """It does not come to serve: who called tries elsewhere."""
+        later, self.later = self.later, []
+        for call in later:
+            self._refuse(call, ErrorCode.NOT_COORDINATOR)
 
     def _do_take_over(self, rest: str) -> None:
         self.taking_over = True
