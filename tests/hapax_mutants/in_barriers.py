@@ -56,8 +56,8 @@ MUTANTS = (
     ),
     Mutant(
         "a repeated marker confirms that nobody has taken the shard over", "rule 23", "coordinator/log_writer.py",
-        "                self._confirm_next += confirms  # nothing was appended: the leader answered from memory\n                confirms = []\n",
-        "",
+        "                self._confirm_next += confirms  # nothing was appended: the leader answered from memory\n",
+        "                _resolve(confirms)\n",
         (unit("coordinator/test_log_writer.py"),),
     ),
 )

@@ -193,8 +193,8 @@ class ShardLog:
             if base_offset < self.next_offset:
                 offset = -1
                 self._confirm_next += confirms  # nothing was appended: the leader answered from memory
-                confirms = []
             else:
+                _resolve(confirms)
                 count = sum(len(unit.records) or 1 for unit in sent)
                 self.next_offset = base_offset + count
                 counters = self._writer.counters
@@ -206,13 +206,15 @@ class ShardLog:
                 if self.closed:
                     return
         elif code in _REFUSALS:
+            self._confirm_next += confirms  # a leader that was replaced refuses from memory, too
             for unit in sent:
                 unit.refused(ErrorCode(code), reason)
+                if self.closed:
+                    return
         else:
             self._sent, self._confirm_sent = sent, confirms
             self.give_up(f"append answered {ErrorCode(code).name} {reason}")
             return
-        _resolve(confirms)
         if not self.idle:
             self._writer.wake(self)
 

@@ -194,6 +194,30 @@ async def test_an_answer_about_what_was_stored_before_confirms_nothing(watched: 
     await confirmed
 
 
+async def test_a_refused_batch_confirms_nothing(watched: Watched) -> None:
+    """A leader that was replaced refuses it from memory, too: an old epoch of a producer, say."""
+    confirmed = asyncio.ensure_future(watched.log.confirm())
+    watched.append("a", producer_id=7, producer_epoch=1)
+    await asyncio.sleep(0)
+    watched.leaves()
+    watched.answer(ErrorCode.INVALID_PRODUCER_EPOCH)
+    await asyncio.sleep(0)
+    assert not confirmed.done() and watched.log.only_confirms
+    watched.log.take_confirms()
+    watched.log.end_answered(ErrorCode.NONE, 0)
+    await confirmed
+
+
+async def test_who_asks_is_answered_also_where_the_append_ends_the_shard(watched: Watched) -> None:
+    """What is done once a record is stored may find that the shard has to be given up."""
+    confirmed = asyncio.ensure_future(watched.log.confirm())
+    watched.log.append(Unit(((b"a", b"v"),), lambda offset: watched.log.close(), lambda code, reason: None))
+    await asyncio.sleep(0)
+    watched.leaves()
+    watched.answer(ErrorCode.NONE, 0)
+    await asyncio.wait_for(confirmed, 1)
+
+
 async def test_a_leader_that_cannot_say_whether_it_leads_costs_the_readers_and_not_the_shard(watched: Watched) -> None:
     confirmed = asyncio.ensure_future(watched.log.confirm())
     await asyncio.sleep(0)
