@@ -85,17 +85,18 @@ def abort_hanging(transaction: Transaction | None, request: AbortHanging, _: Con
     One that the coordinator has open or is deciding is left alone: its own end marks the partition. Any other is
     aborted, by a marker that decides only what the broker saw: a transaction that began at that offset, and to which
     nothing was written since. A version-1 producer's next transaction has the same epoch, so its records go on in the
-    one that hangs; they must not be aborted between this decision and its marker.
+    one that hangs; they must not be aborted between this decision and its marker. Where it is open on the
+    partition, what the broker saw may be its records, and it is left alone.
     """
     known_epoch = NO_PRODUCER_EPOCH
     if transaction is not None:
-        past = 0 < request.serial < transaction.serial
+        known_epoch = _known_epoch(transaction, request.producer_id)
+        past = 0 < request.serial < transaction.serial and request.producer_epoch < known_epoch
         if not past and _includes(transaction, request.producer_id, request.partition):
             raise Refusal(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
                 f"the transaction is {transaction.state.kafka_name} and will be decided by its coordinator",
             )
-        known_epoch = _known_epoch(transaction, request.producer_id)
     epoch = ProducerEpoch(max(known_epoch, request.producer_epoch))
     marker = Marker(request.producer_id, epoch, False, (request.partition,))
     send = SendMarkers(

@@ -271,11 +271,25 @@ def test_self_healing_goes_by_the_transactions_name_where_it_is_known() -> None:
     for serial in (0, 3):
         alive = replace(asked, serial=serial)
         assert refused(driver.shard.abort_hanging, alive, driver.now).code is ErrorCode.CONCURRENT_TRANSACTIONS
-    decision = driver.shard.abort_hanging(replace(asked, serial=2, last_offset=21), driver.now)
+    older = replace(driver.hanging((me.producer_id, me.producer_epoch - 1), partition(0)), serial=2, last_offset=21)
+    decision = driver.shard.abort_hanging(older, driver.now)
     assert isinstance(decision, Decision)
     (send,) = decision.effects
     assert isinstance(send, SendMarkers)
     assert (send.first_offset, send.last_offset, send.serial) == (17, 21, -1)
+
+
+def test_self_healing_leaves_a_version_1_producers_next_transaction_alone() -> None:
+    """It has the same epoch, so its records go on in the one that hangs, and the broker has seen them there."""
+    driver = Driver()
+    me = driver.run_init()
+    driver.run_add(me, partition(0))
+    driver.run_end(me, version=1)
+    driver.mark()
+    driver.run_add(me, partition(0))
+    assert driver.txn().serial == 2 and driver.txn().identity == me
+    asked = replace(driver.hanging(me, partition(0)), serial=1, last_offset=21)
+    assert refused(driver.shard.abort_hanging, asked, driver.now).code is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def test_a_question_tells_a_deposed_coordinator_that_it_was_replaced() -> None:
