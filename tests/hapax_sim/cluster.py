@@ -84,6 +84,8 @@ class Node:
     service: Any = None
     lives: int = 0
     wanted: bool = True
+    settings: tuple[str, ...] = ()
+    """On top of the cluster's, from the next life on."""
     exits: list[str] = field(default_factory=list)
     """Why its processes ended by themselves."""
 
@@ -148,6 +150,7 @@ class SimCluster:
                 f"listeners=PLAINTEXT://sim:{kafka_port}",
                 "rpc.listen=sim:0",
                 *self.settings,
+                *node.settings,
             ],
             environment={},
         )

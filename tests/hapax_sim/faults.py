@@ -14,6 +14,7 @@ from hapax_sim.workload import Workload
 
 LONGEST_S = 12.0
 """The longest that a fault of this module lasts, but for nodes that are cut off from the store alone."""
+_WHOLE_AGAIN_S = 25.0
 LONGEST_CUT_S = 150.0
 """Longer than any lease."""
 
@@ -27,6 +28,8 @@ class Faults:
         self.rng = random.Random(seed)
         self.every_s = every_s
         self.injected: Counter[str] = Counter()
+        self._whole_at = 0.0
+        """Until then a broker that lost its page cache may still count as in sync."""
         self.named = 0
         """1: these kinds were asked for by name."""
         self.flipped = 0
@@ -37,6 +40,7 @@ class Faults:
             "kill": (3, self._kill),
             "power cut": (3, self._power_cut),
             "long absence": (1, self._long_absence),
+            "other settings": (0, self._other_settings),
             "restart all brokers": (1, self._restart_all),
             "freeze": (3, self._freeze),
             "client crash": (3, self._client_crash),
@@ -128,6 +132,29 @@ class Faults:
     async def _long_absence(self) -> None:
         """Back after its leases and its places among the in-sync are gone, with the state it had."""
         self.cluster.kill(self._node("broker", "coordinator").name, power_cut=True, absent_s=(10.0, LONGEST_S))
+
+    async def _other_settings(self) -> None:
+        """A broker loses its power while all others have everything, and comes back under other settings; meanwhile
+        leaders are elected by preference. One that has lost what was only in its page cache must not lead."""
+        node = self._node("broker")
+        brokers = [other for other in self.cluster.nodes.values() if other.role == "broker"]
+        if not all(broker.service is not None and not broker.service.ready() for broker in brokers):
+            return
+        view = node.service.view
+        now = self.cluster.loop.time()
+        if now < self._whole_at or any(len(p.record.isr) < len(p.record.replicas) for p in view.partitions()):
+            return
+        self._whole_at = now + _WHOLE_AGAIN_S
+        node.settings = (
+            f"durability={self.rng.choice(('fsync', 'page-cache'))}",
+            f"log.segment.bytes={self.rng.choice((20_000, 65_536, 200_000))}",
+            f"log.snapshot.interval.bytes={self.rng.choice((5_000, 20_000, 100_000))}",
+        )
+        self._say(f"{node.name}: {node.settings}")
+        self.cluster.kill(node.name, power_cut=True)
+        for _ in range(4):
+            await self._for(0.1, 2.0)
+            await self.workload.elect_preferred()
 
     async def _restart_all(self) -> None:
         for node in self.cluster.nodes.values():

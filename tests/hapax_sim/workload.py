@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterable, Sequence
 
@@ -121,6 +122,18 @@ class Workload:
                 await admin.create_topics(wanted, exist_ok=True)
 
         await self.loop.spawn(process, create(), "create topics")
+
+    async def elect_preferred(self) -> None:
+        """Asks once, for all partitions."""
+        process = SimProcess("elector")
+
+        async def elect() -> None:
+            settings = self.settings(default__api__timeout__ms="3000")
+            with contextlib.suppress(HapaxError):
+                async with Admin(settings, ports=self.cluster.ports(process, self.rng)) as admin:
+                    await admin.elect_leaders()
+
+        await self.loop.spawn(process, elect(), "elect")
 
     def start(self) -> None:
         for name in self.programs:
