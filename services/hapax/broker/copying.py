@@ -187,7 +187,7 @@ class Copying:
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"cut at {cut} of a log from {machine.log_start_offset}")
         former_end, committed = machine.log_end_offset, machine.high_watermark
         await replica.keeping.stop()
-        if cut < committed and replica.log.config.compact:
+        if cut < committed and replica.log.was_compacted:
             replica.inheritance.lacking = True  # what was compacted is told of by snapshots of later
         try:
             await self._rebuild(cut)

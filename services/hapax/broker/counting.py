@@ -85,7 +85,7 @@ class Counting:
         """The last point that is not above `start`, and the number of records from the first one to it."""
         replica = self._replica
         version = (replica.log, replica.log.cuts)
-        if version != self._version or self._known_to > end or replica.log.config.compact:
+        if version != self._version or self._known_to > end or replica.log.was_compacted:
             self._version = version
             self._begin(start)
         at = bisect_right(self._offsets, start) - 1

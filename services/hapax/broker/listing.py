@@ -44,7 +44,7 @@ class AbortedListing:
             whole_from = segment.base_offset
         told = Told(
             aborted.copy(), self._first_open(), aborted, segment_log.cuts, known,
-            NOWHERE if segment_log.config.compact else whole_from,
+            NOWHERE if segment_log.was_compacted else whole_from,
         )
         return Decisions(segment.base_offset, following, told, undecided if follows else {})
 

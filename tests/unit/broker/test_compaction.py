@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,23 @@ async def test_readers_walk_over_the_gaps(folder: RealDisk) -> None:
                 read.range.release()
             offset = read.next_offset
         assert seen == [o for o in expected if o >= start]
+
+
+async def test_no_record_goes_where_the_policy_becomes_delete_before_a_crash(folder: RealDisk) -> None:
+    """The snapshots are lost with the crash, so recovery reads what compaction left."""
+    harness = await begin(folder)
+    harness.replica.log.config = replace(harness.replica.log.config, compacted_segment_bytes=2000)
+    for n in range(200):
+        await write(harness, records({f"k{n % 5}": str(n)}))
+    assert await harness.replica.keeping.compact() is not None
+    before, end = image(harness), harness.replica.log.end_offset
+    harness.crash()
+    for name in harness.disk.list(FOLDER):
+        if name.endswith(".snapshot"):
+            harness.disk.remove(f"{FOLDER}/{name}")
+    harness.settings = replace(harness.settings, log_cleanup_policy="delete")
+    replica = await harness.open(internal=True)
+    assert (image(harness), replica.log.end_offset) == (before, end)
 
 
 async def test_runs_follow_on_one_another(folder: RealDisk) -> None:

@@ -36,7 +36,7 @@ from hapax.core.errors import Refusal
 from hapax.core.partition import AbortedTransaction
 from hapax.runtime.log.durable import sync_file, sync_folder
 from hapax.runtime.log.index import MAX_RELATIVE_OFFSET
-from hapax.runtime.log.layout import LOG, SEGMENT_SUFFIXES, TXN_INDEX, offset_name
+from hapax.runtime.log.layout import HAS_GAPS, LOG, SEGMENT_SUFFIXES, TXN_INDEX, offset_name
 from hapax.runtime.log.segment import Segment
 from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.log.soundness import Damaged
@@ -315,6 +315,9 @@ class _Run:
 
     async def _announce(self, group: Sequence[Segment], cleaned: Segment) -> None:
         """From here on a crash ends with the new segment."""
+        if not self.log.has_gaps:  # recovery must know it, also when the topic is not a compacted one any more
+            await self.log.folder.write_atomically(HAS_GAPS, b"")
+            self.log.has_gaps = True
         content = {
             "v": 1, "replaces": [segment.base_offset for segment in group], "size": cleaned.size, "crc32c": self.crc,
             "files": [suffix for suffix in SEGMENT_SUFFIXES if self.log.folder.exists(cleaned.path(suffix))],

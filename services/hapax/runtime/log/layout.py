@@ -8,6 +8,7 @@
         partition.metadata                  topic id (rule 10)
         inherited-producers                 a leader's snapshot, while the log is copied up to its offset
         begins-anew                         the log is being removed, to be copied from its leader's start
+        has-gaps                            compaction left offsets out, here or where the log was copied from
         leader-epoch-checkpoint             `epoch start-offset` lines
         00000000000000000000.log            record batches, named by the first offset
         00000000000000000000.index          relative offset i32, position i32
@@ -43,6 +44,7 @@ LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 INHERITED: Final = "inherited-producers"
 BEGINS_ANEW: Final = "begins-anew"
+HAS_GAPS: Final = "has-gaps"
 
 _FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _GONE: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|stray)")

@@ -276,7 +276,7 @@ class _Scan:
         log, recovery = self.log, self.recovery
         scanned: list[Segment] = []
         for segment in list(log.segments[at:]):
-            if scanned and segment.base_offset != self.expected and not log.config.compact:
+            if scanned and segment.base_offset != self.expected and not log.was_compacted:
                 recovery.truncated_why = f"offsets {self.expected} to {segment.base_offset} are missing"
                 self._drop_after(scanned[-1])
                 break
@@ -355,7 +355,7 @@ class _Scan:
             if following.magic == CURRENT_MAGIC and len(batch) == following.size and crc_matches(batch, following):
                 return header.last_offset < following.base_offset
         behind = self.log.segments[self.log.segments.index(segment) + 1 :]
-        return self.log.config.compact and (not behind or header.last_offset < behind[0].base_offset)
+        return self.log.was_compacted and (not behind or header.last_offset < behind[0].base_offset)
 
     @staticmethod
     def _whole_size(chunk: memoryview) -> int:

@@ -20,6 +20,7 @@ from hapax.runtime.log.decisions import Listing
 from hapax.runtime.log.durable import SyncFailed, sync_file, sync_folder
 from hapax.runtime.log.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY
 from hapax.runtime.log.layout import (
+    HAS_GAPS,
     LEADER_EPOCH_CHECKPOINT,
     SNAPSHOT,
     TXN_INDEX,
@@ -82,6 +83,8 @@ class SegmentLog:
         """(leader epoch, its first offset): no CRC covers what a batch says of its epoch."""
         self.cuts = 0
         """Rises whenever bytes are taken away."""
+        self.has_gaps = self.folder.exists(HAS_GAPS)
+        """The folder says that offsets are missing by right, whatever the topic's cleanup policy is by now."""
         self.pinned = False
         """Closed segments must stay for now: compaction is reading them."""
         self._active: Segment
@@ -138,6 +141,11 @@ class SegmentLog:
         self._unsynced_folders[folder] = self._wishes
 
     @property
+    def was_compacted(self) -> bool:
+        """Records may be missing: it is a compacted log, or was one before its topic's cleanup policy changed."""
+        return self.config.compact or self.has_gaps
+
+    @property
     def start_offset(self) -> int:
         return self.bases[0]
 
@@ -167,6 +175,9 @@ class SegmentLog:
         """
         if self._torn:
             self._cut_torn()
+        if base_offset != self.end_offset and not self.has_gaps:
+            self._write_unsynced(HAS_GAPS, b"")
+            self.has_gaps = True
         segment = self._active
         size = len(batch)
         before = segment.file.size()

@@ -328,3 +328,21 @@ async def test_what_compaction_left_out_of_a_copy_is_no_damage(disk: RealDisk) -
     again, recovery, state = await reopen(disk, config=config)
     assert (again.end_offset, recovery.truncated_bytes) == (18, 0)
     assert state.replayed == [3, 4, 9, 17]
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 300])
+async def test_a_copy_of_a_compacted_log_is_whole_after_the_policy_is_delete(
+    disk: RealDisk, segment_bytes: int
+) -> None:
+    """Its last batch stands behind a gap; so does the last one of each closed segment."""
+    config = LogConfig(segment_bytes=segment_bytes)
+    log = SegmentLog(disk, FOLDER, config)
+    log.create([])
+    bases = (3, 4, 9, 17, 19, 30)
+    for base in bases:
+        log.append(batch(base), base, base, 1000)
+    await log.sync()
+    log.close()
+    again, recovery, state = await reopen(disk, config=config)
+    assert (again.end_offset, recovery.truncated_bytes) == (31, 0)
+    assert state.replayed == list(bases)
