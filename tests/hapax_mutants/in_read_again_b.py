@@ -27,4 +27,11 @@ MUTANTS = (
         "",
         (unit("broker/test_compaction.py"),),
     ),
+    Mutant(
+        "the consumer commits a position in a topic that is gone", "a topic made again is read from its beginning",
+        "client/fetcher.py",
+        "if r.position is not None and not r.made_again}\n",
+        "if r.position is not None}\n",
+        (unit("client/test_fetching.py"),),
+    ),
 )

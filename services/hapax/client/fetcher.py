@@ -208,7 +208,10 @@ class Fetcher:
                    default=0)
 
     def positions(self) -> dict[TopicPartition, int]:
-        return {p: r.position for p, r in self._readings.items() if r.position is not None}
+        """Those that may be committed. One in a topic that was made again means nothing in the topic of that name now,
+        though some of its records may still wait here."""
+        self._note_made_again()
+        return {p: r.position for p, r in self._readings.items() if r.position is not None and not r.made_again}
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -331,14 +334,16 @@ class Fetcher:
 
     def _forget_positions(self) -> None:
         """Of partitions whose position is not in the log any more, as soon as what was fetched is handed out."""
-        for partition, reading in self._readings.items():
-            if reading.position is None:
-                continue
-            topic = self._cluster.topics.get(partition.topic)
-            if topic is not None and not reading.is_of(topic):
-                reading.made_again = True
-            if (reading.out_of_range or reading.made_again) and reading.drained:
+        self._note_made_again()
+        for reading in self._readings.values():
+            if reading.position is not None and (reading.out_of_range or reading.made_again) and reading.drained:
                 reading.forget_position()
+
+    def _note_made_again(self) -> None:
+        for partition, reading in self._readings.items():
+            topic = self._cluster.topics.get(partition.topic)
+            if reading.position is not None and topic is not None and not reading.is_of(topic):
+                reading.made_again = True
 
     def _fetched(self, node_id: int, done: asyncio.Task[None]) -> None:
         del self._fetches[node_id]

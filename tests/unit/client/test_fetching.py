@@ -174,6 +174,25 @@ async def test_what_was_fetched_of_a_topic_that_is_gone_is_handed_out_first() ->
     await world.fetcher.close()
 
 
+async def test_a_position_in_a_topic_that_is_gone_is_not_committed_under_its_name() -> None:
+    """The next reader of the group would begin there, behind records of the new topic."""
+    world = World()
+    world.write("a", "old0", "old1", "old2")
+    world.write("b", "other")
+    world.fetcher.assign([A, B])
+    assert {*await world.take(1), *await world.take(1), *await world.take(1)} == {"old0", "old1", "other"}
+    assert world.fetcher.positions() == {A: 2, B: 1}
+    world.topics["a"] = topic_named("a", life=2)
+    world.logs[world.topics["a"].topic_id] = b""
+    world.write("a", "new0", "new1", "new2", "new3", "new4")
+    assert world.fetcher.positions() == {B: 1}, "as soon as the metadata say so"
+    assert await world.take(1) == ["old2"]
+    assert world.fetcher.positions() == {B: 1}
+    assert await world.take(1) == ["new0"]
+    assert world.fetcher.positions() == {A: 1, B: 1}
+    await world.fetcher.close()
+
+
 async def test_what_waits_is_handed_out_once_though_the_log_begins_later_by_now() -> None:
     world = World()
     world.write("a", "r0", "r1", "r2", "r3")
