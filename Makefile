@@ -78,7 +78,7 @@ sim-summary: setup ## docs/simulation-results.md from what make sim has found
 explore: setup ## every interleaving of the real machines in small scopes: make explore SCOPE=owners LIMIT=10000000
 	@PYTHONPATH=tests $(BIN)/python -m hapax_explore --limit $(LIMIT) $(addprefix --scope ,$(SCOPE))
 
-mutants: setup ## put some ninety bugs into a copy of the code, one by one: each must be found; renews docs/mutants.md
+mutants: setup ## put more than two hundred bugs into a copy of the code, one by one: each must be found; renews docs/mutants.md
 	@PYTHONPATH=tests $(BIN)/python -m hapax_mutants --write
 
 chaos: setup ## faults on real processes, judged by the checker: make chaos MINUTES=10 ONLY='kill@*'
