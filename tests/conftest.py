@@ -41,10 +41,16 @@ def start_cluster(folder: Path, **options: object) -> LocalCluster:
 
 def end_cluster(cluster: LocalCluster) -> None:
     """Fails where a process was at fault itself: a task that failed, or what a sweep corrected (rule 25)."""
-    _clusters.remove(cluster)
-    cluster.down()
+    end_clusters([cluster])
+
+
+def end_clusters(clusters: list[LocalCluster]) -> None:
+    """All of them, also where one was at fault."""
+    for cluster in clusters:
+        _clusters.remove(cluster)
+        cluster.down()
     faults = [
-        line for log in sorted(cluster.folder.logs.glob("*.log"))
+        line for cluster in clusters for log in sorted(cluster.folder.logs.glob("*.log"))
         for line in log.read_text(errors="replace").splitlines() if _OWN_FAULT.search(line)
     ]
     assert faults == []
@@ -134,8 +140,7 @@ def cluster_factory(tmp_path: Path) -> Iterator[ClusterFactory]:
         return started[-1]
 
     yield make
-    for each in started:
-        end_cluster(each)
+    end_clusters(started)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -55,14 +55,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a position outlives its topic", "a name is taken for the thing it named", "client/fetcher.py",
-        "            if topic is not None and not reading.is_of(topic):\n                reading.made_again = True\n",
-        "",
+        "            if reading.position is not None and topic is not None and not reading.is_of(topic):",
+        "            if reading.position is not None and topic is not None and not topic:",
         (_FETCHING,),
     ),
     Mutant(
         "a position is forgotten while records wait", "no record twice", "client/fetcher.py",
-        "            if (reading.out_of_range or reading.made_again) and reading.drained:",
-        "            if reading.out_of_range or reading.made_again:",
+        "(reading.out_of_range or reading.made_again) and reading.drained:",
+        "(reading.out_of_range or reading.made_again):",
         (_FETCHING,),
     ),
 )

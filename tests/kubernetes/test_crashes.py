@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -309,10 +310,11 @@ async def test_a_spark_job_has_one_driver_at_a_time_wherever_operators_die(
 
 
 async def test_whatever_an_operator_leaves_half_done_the_next_one_finishes(
-    hapax: LocalCluster, namespace: Namespace
+    hapax: LocalCluster, namespace: Namespace, task_failures: Counter[str]
 ) -> None:
     async with world_of(hapax, namespace) as world:
         effects = await lead_through(world, 0)
         assert {"CreateTopics", "CreatePartitions", "AlterTopicConfigs", "DeleteTopics", "policy",
                 "EnsureTransactionalId", "FenceProducer", "PATCH status", "POST events"} <= set(effects), effects
         await asyncio.gather(*(lead_through(world, number) for number in range(1, len(effects) + 1)))
+    assert set(task_failures) <= {"topic-maker"}, "nothing failed but what died with the operator"
