@@ -3,7 +3,7 @@
 | kind | should be | correction |
 |---|---|---|
 | `high_watermark` | what every replica in sync has synced is committed | it is committed |
-| `waiter` | whoever waits for what is durable has its answer; none waits where nobody leads | it is answered |
+| `waiter` | a write that waits for what is durable has its answer; none waits where nobody leads | it is answered |
 | `unsynced_write` | a sync is under way, or queued, for what is not durable | one is requested |
 | `parked_write` | a parked write's question is answered within its time-outs | it is taken for unanswered |
 """

@@ -77,7 +77,7 @@ class GroupAdmin(OffsetAdmin):
         request = pb.ListGroupsRequest(prefix=prefix).SerializeToString()
 
         async def attempt() -> list[GroupInfo]:
-            found: dict[str, GroupInfo] = {}  # a shard that moves meanwhile is told of twice
+            found: dict[str, GroupInfo] = {}  # two coordinators may list a shard that moves
             for _, payload in await self._of_coordinators("ListGroups", request):
                 answer = pb.ListGroupsResponse.FromString(payload)
                 if answer.error:

@@ -1,7 +1,7 @@
 """Where each record of a batch lies, for what looks into clients' batches on a broker: compaction and lookups by time.
 
 A client may send anything behind a valid header and CRC. What is decompressed has a bound, and so has the number of
-records; every length is checked. A batch that fails is left alone by whoever asked. Runs without aiokafka's reader,
+records; every length is checked. The caller leaves a batch alone that fails. Runs without aiokafka's reader,
 which costs a broker 10 MB.
 """
 
