@@ -37,7 +37,7 @@ class Barriers:
 
 
 class Unconfirmed(Refusal):
-    """It is not known whether this node still leads. To be asked again, or of whoever leads."""
+    """It is not known whether this node still leads. Ask again, or ask the current leader."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it cannot be confirmed that this node still leads")

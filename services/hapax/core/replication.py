@@ -8,7 +8,7 @@ The rules everything else follows from:
 * **A replica has what it has synced** (by the durability setting), the leader too. What it fetched says nothing.
 * **A replica that was handed the producers as of an offset has them once it comes there**, and not before (rule 5).
   Until then nothing may be compacted, or it would miss the ends of transactions whose records it has.
-* **Leading is confirmed by those who count for the high watermark**, for whoever elects looks at the same set: the
+* **Leading is confirmed by those who count for the high watermark**, since an election looks at the same set: the
   first leader after this one is one of them (rule 23).
 * **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose.
 

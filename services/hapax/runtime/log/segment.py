@@ -178,7 +178,7 @@ class Segment:
         return self.file.modified() // 1_000_000 or NO_TIMESTAMP
 
     def is_undated_for(self, age_ms: int, now_ms: int) -> bool:
-        """It was first asked so long ago, and still has no batch with a timestamp: no batch will make it roll by age.
+        """The first call was that long ago, and no batch has a timestamp yet: no batch will make it roll by age.
         """
         if self.max_timestamp >= 0:
             return False
