@@ -369,10 +369,8 @@ def _identity(producer_id: int, epoch: int) -> Any:
 
 class OldProducer(Connected):
     """A version-1 client that numbers as librdkafka does: what an abort gives up leaves no trace in its sequences, and
-    the next transaction's batches have the same numbers, under the same epoch.
-
-    What it sent on a connection that it gave up arrives before it aborts, or never: a partition cannot tell a write
-    that comes later still from one of the next transaction (docs/exploration.md).
+    the next transaction's batches have the same numbers, under the same epoch. What it sent on a connection that it
+    gave up may arrive at any later time.
     """
 
     def __init__(
@@ -388,12 +386,7 @@ class OldProducer(Connected):
         self.flying: tuple[tuple[str, str], ...] = ()
         self.sequences: dict[str, int] = {}
         self.committing = False
-        self.given_up: tuple[str, ...] = ()
         self.outcomes: tuple[Outcome, ...] = ()
-
-    def _close(self, to: str) -> None:
-        self.given_up = (*self.given_up, f"{self.name}>{to}#{self.connections[to]}")
-        super()._close(to)
 
     def choices(self) -> list[Choice]:
         found = []
@@ -440,8 +433,6 @@ class OldProducer(Connected):
         for partition in dict.fromkeys(partition for partition, _ in self.flying):
             self._close(partition)
         self.unsent, self.flying = (), ()
-        self.out += [Drop(each) for each in self.given_up]
-        self.given_up = ()
         self._ask("end", *self.identity, False, 1)
 
     def _do_reconnect(self, source: str) -> None:

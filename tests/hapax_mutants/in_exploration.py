@@ -26,4 +26,10 @@ MUTANTS = (
         "        return ENDLESS\n",
         (explore("cut-off"),),
     ),
+    Mutant(
+        "a batch under sequences that were used is taken for a retry", "rule 24", "core/partition_types.py",
+        "        return place >= len(self.checksums) or self.checksums[place] in (UNKNOWN_CHECKSUM, checksum)\n",
+        "        return True\n",
+        (explore("parked"),),
+    ),
 )

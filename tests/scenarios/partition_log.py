@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from crc32c import crc32c
+
 from hapax.codec.batch import read_header
 from hapax.codec.control import decode_control, encode_control
 from hapax.codec.snapshot import decode_snapshot, encode_snapshot
@@ -27,15 +29,16 @@ class Entry:
 
 
 def data_header(
-    producer_id: int, epoch: int, sequence: int, records: int, *, transactional: bool = False, timestamp: int = 0
+    producer_id: int, epoch: int, sequence: int, records: int, *, transactional: bool = False, timestamp: int = 0,
+    values: tuple[str, ...] = (),
 ) -> BatchHeader:
-    """As a client sends it."""
+    """As a client sends it. The checksum is that of `values`."""
     return BatchHeader(
         base_offset=0,
         batch_length=49 + 10 * records,
         leader_epoch=-1,
         magic=2,
-        crc=0,
+        crc=crc32c(",".join(values).encode()),
         attributes=TRANSACTIONAL if transactional else 0,
         last_offset_delta=records - 1,
         base_timestamp=timestamp,

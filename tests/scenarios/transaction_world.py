@@ -324,7 +324,7 @@ class World:
     def produce(self, producer: Producer, at: TransactionPartition, values: tuple[str, ...]) -> None:
         """A transactional batch; the broker verifies it with the coordinator where its machine says so."""
         header = data_header(
-            *producer.identity, producer.sequences.get(at, 0), len(values), transactional=True
+            *producer.identity, producer.sequences.get(at, 0), len(values), transactional=True, values=values
         )
         partition = self.partitions[at].partition
 
@@ -346,7 +346,7 @@ class World:
 
     def store_batch(self, producer: Producer, at: TransactionPartition, values: tuple[str, ...]) -> str:
         sequence = producer.sequences.get(at, 0)
-        header = data_header(*producer.identity, sequence, len(values), transactional=True)
+        header = data_header(*producer.identity, sequence, len(values), transactional=True, values=values)
         entry = self.partitions[at].append(header, values)
         self.partitions[at].sync()
         producer.sequences[at] = sequence + len(values)

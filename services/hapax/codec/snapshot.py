@@ -3,7 +3,8 @@
 Kafka's part: int16 version 1, uint32 CRC-32C of everything behind it, int32 count, and 46 bytes for each producer, with
 its last batch only. Kafka's tools read that and stop. Hapax's part follows in the same file, under the same CRC:
 `HAPX`, int16 version, the fields of `PartitionSnapshot`, and the producers' packed pages as they are in memory, so that
-a million of them load in milliseconds. All numbers are big-endian.
+a million of them load in milliseconds. To the end of the file, for each open transaction that has any: its producer
+(int64) and the checksums of its newest batches (five int64, newest first, -2: none). All numbers are big-endian.
 
 A snapshot without Hapax's part (written by Kafka) is read too; what it does not say is unknown.
 """
@@ -21,7 +22,7 @@ from typing import Final
 from crc32c import crc32c
 
 from hapax.core.partition_types import OpenTransaction, PartitionSnapshot
-from hapax.core.producers import ROW_SIZE, ProducerTable, read_page
+from hapax.core.producers import ROW_SIZE, WINDOW, ProducerTable, read_page
 
 KAFKA_VERSION: Final = 1
 HAPAX_MAGIC: Final = b"HAPX"
@@ -37,6 +38,8 @@ _OFFSETS = Struct(">qq")
 _EPOCHS = Struct(">ii")
 _PAGE = Struct(">i")
 _KEY = Struct(">q")
+_CHECKSUMS = Struct(">q" + "q" * WINDOW)
+_NO_CHECKSUM: Final = -2
 
 
 class DamagedSnapshot(ValueError):
@@ -104,7 +107,8 @@ def encode_snapshot(snapshot: PartitionSnapshot) -> bytes:
 
 def encode_replicated_state(snapshot: PartitionSnapshot) -> bytes:
     """What all replicas of a partition must agree on at one offset, in one form: without where rows happen to lie,
-    without the dead that one has swept out and another has not, and without what each notes of its own clock."""
+    without the dead that one has swept out and another has not, without what each notes of its own clock, and without
+    the checksums that one has from a snapshot of a former release and another from the log."""
     open_ids = {transaction.producer_id: None for transaction in snapshot.open_transactions}
     rules = ProducerTable(open_ids)
     rules.expired_below, rules.expired_at_ms = snapshot.expired_below, snapshot.expired_at_ms
@@ -121,6 +125,7 @@ def encode_replicated_state(snapshot: PartitionSnapshot) -> bytes:
         snapshot,
         pages=[(b"".join(_KEY.pack(producer_id) for producer_id in whole), b"".join(alive[p] for p in whole))],
         ended_leases=array("q", sorted(ended)), marks=(),
+        open_transactions=[replace(transaction, checksums=()) for transaction in snapshot.open_transactions],
     ))
 
 
@@ -179,6 +184,11 @@ def _encode_section(snapshot: PartitionSnapshot) -> bytes:
     parts.append(_big_endian(snapshot.ended_leases).tobytes())
     for keys, rows in snapshot.pages:
         parts += (_PAGE.pack(len(keys) // 8), keys, rows)
+    # Former releases read no further than the pages.
+    for transaction in snapshot.open_transactions:
+        if transaction.checksums:
+            padding = (_NO_CHECKSUM,) * (WINDOW - len(transaction.checksums))
+            parts.append(_CHECKSUMS.pack(transaction.producer_id, *transaction.checksums, *padding))
     return b"".join(parts)
 
 
@@ -217,6 +227,11 @@ def _decode_section(data: bytes, position: int) -> PartitionSnapshot:
             raise DamagedSnapshot("ends within a page of producers")
         pages.append((data[position:rows_at], data[rows_at:page_end]))
         position = page_end
+    of_producer = {transaction.producer_id: transaction for transaction in open_transactions}
+    for producer_id, *checksums in take(_CHECKSUMS, (len(data) - position) // _CHECKSUMS.size):
+        if producer_id in of_producer:
+            known = tuple(checksum for checksum in checksums if checksum != _NO_CHECKSUM)
+            of_producer[producer_id].checksums = known
     return PartitionSnapshot(
         offset=offset,
         pages=pages,

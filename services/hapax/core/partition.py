@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from hapax.core.aborted_index import AbortedIndex, AbortedTransaction
-from hapax.core.batch import TRANSACTIONAL, BatchHeader
+from hapax.core.batch import LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 from hapax.core.control import (
     LEASE_RELEASED,
     Control,
@@ -37,6 +37,7 @@ from hapax.core.partition_types import (
     APPEND,
     CLIENT,
     NEED_VERIFICATION,
+    UNKNOWN_CHECKSUM,
     VERIFIED,
     Append,
     AppendContext,
@@ -181,7 +182,7 @@ class Partition:
             last = (base + delta) & MAX_SEQUENCE
             window = self.producers.window()
             decided_below = self._decided_below(header)
-            for entry in window:
+            for place, entry in enumerate(window):
                 if entry.first_offset < decided_below:
                     if distance(base, entry.last_sequence) >= 0:
                         raise Refusal(
@@ -191,6 +192,7 @@ class Partition:
                         )
                     break
                 if entry.last_sequence == last and entry.delta == delta:
+                    self._check_repeats(header, place)
                     return Duplicate(entry.first_offset, entry.last_offset)
             else:
                 if distance(last, window[-1].first_sequence) > 0:
@@ -212,6 +214,23 @@ class Partition:
             return 0
         transaction = self._open.get(header.producer_id)
         return self.log_end_offset if transaction is None else transaction.first_offset
+
+    def _check_repeats(self, header: BatchHeader, place: int) -> None:
+        """Whether a batch of a transaction is the one that stands under its sequences, `place` batches back.
+
+        A version-1 client that numbers again as in `_decided_below` may have a batch on a connection that it has given
+        up. One that comes after the next transaction has been registered, and before that one's own first batch,
+        enters that transaction: nothing in it says whose it is. The next transaction's own batch is then no
+        duplicate of it. UNKNOWN_PRODUCER_ID makes the client abort, and that removes the stranger. A retry has the
+        same bytes.
+        """
+        transaction = self._open.get(header.producer_id)
+        if header.attributes & TRANSACTIONAL and transaction is not None and not transaction.holds(place, header.crc):
+            raise Refusal(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} holds "
+                f"another batch, sent by an earlier transaction perhaps; abort, the next needs a new epoch",
+            )
 
     def _must_verify(self, header: BatchHeader, verified: bool) -> bool:
         """Whether the coordinator must be asked. Raises Refusal."""
@@ -424,7 +443,7 @@ class Partition:
         Trusts the log: what is in it has been decided. Raises ValueError where the batch lies below the log's end.
         """
         (
-            base_offset, _, leader_epoch, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, records,
+            base_offset, _, leader_epoch, _, crc, attributes, delta, _, timestamp, producer_id, epoch, sequence, count,
         ) = header  # fmt: skip
         last_offset = base_offset + delta
         self._extend(base_offset, last_offset, leader_epoch)
@@ -446,11 +465,14 @@ class Partition:
         if attributes & TRANSACTIONAL:
             transaction = self._open.get(producer_id)
             if transaction is None:
-                self._open[producer_id] = OpenTransaction(producer_id, epoch, base_offset, records, timestamp)
+                transaction = OpenTransaction(producer_id, epoch, base_offset, count, timestamp)
+                self._open[producer_id] = transaction
             else:
-                transaction.record_count += records
+                transaction.record_count += count
+            if sequence >= 0:
+                transaction.note(UNKNOWN_CHECKSUM if attributes & LOG_APPEND_TIME else crc)
         else:
-            total += records
+            total += count
         if sequence < 0:
             producers.put_activity(last_offset, timestamp, total)
             return

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from hapax.core.errors import ErrorCode
+from hapax.core.producers import WINDOW
 
 
 class AppendContext(NamedTuple):
@@ -25,6 +26,8 @@ class AppendContext(NamedTuple):
 
 CLIENT: Final = AppendContext()
 VERIFIED: Final = AppendContext(verified=True)
+
+UNKNOWN_CHECKSUM: Final = -1
 
 
 class Append(NamedTuple):
@@ -67,6 +70,18 @@ class OpenTransaction:
     """By which its coordinator knows it; -1: this process has not been told. Not part of the replicated state."""
     verified: bool = field(default=False, compare=False)
     """This leader has asked about it, so its producer's next batch needs no question. Not part of it either."""
+    checksums: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """CRC-32C of its newest batches, newest first, at most a producer's window; UNKNOWN_CHECKSUM: not what the
+    client sent. From the log; shorter where a snapshot of a former release was loaded."""
+
+    def note(self, checksum: int) -> None:
+        """A batch is appended. With LogAppendTime the leader writes its time into it and the checksum anew:
+        UNKNOWN_CHECKSUM."""
+        self.checksums = (checksum, *self.checksums[: WINDOW - 1])
+
+    def holds(self, place: int, checksum: int) -> bool:
+        """Whether the batch that lies `place` batches back may be the one of this checksum."""
+        return place >= len(self.checksums) or self.checksums[place] in (UNKNOWN_CHECKSUM, checksum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class Interpreter:
             values = tuple(f"{pid}.{epoch}.{sequence}+{i}" for i in range(command.number("records")))
         header = data_header(
             pid, epoch if pid >= 0 else -1, sequence, len(values), transactional=command.flag("txn"),
-            timestamp=command.number("time", 0),
+            timestamp=command.number("time", 0), values=tuple(values),
         )  # fmt: skip
         return header, values
 

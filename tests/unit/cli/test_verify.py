@@ -364,6 +364,7 @@ def test_replicas_may_differ_above_the_high_watermark_only(both: tuple[Path, Pat
     position, size = batches(log)[-1]
     change(log, position + 27, struct.pack(">q", T0))  # its base timestamp
     seal(log, position, size)
+    (log.parent / "00000000000000000071.snapshot").unlink()  # it knows the checksum of the other's batch
     code, said = verify(*both)
     assert (code, said["damage"]) == (0, []), said["damage"]
     (both[0] / "replication-offset-checkpoint").unlink()

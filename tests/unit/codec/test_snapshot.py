@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hapax.codec.snapshot import DamagedSnapshot, SnapshotEncoder, decode_snapshot, encode_snapshot
 from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
+from hapax.core.errors import Refusal
 from hapax.core.partition import Duplicate, Partition
 from scenarios.partition_log import LoggedPartition, data_header, digest
 
@@ -79,6 +80,33 @@ def test_a_snapshot_of_kafkas_is_read_as_far_as_it_goes() -> None:
     assert [transaction.first_offset for transaction in partition.open_transactions()] == [101]
     view = partition.describe_producer(7)
     assert view is not None and (view.coordinator_epoch, view.last_timestamp) == (3, 55)
+
+
+def test_a_snapshot_tells_a_retry_from_another_batch() -> None:
+    log = LoggedPartition()
+    log.append(data_header(7, 0, 0, 1, transactional=True, values=("a",)))
+    log.append(data_header(7, 0, 1, 1, transactional=True, values=("b",)))
+    partition = Partition(decode_snapshot(encode_snapshot(log.partition.snapshot()), 2))
+    for sequence, value in ((0, "a"), (1, "b")):
+        header = data_header(7, 0, sequence, 1, transactional=True, values=(value,))
+        assert partition.decide_append(header, 0) == Duplicate(sequence, sequence)
+        with pytest.raises(Refusal, match="holds another batch"):
+            partition.decide_append(header._replace(crc=1), 0)
+
+
+def test_a_snapshot_of_a_former_release_takes_what_fits_for_a_retry() -> None:
+    log = LoggedPartition()
+    log.append(data_header(7, 0, 0, 1, transactional=True, values=("a",)))
+    former = replace(log.partition.snapshot(), open_transactions=[
+        replace(transaction, checksums=()) for transaction in log.partition.open_transactions()
+    ])
+    partition = Partition(decode_snapshot(encode_snapshot(former), 1))
+    assert partition.decide_append(data_header(7, 0, 0, 1, transactional=True, values=("b",)), 0) == Duplicate(0, 0)
+    # What is replayed after the snapshot is known again.
+    partition.replay(data_header(7, 0, 1, 1, transactional=True, values=("c",))._replace(base_offset=1))
+    assert partition.decide_append(data_header(7, 0, 0, 1, transactional=True, values=("b",)), 0) == Duplicate(0, 0)
+    with pytest.raises(Refusal, match="holds another batch"):
+        partition.decide_append(data_header(7, 0, 1, 1, transactional=True, values=("d",)), 0)
 
 
 def test_an_empty_partition_has_a_snapshot() -> None:

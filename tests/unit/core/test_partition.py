@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hapax.core.aborted_index import AbortedIndex, AbortedTransaction
+from hapax.core.batch import LOG_APPEND_TIME
 from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.leader_epochs import LeaderEpochs
@@ -262,3 +263,11 @@ def test_a_replaced_coordinator_is_known_by_the_producers_last_marker_too() -> N
         log.partition.decide_marker(Marker(1, 0, True, 4))
     assert refused.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert log.partition.decide_marker(Marker(1, 0, True, 5)) is APPEND
+
+
+def test_a_batch_that_bears_the_leaders_time_is_no_other_batch() -> None:
+    """With LogAppendTime the checksum in the log is not the client's."""
+    log = LoggedPartition()
+    sent = data_header(7, 0, 0, 1, transactional=True, values=("a",))
+    log.append(sent._replace(crc=1, attributes=sent.attributes | LOG_APPEND_TIME))
+    assert log.partition.decide_append(sent, 0) == Duplicate(0, 0)

@@ -106,7 +106,7 @@ class PartitionMachine(RuleBasedStateMachine):
         values = tuple(f"v{self.values + i}" for i in range(records))
         self.values += records
         header = data_header(
-            client.pid, client.epoch, client.next_sequence, records, transactional=client.version > 0
+            client.pid, client.epoch, client.next_sequence, records, transactional=client.version > 0, values=values
         )
         client.next_sequence = (client.next_sequence + records) & MAX_SEQUENCE
         batch = Batch(header, values)

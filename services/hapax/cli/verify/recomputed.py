@@ -109,7 +109,7 @@ class Recomputed:
             if said != found:
                 self._findings.damaged(path, f"{what}: the snapshot says {said}, the log {found}", offset=offset)
         self._compare_each(offset, "producer", _producers(loaded), _producers(recomputed))
-        self._compare_each(offset, "open transaction of producer", _open(loaded), _open(recomputed))
+        self._compare_each(offset, "open transaction of producer", *_open(loaded, recomputed))
 
     def _compare_each(self, offset: int, what: str, said: dict[int, Any], found: dict[int, Any]) -> None:
         path = self._paths[offset]
@@ -139,7 +139,17 @@ def _producers(machine: Partition) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _open(machine: Partition) -> dict[int, dict[str, Any]]:
-    return {
-        each.producer_id: {name: getattr(each, name) for name in each.__slots__} for each in machine.open_transactions()
-    }
+def _open(loaded: Partition, recomputed: Partition) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
+    """Of the snapshot and of the log. Checksums that the snapshot lacks are no contradiction: former releases stored
+    none."""
+    said, found = (
+        {
+            each.producer_id: {name: getattr(each, name) for name in each.__slots__}
+            for each in machine.open_transactions()
+        }
+        for machine in (loaded, recomputed)
+    )
+    for producer_id, fields in found.items():
+        if producer_id in said:
+            fields["checksums"] = fields["checksums"][: len(said[producer_id]["checksums"])]
+    return said, found
