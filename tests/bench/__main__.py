@@ -1,23 +1,32 @@
 """`python -m bench [NAME ...]` (with tests/ on the path): runs `main()` of every bench_NAME.py, one after another.
 
-Exit code 1 if a figure misses its target.
+Exit code 1 if a figure misses its target. With `--beside COMMIT` the same for that commit and this tree in turns.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from pathlib import Path
 
-from bench import figures
+from bench import beside, figures
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which to measure; all unless some are named")
+    parser.add_argument("--beside", metavar="COMMIT", help="measure that commit and this tree in turns, and compare")
+    parser.add_argument("--turns", type=int, default=3, help="with --beside: how often each is measured")
+    options = parser.parse_args(arguments)
+    names: list[str] = options.names
     known = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"no such measurement: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
+    if options.beside:
+        return beside.compare(options.beside, names or known, options.turns)
     figures.FILE.unlink(missing_ok=True)
     for name in names or known:
         print(f"{name}:", file=sys.stderr, flush=True)

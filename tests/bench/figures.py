@@ -1,4 +1,4 @@
-"""Figures of `make bench`: one JSON line each in build/bench.jsonl, and a table at the end.
+"""Figures of `make bench`: one JSON line each in build/bench.jsonl (or HAPAX_BENCH_FIGURES), and a table at the end.
 
 A measurement calls `record("fetch_cpu", 0.21, "CPU-s/GB", at_most=0.3)`. `ok` compares with the target.
 """
@@ -6,12 +6,13 @@ A measurement calls `record("fetch_cpu", 0.21, "CPU-s/GB", at_most=0.3)`. `ok` c
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / "build" / "bench.jsonl"
+FILE = Path(os.environ.get("HAPAX_BENCH_FIGURES") or ROOT / "build" / "bench.jsonl")
 
 
 @dataclass(frozen=True, slots=True)

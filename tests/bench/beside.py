@@ -1,0 +1,90 @@
+"""This tree's figures beside another commit's, in one run: `python -m bench --beside COMMIT [--turns N] NAME ...`.
+
+A machine has other work, too, so only figures of the same minutes compare: the two trees take turns, each measurement
+in processes of its own, and who is first changes from turn to turn. The measurements are this tree's; services,
+connector and operator are each commit's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.figures import ROOT
+
+_PACKAGES = ("services", "spark", "operator", "load")
+_MORE_IS_BETTER = ("MB/s", "rows/s", "records/s", "requests/s", "logical s/CPU-s")
+
+
+def compare(commit: str, names: list[str], turns: int) -> int:
+    """Prints a table of medians and of how much worse this tree's are; 1 if a measurement ended with an error."""
+    with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
+        _unpack(commit, Path(folder))
+        rows, failed = [], []
+        for name in names:
+            print(f"{name}:", file=sys.stderr, flush=True)
+            measured: dict[bool, list[dict[str, dict[str, object]]]] = {False: [], True: []}
+            for turn in range(turns):
+                for other in (turn % 2 == 0, turn % 2 == 1):
+                    figures = _run(name, Path(folder) if other else ROOT, Path(folder) / "figures.jsonl")
+                    measured[other].append(figures)
+                    if not figures:
+                        failed.append(f"{name}, {commit if other else 'this tree'}")
+            rows += _rows(measured[True], measured[False])
+    _print(commit, turns, rows)
+    for each in failed:
+        print(f"ended with an error: {each}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _unpack(commit: str, folder: Path) -> None:
+    archive = folder / "tree.tar"
+    subprocess.run(["git", "archive", "--output", archive, commit, *_PACKAGES], cwd=ROOT, check=True)
+    subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
+    archive.unlink()
+
+
+def _run(name: str, tree: Path, figures: Path) -> dict[str, dict[str, object]]:
+    """The figures of one measurement by name; none where it ended with an error (a missed target is none)."""
+    figures.unlink(missing_ok=True)
+    path = os.pathsep.join([*(str(tree / each) for each in _PACKAGES), str(ROOT / "tests")])
+    code = subprocess.run(
+        [sys.executable, "-m", "bench", name], cwd=ROOT, check=False, stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path, "HAPAX_BENCH_FIGURES": str(figures)},
+    ).returncode  # fmt: skip
+    if not figures.exists():
+        return {}
+    found = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()]
+    return {} if code and all(each["ok"] for each in found) else {each["name"]: each for each in found}
+
+
+def _rows(
+    other: list[dict[str, dict[str, object]]], this: list[dict[str, dict[str, object]]]
+) -> list[tuple[str, float, float, str, float]]:
+    """(figure, median there, median here, unit, how many per cent worse it is here)."""
+    rows = []
+    for name in dict.fromkeys(name for figures in this for name in figures):
+        there = [float(str(figures[name]["value"])) for figures in other if name in figures]
+        here = [float(str(figures[name]["value"])) for figures in this if name in figures]
+        if not there:
+            continue
+        about = next(figures[name] for figures in this if name in figures)
+        before, now = statistics.median(there), statistics.median(here)
+        better_up = str(about["target"]).startswith(">=") or about["unit"] in _MORE_IS_BETTER
+        ratio = (before / now if better_up else now / before) if before and now else 1.0
+        rows.append((name, before, now, str(about["unit"]), (ratio - 1) * 100))
+    return rows
+
+
+def _print(commit: str, turns: int, rows: list[tuple[str, float, float, str, float]]) -> None:
+    from hapax.cli.output import print_table
+
+    print_table(
+        f"Medians of {turns} turns", ("figure", commit, "this tree", "unit", "worse by, %"),
+        [(name, f"{there:.4g}", f"{here:.4g}", unit, f"{worse:+.0f}") for name, there, here, unit, worse in rows],
+    )  # fmt: skip
