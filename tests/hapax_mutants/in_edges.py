@@ -32,8 +32,8 @@ MUTANTS = (
     ),
     Mutant(
         "a deleted topic stays in the leases that wrote to it", "rule 10", "pid/leases.py",
-        "if self._partitions.is_deleted(partition)]\n",
-        "if False]\n",
+        "[each for each in lease.partitions if self._partitions.is_deleted(each)])\n",
+        "[])\n",
         (unit("pid/test_pid_service.py"),),
     ),
     Mutant(

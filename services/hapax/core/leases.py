@@ -11,7 +11,8 @@ A lease has a name, a producer id and a generation, which is the producer epoch 
 4. Partitions are only ever added to a lease, and leave it only with their topic: a take-over fences all that any
    holder may have written to.
 5. A partition forgets a leased producer only when it is told that the closed id's counts are stored here, however long
-   that takes. So a take-over always finds the progress, and 0 always means that nothing was written.
+   that takes. So a take-over always finds the progress, and 0 always means that nothing was written. A name is
+   forgotten only where its count is 0: its topics are gone, or it never wrote.
 
 The caller stores what is returned here by compare-and-swap against what it passed in.
 """
@@ -208,5 +209,8 @@ def may_rest(lease: Lease, now_ms: int, after_ms: int) -> bool:
 
 
 def forgettable(lease: Lease, now_ms: int, after_ms: int) -> bool:
-    """At rest long enough for the name to start from zero, and no partition waits to be told."""
-    return lease.rests and not lease.counted and lease.expires_at_ms + after_ms <= now_ms
+    """At rest for long, no partition waits to be told, and nothing is counted: a name that wrote records must not start
+    from 0, however long it was idle, or its holder would write them again."""
+    return (
+        lease.rests and not lease.counted and not any(lease.carried.values())
+        and lease.expires_at_ms + after_ms <= now_ms)

@@ -126,7 +126,7 @@ class LeasedPartitions:
             try:
                 async with asyncio.timeout_at(deadline):
                     answers = await asyncio.gather(*(
-                        _or_retriable(ask(address, of_leader), of_leader) for address, of_leader in by_leader.items()
+                        _or_retriable(ask, address, of_leader) for address, of_leader in by_leader.items()
                     ))
             except TimeoutError:
                 answers = []
@@ -160,10 +160,10 @@ class LeasedPartitions:
 
 
 async def _or_retriable(
-    asked: Awaitable[dict[TopicIdPartition, Holding]], partitions: Sequence[TopicIdPartition]
+    ask: _Ask, address: str, partitions: list[TopicIdPartition]
 ) -> dict[TopicIdPartition, Holding]:
     try:
-        return await asked
+        return await ask(address, partitions)
     except RpcError as error:
         return dict.fromkeys(partitions, Holding(ErrorCode.REQUEST_TIMED_OUT, str(error)))
 

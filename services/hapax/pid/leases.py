@@ -38,8 +38,9 @@ Held = dict[TopicIdPartition, Holding]
 class Leases:
     """The leases of a cluster as one allocator sees them: nothing is kept in memory between two calls.
 
-    `rest_after_ms`: time from a lease's expiry until it is closed and counted. `forget_after_ms`: time from there until
-    a lease at rest is removed. `taken_over` hears of each lease that was taken from a holder, and of that holder.
+    `rest_after_ms`: time from a lease's expiry until it is closed and counted. `forget_after_ms`: time from its expiry
+    until a lease at rest that counts nothing is removed. `taken_over` hears of each lease that was taken from a holder,
+    and of that holder.
     """
 
     def __init__(
@@ -116,9 +117,15 @@ class Leases:
         return await self._partitions.describe(partitions, producer_id, self._fence_timeout_s)
 
     async def tidy(self) -> None:
-        """Brings long expired leases to rest and forgets those at rest for long. Raises MetadataUnavailable."""
+        """Brings long expired leases to rest and forgets those at rest for long that count nothing.
+
+        Raises MetadataUnavailable.
+        """
         for lease in await self.list(""):
             now = self._clock.now_ms()
+            if lease.rests and any(map(self._partitions.is_deleted, lease.partitions)):
+                with contextlib.suppress(Refusal):  # forgotten by another allocator
+                    lease = await self._change(lease.name, self._without_deleted)
             for producer_id in lease.counted:
                 await self._tell_counted(lease, producer_id)
             if leases.forgettable(lease, now, self._forget_after_ms):
@@ -149,8 +156,7 @@ class Leases:
                     fresh = (await self._blocks.allocate(1)).first
                 if before is None:
                     before = PidLeaseRecord(request.name, NO_PRODUCER_ID, leases.CLOSED_GENERATION, "", now, now)
-                gone = [partition for partition in before.partitions if self._partitions.is_deleted(partition)]
-                after = leases.acquire(leases.without(before, gone), request, now, fresh)
+                after = leases.acquire(self._without_deleted(before), request, now, fresh)
                 if await self._swap(after, revision):
                     return after, leases.former_holder(before, after, now)
 
@@ -164,6 +170,9 @@ class Leases:
                 after = step(before)
                 if after == before or await self._swap(after, revision):
                     return after
+
+    def _without_deleted(self, lease: PidLeaseRecord) -> PidLeaseRecord:
+        return leases.without(lease, [each for each in lease.partitions if self._partitions.is_deleted(each)])
 
     def _close_expired(self, lease: PidLeaseRecord) -> PidLeaseRecord:
         if lease.closing:

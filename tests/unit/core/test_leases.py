@@ -104,6 +104,8 @@ def test_rest_and_oblivion_come_in_order() -> None:
     assert not leases.forgettable(at_rest, 10**12, 1_000), "partitions keep its producer until they are told"
     at_rest = leases.told(at_rest, HELD.producer_id)
     assert leases.forgettable(at_rest, 62_000, 1_000)
+    assert leases.forgettable(replace(at_rest, carried={P[0]: 0}), 62_000, 1_000)
+    assert not leases.forgettable(replace(at_rest, carried={P[0]: 0, P[1]: 1}), 10**12, 1_000)
 
 
 @pytest.mark.parametrize("bad", [request(name=""), request(name="x" * 250), request(expire_ms=0),

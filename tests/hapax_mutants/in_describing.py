@@ -1,0 +1,21 @@
+"""Bugs that a second reader of descriptions, codecs, the controller and leases found."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+MUTANTS = (
+    Mutant(
+        "a lease's name that counts records is forgotten", "rule 8: 0 means that nothing was written", "core/leases.py",
+        "        lease.rests and not lease.counted and not any(lease.carried.values())\n",
+        "        lease.rests and not lease.counted\n",
+        (unit("core/test_leases.py"), unit("pid/test_pid_service.py")),
+    ),
+    Mutant(
+        "a lease at rest keeps the partitions of deleted topics", "rule 10: a partition whose topic is gone counts as done", "pid/leases.py",
+        "if lease.rests and any(map(self._partitions.is_deleted, lease.partitions)):\n",
+        "if False:\n",
+        (unit("pid/test_pid_service.py"),),
+    ),
+)
