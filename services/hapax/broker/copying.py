@@ -39,6 +39,8 @@ class Handed(NamedTuple):
     aborted: bytes
     """The aborted transactions below it, as in a `.txnindex`."""
     log_start_offset: int
+    compacted: bool
+    """A tombstone may be gone from the leader's log, whatever the topic's policy is now."""
 
 
 class Lost(NamedTuple):
@@ -131,6 +133,8 @@ class Copying:
                     )
                 if replica.inheritance.is_overtaken(header):
                     raise Overtaken
+                if header.record_count <= header.last_offset_delta:
+                    segment_log.note_gaps()
                 segment_log.append(batch, header.base_offset, header.last_offset, header.max_timestamp)
                 replica.replay(header, batch, 0)
                 machine = replica.machine
@@ -187,8 +191,9 @@ class Copying:
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"cut at {cut} of a log from {machine.log_start_offset}")
         former_end, committed = machine.log_end_offset, machine.high_watermark
         await replica.keeping.stop()
-        if cut < committed and replica.log.was_compacted:
-            replica.inheritance.lacking = True  # what was compacted is told of by snapshots of later
+        if cut < max(committed, replica.log.covered) and replica.log.was_compacted:
+            # Compaction stays below a snapshot, and what the last process knew as committed may be older than that.
+            replica.inheritance.lacking = True
         try:
             await self._rebuild(cut)
         finally:
@@ -221,7 +226,9 @@ class Copying:
 
     async def inherit(self, asked: Awaitable[Handed], *, anew: bool) -> Lost | None:
         """Takes the leader's producers, and the log from its start again (`anew`) or from where it ends here, as far
-        as it is known to be the leader's. Raises Refusal, OSError, SyncFailed."""
+        as it is known to be the leader's. Where either log was compacted it is taken from its start: this one may hold
+        a value whose tombstone is gone there, or lack one whose successor was cut. Raises Refusal, OSError, SyncFailed.
+        """
         replica = self.replica
         handed = await asked
         if self.ended:
@@ -231,7 +238,7 @@ class Copying:
         former_end = replica.machine.log_end_offset
         await replica.keeping.stop()
         try:
-            if anew or former_end > inherited.offset:
+            if anew or handed.compacted or replica.log.was_compacted or former_end > inherited.offset:
                 await self._begin_at(handed.log_start_offset)
             await replica.log.folder.write_atomically(
                 INHERITED,

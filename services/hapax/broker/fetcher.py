@@ -374,7 +374,7 @@ class Fetcher:
             copying.begin(copying.truncate(*partition.diverging), lambda lost, error: self._done(copying, lost, error))
             return
         if replica.inheritance.awaited(copying.leader_epoch):
-            self._inherit(copying, anew=replica.log.config.compact)
+            self._inherit(copying, anew=False)
             return
         try:
             if partition.records:

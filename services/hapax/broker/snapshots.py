@@ -38,6 +38,7 @@ class _Kept:
     snapshot_size: int
     content: bytes
     """The snapshot, and the aborted transactions behind it."""
+    compacted: bool
 
 
 class Snapshots:
@@ -59,7 +60,7 @@ class Snapshots:
             raise Refusal(ErrorCode.SNAPSHOT_NOT_FOUND, "begin again")
         return broker_pb2.FetchSnapshotResponse(
             offset=kept.offset, log_start_offset=kept.log_start_offset, size=len(kept.content),
-            snapshot_size=kept.snapshot_size, data=kept.content[position : position + _PIECE],
+            snapshot_size=kept.snapshot_size, compacted=kept.compacted, data=kept.content[position : position + _PIECE],
         )
 
     async def _take(self, replica: Replica, asking: NodeId) -> _Kept:
@@ -72,7 +73,8 @@ class Snapshots:
         for _ in encoder:
             await asyncio.sleep(0)
         encoded = encoder.result()
-        kept = self._kept[replica] = _Kept(snapshot.offset, log_start, len(encoded), encoded + aborted)
+        kept = self._kept[replica] = _Kept(
+            snapshot.offset, log_start, len(encoded), encoded + aborted, replica.log.was_compacted)
 
         def forget() -> None:
             if self._kept.get(replica) is kept:
@@ -120,5 +122,5 @@ class SnapshotSource:
             content += piece.data
             if len(content) >= piece.size or not piece.data:
                 snapshot, aborted = bytes(content[: piece.snapshot_size]), bytes(content[piece.snapshot_size :])
-                return Handed(piece.offset, snapshot, aborted, piece.log_start_offset)
+                return Handed(piece.offset, snapshot, aborted, piece.log_start_offset, piece.compacted)
             request.offset, request.position = piece.offset, len(content)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hapax.broker.copying import Copying
 from hapax.broker.inheritance import Inherited
-from hapax.codec.batch import patch_prefix
-from hapax.codec.records import encode_records
+from hapax.codec.batch import iterate_batches, patch_prefix, read_header
+from hapax.codec.metadata import TopicRecord
+from hapax.codec.raw_records import raw_records, rewritten
+from hapax.codec.records import decode_batch, encode_records
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.layout import BEGINS_ANEW, INHERITED, encode_inherited
+from hapax.runtime.log.layout import BEGINS_ANEW, HIGH_WATERMARK_CHECKPOINT, INHERITED, encode_inherited
+from hapax.runtime.ports import Put
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import Harness
-from unit.broker.replicas_world import World
+from unit.broker.replicas_world import KEYS, TOPIC, World
 
 Make = Callable[..., Awaitable[World]]
 COMPACT = {"segment_bytes": "10000", "cleanup_policy": "compact"}
@@ -353,6 +357,87 @@ async def test_compaction_stays_below_a_snapshot_that_nothing_cuts(make: Make) -
     await world.until(lambda: set(world.record.isr) == {0, 1} and alike(world, 0, 1))
 
 
+# --- a topic that is a compacted one no more ------------------------------------------------------------------------
+
+
+def values(world: World, node: int) -> dict[bytes, bytes | None]:
+    """What a reader of the whole log holds of each key in the end."""
+    data, found = world.log_bytes(node), dict[bytes, bytes | None]()
+    for position, header in iterate_batches(data):
+        if not header.is_control:
+            for record in decode_batch(data, position, header.size):
+                assert record.key is not None
+                found[record.key] = record.value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def of_key(key: bytes, value: bytes | None) -> bytearray:
+    return encode_records([(NOW, key, value, ())])
+
+
+async def rewritten_often(world: World, node: int, rounds: int = 60) -> None:
+    for number in range(rounds):
+        await world.produced(node, of_key(f"k{number % 3}".encode(), b"x" * 500))
+
+
+def switch_to_delete(world: World) -> None:
+    record = TopicRecord(TOPIC, "t", 1, 2, {"segment.bytes": "10000", "cleanup.policy": "delete"})
+    world.model.txn([], [Put(KEYS.topic("t"), record.encode())])
+
+
+async def test_a_copy_that_lacks_producers_keeps_no_value_whose_tombstone_its_leader_has_removed(
+    make: Make, tmp_path: Path
+) -> None:
+    """Since the topic's policy is delete by now, only the leader knows that its log was compacted."""
+    world = await led(await make(0, 1), replicas=(0, 1), delete_retention_ms="0", **COMPACT)
+    await world.produced(0, of_key(b"deleted", b"value"))
+    await rewritten_often(world, 0)
+    await world.until(lambda: world.equal(0, 1))
+    await compacted(world, 1)
+    await world.kill(1)
+    await world.produced(0, of_key(b"deleted", None))
+    await rewritten_often(world, 0)
+    await compacted(world)
+    await rewritten_often(world, 0)
+    await compacted(world)
+    assert b"deleted" not in world.log_bytes(0)
+    switch_to_delete(world)
+    for snapshot in (tmp_path / "broker-1" / "t-0").glob("*.snapshot"):
+        snapshot.write_bytes(b"rot")
+    await world.start(1)
+    await world.until(lambda: set(world.record.isr) == {0, 1} and alike(world, 0, 1))
+    assert values(world, 1) == values(world, 0)
+
+
+@pytest.mark.parametrize("end", ["in order", "crash", "crash before the high watermark was stored"])
+async def test_a_copy_whose_newest_values_an_election_took_back_gets_the_ones_that_it_has_compacted_away(
+    make: Make, tmp_path: Path, end: str
+) -> None:
+    """The cut takes what superseded them; the leader, which never compacted, has them."""
+    world = await led(await make(0, 1), replicas=(0, 1), **COMPACT)
+    await world.produced(0, of_key(b"kept", b"old"))
+    await rewritten_often(world, 0)
+    await world.until(lambda: world.equal(0, 1))
+    await world.stop(1)
+    await world.until(lambda: world.record.isr == (0,))
+    await world.produced(0, of_key(b"kept", b"new"))
+    await rewritten_often(world, 0)
+    await compacted(world)
+    assert values(world, 0)[b"kept"] == b"new"
+    assert b"old" not in world.log_bytes(0)
+    await (world.stop if end == "in order" else world.kill)(0)
+    if end.endswith("stored"):
+        (tmp_path / "broker-0" / HIGH_WATERMARK_CHECKPOINT).unlink(missing_ok=True)
+    switch_to_delete(world)
+    await world.start(1)
+    world.elect(1, isr=(1,))
+    await world.until(lambda: world.leads(1))
+    await world.start(0)
+    await world.until(lambda: set(world.record.isr) == {0, 1} and alike(world, 0, 1))
+    assert values(world, 1)[b"kept"] == b"old"
+    assert values(world, 0) == values(world, 1)
+
+
 # --- what nothing cuts ----------------------------------------------------------------------------------------------
 
 
@@ -417,3 +502,16 @@ async def test_nothing_is_compacted_above_the_newest_snapshot_that_no_cut_takes(
     left = [header.base_offset for header in harness.log_headers()]
     assert len(left) < end
     assert left[-(end - stays) :] == list(range(stays, end)), "the replay after a cut goes through all of these"
+
+
+async def test_a_copy_of_batches_of_which_records_are_missing_says_so_as_a_leader(folder: RealDisk) -> None:
+    """No offset is missing between its batches, and yet a tombstone may be."""
+    harness, copying = await follower(folder)
+    harness.replica.inheritance.take(Inherited(1, replace(harness.replica.machine.snapshot(), offset=10), ()))
+    whole = keyed("k", -1, producer_id=-1, count=3)
+    header = read_header(whole)
+    data, found = raw_records(memoryview(whole), header)
+    batch = rewritten(header, data, found[1:], None)
+    patch_prefix(batch, 0, 1)
+    copying.append(memoryview(batch))
+    assert harness.replica.log.was_compacted

@@ -175,9 +175,8 @@ class SegmentLog:
         """
         if self._torn:
             self._cut_torn()
-        if base_offset != self.end_offset and not self.has_gaps:
-            self._write_unsynced(HAS_GAPS, b"")
-            self.has_gaps = True
+        if base_offset != self.end_offset:
+            self.note_gaps()
         segment = self._active
         size = len(batch)
         before = segment.file.size()
@@ -200,6 +199,13 @@ class SegmentLog:
         self.end_offset = last_offset + 1
         self.scan_cost += size + _SCAN_COST_OF_BATCH
         self._unsynced[segment] = self._syncs_begun
+
+    def note_gaps(self) -> None:
+        """Offsets are missing before the next batch, or in it, since the log is a copy of a compacted one. Raises
+        OSError."""
+        if not self.has_gaps:
+            self._write_unsynced(HAS_GAPS, b"")
+            self.has_gaps = True
 
     def _cut_torn(self) -> None:
         """What a failed write left behind the end: it goes before anything else is written, or the file is closed.

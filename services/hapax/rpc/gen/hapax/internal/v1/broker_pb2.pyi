@@ -142,7 +142,7 @@ class FetchSnapshotRequest(_message.Message):
     def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., position: _Optional[int] = ..., registration_epoch: _Optional[int] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class FetchSnapshotResponse(_message.Message):
-    __slots__ = ("error", "reason", "offset", "log_start_offset", "size", "data", "snapshot_size")
+    __slots__ = ("error", "reason", "offset", "log_start_offset", "size", "data", "snapshot_size", "compacted")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,7 @@ class FetchSnapshotResponse(_message.Message):
     SIZE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     offset: int
@@ -157,7 +158,8 @@ class FetchSnapshotResponse(_message.Message):
     size: int
     data: bytes
     snapshot_size: int
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ..., snapshot_size: _Optional[int] = ...) -> None: ...
+    compacted: bool
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ..., snapshot_size: _Optional[int] = ..., compacted: _Optional[bool] = ...) -> None: ...
 
 class DescribeReplicasRequest(_message.Message):
     __slots__ = ("partitions",)

@@ -1,0 +1,33 @@
+"""Bugs that a third reader of the log, the broker and the native client found."""
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+INHERITANCE = unit("broker/test_inheritance.py")
+DELETES = "rule 26: compaction keeps deletes"
+COMPACTED = "rule 26: whoever copies a compacted log has all of it or none"
+
+MUTANTS = (
+    Mutant(
+        "a copy that asks for producers keeps what its leader has deleted and compacted", DELETES,
+        "broker/copying.py",
+        "            if anew or handed.compacted or replica.log.was_compacted or",
+        "            if anew or replica.log.config.compact or",
+        (INHERITANCE,),
+    ),
+    Mutant(
+        "a copy goes on over what it has compacted away itself", COMPACTED,
+        "broker/copying.py",
+        "        if cut < max(committed, replica.log.covered) and replica.log.was_compacted:\n",
+        "        if cut < committed and replica.log.was_compacted:\n",
+        (INHERITANCE,),
+    ),
+    Mutant(
+        "a copy of batches without all their records does not say that it was compacted", COMPACTED,
+        "broker/copying.py",
+        "                    segment_log.note_gaps()\n",
+        "                    pass\n",
+        (INHERITANCE,),
+    ),
+)
