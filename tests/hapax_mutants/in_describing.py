@@ -18,4 +18,10 @@ MUTANTS = (
         "if False:\n",
         (unit("pid/test_pid_service.py"),),
     ),
+    Mutant(
+        "one transaction of the store writes a key twice", "rule 19: a controller's plan can be written", "runtime/guarded_writes.py",
+        "            or not written.isdisjoint(keys)\n",
+        "",
+        (unit("runtime/test_guarded_writes.py"), unit("controller")),
+    ),
 )

@@ -300,16 +300,16 @@ class ControllerService:
     def _silences(self) -> list[Change]:
         """What the store says of who does not answer, where that has changed: everybody goes by it."""
         keys, changes = self.view.keys, []
+        for node_id, registration in self.view.silent.items():
+            current = self.view.node(node_id)
+            if current is None or current.registration != registration or self._presence.hears(current):
+                changes.append(Change((), (Delete(keys.silent(node_id)),)))
         for node in self._presence.silent():
             if node.role != "controller" and self.view.silent.get(node.node_id) != node.registration:
                 record = SilentRecord(node.registration, self._ports.clock.now_ms())
                 changes.append(Change(
                     (Compare(keys.node(node.node_id), "create_revision", node.registration),),
                     (Put(keys.silent(node.node_id), record.encode()),)))
-        for node_id, registration in self.view.silent.items():
-            current = self.view.node(node_id)
-            if current is None or current.registration != registration or self._presence.hears(current):
-                changes.append(Change((), (Delete(keys.silent(node_id)),)))
         return changes
 
     async def _depose(self, node: Node) -> None:

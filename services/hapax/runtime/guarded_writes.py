@@ -58,16 +58,22 @@ async def write_changes(store: MetadataStore, fence: Compare, changes: Sequence[
 
 
 def _packed(changes: Sequence[Change]) -> list[list[Change]]:
-    """As many changes per transaction as its limit allows; one place among the compares is the fence's."""
+    """As many changes per transaction as its limit allows; one place among the compares is the fence's. Two that write
+    the same key are not of one transaction: etcd refuses it, and would refuse the same plan again without end."""
     batches: list[list[Change]] = []
-    compares = writes = _MAX_OPERATIONS + 1
+    compares = _MAX_OPERATIONS
+    written: set[str] = set()
     for change in changes:
+        keys = {write.key for write in change.writes}
         compares += len(change.compares)
-        writes += len(change.writes)
-        if compares > _MAX_OPERATIONS or writes > _MAX_OPERATIONS:
+        if (
+            not batches or compares > _MAX_OPERATIONS or len(written) + len(keys) > _MAX_OPERATIONS
+            or not written.isdisjoint(keys)
+        ):
             batches.append([])
-            compares, writes = 1 + len(change.compares), len(change.writes)
+            compares, written = 1 + len(change.compares), set()
         batches[-1].append(change)
+        written |= keys
     return batches
 
 

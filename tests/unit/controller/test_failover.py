@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hapax.codec.metadata import INTERNAL_TOPICS, PartitionRecord
-from hapax.core.types import NodeId
+from hapax.codec.metadata import INTERNAL_TOPICS, PartitionRecord, SilentRecord
+from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.guarded_writes import Change, write_changes
 from hapax.runtime.handover import hand_over, partitions_finished, shards_finished
@@ -192,6 +192,29 @@ def test_a_controller_that_is_no_more_is_followed_at_once(how: str) -> None:
             world.loop.thaw(process)
             await asyncio.sleep(1)
             assert second.acts and not first.acts and not world.ended
+
+    run(scenario)
+
+
+def test_a_node_that_fell_silent_twice_while_nobody_acted_does_not_end_the_next_controller() -> None:
+    """The store says it of the former process, which is to be deleted, and it is to be said of this one."""
+    async def scenario(world: ControlWorld) -> None:
+        patient = {**FEW, "broker_session_timeout_ms": 60_000}
+        view = await world.view()
+        first, _ = await world.controller(300, **patient)
+        await view.wait_for(lambda v: v.controller is not None, 60)
+        _, second = await world.controller(301, **patient)
+        await world.broker(0, listens=True)
+        frozen = await world.broker(1, listens=True)
+        await world.coordinator(100)
+        await world.ready(view)
+        await asyncio.sleep(1)
+        for process in (first, frozen.process):
+            world.loop.freeze(process)
+        former = SilentRecord(RegistrationEpoch(frozen.registration.epoch - 1), 0)
+        world.model.txn([], [Put(KEYS.silent(NodeId(1)), former.encode())])
+        await view.wait_for(lambda v: v.silent.get(NodeId(1)) == frozen.registration.epoch, 2.5)
+        assert second.acts and not world.ended
 
     run(scenario)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from hapax.codec.metadata import DeletedTopicRecord
 from hapax.core.errors import ErrorCode
-from hapax.core.types import NodeId
+from hapax.core.types import NodeId, PartitionIndex
 from hapax.kafka import messages
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
-from unit.control_world import ControlWorld, FakeBroker, run
+from hapax.runtime.ports import Delete, Put
+from unit.control_world import KEYS, ControlWorld, FakeBroker, run
 from unit.controller.test_failover import FEW, all_led, join_isr, records
 from unit.kafka.test_node_apis import Node
 
@@ -85,6 +87,27 @@ def test_another_controller_carries_a_move_on() -> None:
         await world.controller(301, **FEW)
         await node.view.wait_for(ended, 30)
         assert (records(node.view)[0].replicas, records(node.view)[0].leader) == ((2,), 2)
+
+    run(scenario)
+
+
+def test_a_topic_that_is_deleted_while_a_partition_of_it_ends_its_move_does_not_end_the_controller() -> None:
+    """The partition is among those that did not fit into the transaction of the deletion: it is to be changed and to be
+    deleted at the same time."""
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world, 130)
+        await alter(node, {129: [2]})
+        world.kill(next(p for p in world.processes if p.name == "controller-0"))
+        await caught_up(world, brokers[2])
+        topic = node.view.topic("t")
+        assert topic is not None
+        world.model.txn([], [
+            Delete(KEYS.topic("t")),
+            Put(KEYS.deleted(topic.topic_id), DeletedTopicRecord(topic.topic_id, "t", 0).encode()),
+            *(Delete(KEYS.partition(topic.topic_id, PartitionIndex(i))) for i in range(120))])
+        await world.controller(301, **FEW)
+        await node.view.wait_for(lambda v: not v.partitions_of(topic.topic_id), 10)
+        assert not world.ended
 
     run(scenario)
 

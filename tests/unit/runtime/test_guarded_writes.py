@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapax.runtime.guarded_writes import Change, write_changes
-from hapax.runtime.ports import Compare, Put, TxnResult
+from hapax.runtime.ports import Compare, Delete, Put, TxnResult
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
 
 FENCE = Compare("fence", "create_revision", 2)
@@ -65,3 +65,14 @@ async def test_without_the_fence_nothing_is_written() -> None:
     counting = store()
     outcome = await write_changes(counting, Compare("fence", "create_revision", 1), [change(i) for i in range(5)])
     assert len(outcome.stale) == 5 and counting.model.revision == 2
+
+
+async def test_two_changes_of_one_key_are_written_one_after_the_other() -> None:
+    """etcd refuses a transaction that writes a key twice, and would refuse it again for ever."""
+    counting = store()
+    outcome = await write_changes(counting, FENCE, [
+        change(0), Change((), (Put("k", b"first"),)), Change((), (Delete("k"),)), Change((), (Put("k", b"last"),)),
+        change(0), change(1)])
+    assert (len(outcome.done), outcome.stale) == (5, [change(0)])
+    kv = counting.model.get("k")
+    assert kv is not None and kv.value == b"last"
