@@ -5,6 +5,8 @@ from __future__ import annotations
 from hapax_mutants.mutant import Mutant, unit
 
 INHERITANCE = unit("broker/test_inheritance.py")
+FETCHING = unit("client/test_fetching.py")
+MADE_AGAIN = "rule 10: no topic is taken for the one that had its name"
 DELETES = "rule 26: compaction keeps deletes"
 COMPACTED = "rule 26: whoever copies a compacted log has all of it or none"
 
@@ -29,5 +31,19 @@ MUTANTS = (
         "                    segment_log.note_gaps()\n",
         "                    pass\n",
         (INHERITANCE,),
+    ),
+    Mutant(
+        "a consumer's first offset is one of whichever topic has the name by then", MADE_AGAIN,
+        "client/fetcher.py",
+        "                    offset, None if topic is None else topic.topic_id, untried=way is Begin.COMMITTED)\n",
+        "                    offset, None, untried=way is Begin.COMMITTED)\n",
+        (FETCHING,),
+    ),
+    Mutant(
+        "a group's offset in a topic made again is none where the client hears of the topic later", MADE_AGAIN,
+        "client/fetcher.py",
+        "                if reading.untried:\n",
+        "                if False:\n",
+        (FETCHING,),
     ),
 )

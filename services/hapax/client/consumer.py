@@ -139,8 +139,7 @@ class Consumer(Connected):
         partition = _partition(partition)
         position = self._fetcher.position(partition)
         if position is None:
-            position = (await self._reset([partition]))[partition]
-            self._fetcher.start_at(partition, position)
+            position = (await self._fetcher.begin([partition]))[partition]
         return position
 
     async def committed(

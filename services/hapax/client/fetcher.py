@@ -116,15 +116,19 @@ class Reading:
     """uuid.UUID of the topic that the position belongs to; None until the first fetch."""
     made_again: bool = False
     """The topic was deleted and made again: the next position is the beginning of its log."""
+    untried: bool = False
+    """The position is the group's, and no leader has answered a fetch from it: where the topic turns out to be another
+    one, the group is asked again."""
 
-    def start_at(self, offset: int) -> None:
+    def start_at(self, offset: int, topic_id: Any = None, *, untried: bool = False) -> None:
+        """`topic_id`: of the topic that the offset is one of; None: of whichever has the name."""
         self.position = self.next_fetch = self.after_records = offset
         self.chunks.clear()
         self.waiting_bytes = 0
         self.records.clear()
         self.current = None
         self.out_of_range = self.made_again = False
-        self.topic_id = None
+        self.topic_id, self.untried = topic_id, untried
         self.turn += 1
 
     @property
@@ -193,11 +197,6 @@ class Fetcher:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self._reading(partition).start_at(offset)
         self._failures.pop(partition, None)
-
-    def start_at(self, partition: TopicPartition, offset: int) -> None:
-        reading = self._reading(partition)
-        if reading.position is None:
-            reading.start_at(offset)
 
     def position(self, partition: TopicPartition) -> int | None:
         return self._reading(partition).position
@@ -289,7 +288,7 @@ class Fetcher:
                     reading.records.extend(chunk.records(partition, header, position, start))
             except Refusal as refusal:
                 offset = reading.position
-                reading.start_at(offset or 0)
+                reading.start_at(offset or 0, reading.topic_id)
                 self._failures[partition] = _damaged(partition, offset or 0, refusal)
                 return False
             reading.after_records = header.next_offset
@@ -343,7 +342,10 @@ class Fetcher:
         for partition, reading in self._readings.items():
             topic = self._cluster.topics.get(partition.topic)
             if reading.position is not None and topic is not None and not reading.is_of(topic):
-                reading.made_again = True
+                if reading.untried:
+                    reading.forget_position()
+                else:
+                    reading.made_again = True
 
     def _fetched(self, node_id: int, done: asyncio.Task[None]) -> None:
         del self._fetches[node_id]
@@ -374,19 +376,30 @@ class Fetcher:
             reading = self._readings[partition]
             way = Begin.MADE_AGAIN if reading.made_again else Begin.BY_RULE if reading.out_of_range else Begin.COMMITTED
             ways.setdefault(way, []).append(partition)
-        found: dict[TopicPartition, int] = {}
         try:
             for way, those in ways.items():
-                found |= await self._reset(those, way)
+                await self.begin(those, way)
         except HapaxError as error:
             for partition in partitions:
                 if self._lacks_position(partition):
                     self._failures[partition] = error
                     self._later(partition)
-            return
+
+    async def begin(
+        self, partitions: list[TopicPartition], way: Begin = Begin.COMMITTED
+    ) -> dict[TopicPartition, int]:
+        """Where partitions without a position begin; those that still have none begin there. Raises HapaxError."""
+        try:  # before the offsets: what is found may be the former topic's of this name, and not the next one's
+            topics = await self._cluster.known(partitions, fresh=False)
+        except HapaxError:
+            topics = {}
+        found = await self._reset(partitions, way)
         for partition, offset in found.items():
             if self._lacks_position(partition):
-                self._readings[partition].start_at(offset)
+                topic = topics.get(partition.topic)
+                self._readings[partition].start_at(
+                    offset, None if topic is None else topic.topic_id, untried=way is Begin.COMMITTED)
+        return found
 
     def _lacks_position(self, partition: TopicPartition) -> bool:
         reading = self._readings.get(partition)
@@ -432,6 +445,7 @@ class Fetcher:
                 if answer.error_code:
                     self._answer_failed(partition, answer.error_code)
                     continue
+                current.untried = False
                 current.end = answer.last_stable_offset if self._committed else answer.high_watermark
                 if answer.records:
                     try:

@@ -38,6 +38,9 @@ class World:
         self.options = Options({"bootstrap.servers": "127.0.0.1:1", "auto.offset.reset": reset}, "c")
         self.ports = RealPorts()
         self.topics = {"a": topic_named("a"), "b": topic_named("b")}
+        self.there = dict(self.topics)
+        """What the cluster has; `topics` is what the client knows."""
+        self.committed: dict[Any, int] = {}
         self.logs: dict[Any, bytes] = {topic.topic_id: b"" for topic in self.topics.values()}
         self.starts: dict[Any, int] = {}
         self.capabilities = Capabilities({messages.FetchRequest.API_KEY: (4, 16)}, {})
@@ -59,10 +62,10 @@ class World:
         return self
 
     def refresh_soon(self) -> None:
-        pass
+        self.topics |= self.there
 
     def write(self, topic: str, *values: str) -> None:
-        found = self.topics[topic].topic_id
+        found = self.there[topic].topic_id
         batch = encode_records([(0, None, value.encode(), ()) for value in values])
         patch_prefix(batch, self.end(found), 0)
         self.logs[found] += bytes(batch)
@@ -78,11 +81,25 @@ class World:
             refusal = self.refuse.get(partition.topic)
             if isinstance(refusal, Exception):
                 raise refusal
+            topic_id = self.there[partition.topic].topic_id
+            found[partition] = self.committed.get(topic_id, self.starts.get(topic_id, 0))
             if isinstance(refusal, asyncio.Event):
                 await refusal.wait()
-            topic_id = self.topics[partition.topic].topic_id
-            found[partition] = self.starts.get(topic_id, 0)
         return found
+
+    async def known(self, partitions: list[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
+        for partition in partitions:
+            self.topics.setdefault(partition.topic, self.there[partition.topic])
+        return dict(self.topics)
+
+    def make_again(self, name: str, *, heard: bool = True) -> None:
+        """With five records. `heard`: the client's metadata say so."""
+        del self.logs[self.there[name].topic_id]
+        self.there[name] = topic_named(name, life=2)
+        self.logs[self.there[name].topic_id] = b""
+        self.write(name, "new0", "new1", "new2", "new3", "new4")
+        if heard:
+            self.topics[name] = self.there[name]
 
     async def call(self, message: Any, *, version: int, timeout_ms: int) -> Any:
         Answer = messages.FetchResponse
@@ -151,12 +168,40 @@ async def test_a_topic_made_again_is_read_from_its_beginning() -> None:
     world.write("a", "old0", "old1", "old2")
     world.fetcher.assign([A])
     assert await world.take() == ["old0", "old1", "old2"]
-    del world.logs[world.topics["a"].topic_id]
-    world.topics["a"] = topic_named("a", life=2)
-    world.logs[world.topics["a"].topic_id] = b""
-    world.write("a", "new0", "new1", "new2", "new3", "new4")
+    world.make_again("a")
     assert await world.take() == ["new0", "new1", "new2", "new3", "new4"]
     assert world.asked == [(A, Begin.COMMITTED), (A, Begin.MADE_AGAIN)]
+    await world.fetcher.close()
+
+
+@pytest.mark.parametrize("heard", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_offset_that_the_group_committed_in_a_topic_that_is_gone_is_none_in_its_successor(
+    heard: bool, known: bool
+) -> None:
+    """The topic is deleted and made again just as the answer is on its way, and has as many records by then."""
+    world = World()
+    world.write("a", "old0", "old1", "old2")
+    world.committed[world.there["a"].topic_id] = 3
+    found = world.refuse["a"] = asyncio.Event()
+    if not known:
+        del world.topics["a"]
+    world.fetcher.assign([A])
+    assert await world.fetcher.take(20, 10) == []
+    world.make_again("a", heard=heard)
+    found.set()
+    assert await world.take() == ["new0", "new1", "new2", "new3", "new4"]
+    assert world.asked == [(A, Begin.COMMITTED)] * 2, "the successor may have an offset of the group, too"
+    await world.fetcher.close()
+
+
+async def test_an_offset_that_the_group_committed_in_a_topic_made_again_counts() -> None:
+    """The client hears of the new topic later than of the offset."""
+    world = World()
+    world.make_again("a", heard=False)
+    world.committed[world.there["a"].topic_id] = 2
+    world.fetcher.assign([A])
+    assert await world.take() == ["new2", "new3", "new4"]
     await world.fetcher.close()
 
 
@@ -165,7 +210,7 @@ async def test_what_was_fetched_of_a_topic_that_is_gone_is_handed_out_first() ->
     world.write("a", "old0", "old1", "old2")
     world.fetcher.assign([A])
     assert await world.take(1) == ["old0"]
-    world.topics["a"] = topic_named("a", life=2)
+    world.topics["a"] = world.there["a"] = topic_named("a", life=2)
     world.logs[world.topics["a"].topic_id] = b""
     world.write("a", "new0")
     assert await world.take(1) == ["old1"]
@@ -182,9 +227,7 @@ async def test_a_position_in_a_topic_that_is_gone_is_not_committed_under_its_nam
     world.fetcher.assign([A, B])
     assert {*await world.take(1), *await world.take(1), *await world.take(1)} == {"old0", "old1", "other"}
     assert world.fetcher.positions() == {A: 2, B: 1}
-    world.topics["a"] = topic_named("a", life=2)
-    world.logs[world.topics["a"].topic_id] = b""
-    world.write("a", "new0", "new1", "new2", "new3", "new4")
+    world.make_again("a")
     assert world.fetcher.positions() == {B: 1}, "as soon as the metadata say so"
     assert await world.take(1) == ["old2"]
     assert world.fetcher.positions() == {B: 1}
