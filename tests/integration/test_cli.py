@@ -150,9 +150,9 @@ async def test_an_open_transaction_is_shown_aborted_and_told(hapax: Hapax, topic
     async def told() -> None:
         """Events are written in the background: until this one is there."""
         from_the_first = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"}
-        async for record in read(from_the_first, "__hapax_events", (), None, until_end=False):
-            if topic.encode() in (record.value or b""):
-                return
+        await read(
+            from_the_first, "__hapax_events", (), None, until_end=False,
+            show=lambda record: topic.encode() in (record.value or b""))
 
     options = {"bootstrap.servers": bootstrap, "transactional.id": topic}
     async with Producer(options) as producer:

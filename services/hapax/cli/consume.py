@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +12,12 @@ import typer
 from hapax.cli import output
 from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, finish
 from hapax.client import Consumer, Record
+from hapax.client.errors import from_code
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
 
 _POLL_MS = 500
+_COMMIT_S = 5.0
 
 
 def consume(
@@ -41,35 +47,87 @@ def consume(
     if group is not None:
         options["group.id"] = group
 
-    async def run() -> None:
-        count = 0
-        async for record in read(options, topic, partition or (), offset, until_end):
-            print_record(record, as_json, keys)
-            count += 1
-            if count == maximum:
-                return
+    count = 0
 
-    finish(run())
+    def show(record: Record) -> bool:
+        nonlocal count
+        print_record(record, as_json, keys)
+        count += 1
+        return count == maximum
+
+    finish(read(options, topic, partition or (), offset, until_end, show))
 
 
 async def read(
-    options: Mapping[str, object], topic: str, partitions: Sequence[int], offset: int | None, until_end: bool
-) -> AsyncIterator[Record]:
-    """Records as they come; with `until_end` those below the ends that the partitions have now."""
-    async with Consumer(options) as consumer:
-        wanted = [each for each in await consumer.partitions(topic) if not partitions or each.partition in partitions]
+    options: Mapping[str, object], topic: str, partitions: Sequence[int], offset: int | None, until_end: bool,
+    show: Callable[[Record], bool],
+) -> None:
+    """Shows records as they come, until `show` returns True; with `until_end` until those below the ends that the
+    partitions have now were shown. A group's offsets are committed here, not by the consumer: a position of its own
+    counts records that were read and never shown. Raises HapaxError."""
+    wished = str(options.get("enable.auto.commit", "true")).lower() == "true"
+    async with Consumer({**options, "enable.auto.commit": False}) as consumer:
+        known = await consumer.partitions(topic)
+        wanted = [each for each in known if not partitions or each.partition in partitions]
+        missing = sorted(set(partitions) - {each.partition for each in wanted})
+        if missing:
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{missing[0]}")
         consumer.assign(wanted)
         if offset is not None:
             for each in wanted:
                 consumer.seek(each, offset)
         ends = await consumer.end_offsets(wanted) if until_end else {}
-        while True:
-            for record in await consumer.poll(_POLL_MS):
-                yield record
-            if until_end:
-                positions = [(await consumer.position(each), end) for each, end in ends.items()]
-                if all(position >= end for position, end in positions):
-                    return
+        shown = _Shown(consumer if wished and "group.id" in options else None)
+        try:
+            await _poll(consumer, ends, show, shown)
+        finally:
+            await shown.commit()
+
+
+async def _poll(
+    consumer: Consumer, ends: Mapping[TopicPartition, int], show: Callable[[Record], bool], shown: _Shown
+) -> None:
+    """Without `ends` there is no end but `show`'s."""
+    while True:
+        for record in await consumer.poll(_POLL_MS):
+            enough = show(record)
+            shown.record(record)
+            if enough:
+                return
+        shown.positions({each: await consumer.position(each) for each in consumer.assignment()})
+        if ends and all([await consumer.position(each) >= end for each, end in ends.items()]):
+            return
+        await shown.commit_from_time_to_time()
+
+
+class _Shown:
+    """What was shown and is to be committed. `consumer`: None where nothing is."""
+
+    def __init__(self, consumer: Consumer | None) -> None:
+        self._consumer = consumer
+        self._next: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._due = 0.0
+
+    def record(self, record: Record) -> None:
+        self._next[TopicPartition(record.topic, PartitionIndex(record.partition))] = record.offset + 1
+
+    def positions(self, found: Mapping[TopicPartition, int]) -> None:
+        """All that was read was shown: these are behind markers and aborted records, too."""
+        self._next.update(found)
+
+    async def commit_from_time_to_time(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._due:
+            self._due = now + _COMMIT_S
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Raises HapaxError."""
+        if self._consumer is not None and self._next != self._committed:
+            sys.stdout.flush()
+            await self._consumer.commit(self._next)
+            self._committed = dict(self._next)
 
 
 def print_record(record: Record, as_json: bool, keys: bool) -> None:

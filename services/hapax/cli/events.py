@@ -10,6 +10,7 @@ import typer
 from hapax.cli import output
 from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, finish
 from hapax.cli.consume import read
+from hapax.client import Record
 from hapax.client.event_log import as_event
 from hapax.codec.metadata import EVENTS_TOPIC
 
@@ -34,21 +35,21 @@ def tail(
     """Print the events, oldest first."""
     options = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
 
-    async def run() -> None:
-        shown = 0
-        async for record in read(options, EVENTS_TOPIC, (), None, until_end=not follow):
-            event = as_event(record.offset, record.timestamp_ms, record.value)
-            if kind and event["event"] not in kind:
-                continue
-            if as_json:
-                output.print_json(event)
-            else:
-                print(_line(event), flush=True)
-            shown += 1
-            if shown == maximum:
-                return
+    shown = 0
 
-    finish(run())
+    def show(record: Record) -> bool:
+        nonlocal shown
+        event = as_event(record.offset, record.timestamp_ms, record.value)
+        if kind and event["event"] not in kind:
+            return False
+        if as_json:
+            output.print_json(event)
+        else:
+            print(_line(event), flush=True)
+        shown += 1
+        return shown == maximum
+
+    finish(read(options, EVENTS_TOPIC, (), None, not follow, show))
 
 
 def _line(event: dict[str, Any]) -> str:
