@@ -44,6 +44,8 @@ class Faults:
             "restart all brokers": (1, self._restart_all),
             "freeze": (3, self._freeze),
             "client crash": (3, self._client_crash),
+            "service crash": (0, self._service_crash),
+            "service freeze": (0, self._service_freeze),
             "client freeze": (2, self._client_freeze),
             "second instance": (2, self._second_instance),
             "cut connections": (3, self._cut_connections),
@@ -167,15 +169,24 @@ class Faults:
     async def _client_freeze(self) -> None:
         await self._frozen(self.workload.processes[self.rng.choice(sorted(self.workload.processes))])
 
-    async def _frozen(self, process: SimProcess | None) -> None:
+    async def _frozen(self, process: SimProcess | None, most_s: float = LONGEST_S) -> None:
         if process is not None and process.alive and not process.frozen:
             self.cluster.loop.freeze(process)
-            await self._for(0.1, LONGEST_S)
+            await self._for(0.1, most_s)
             if process.frozen:
                 self.cluster.loop.thaw(process)
 
     async def _client_crash(self) -> None:
         self.workload.crash(self.rng.choice(sorted(self.workload.processes)))
+
+    async def _service_crash(self) -> None:
+        """Of a replica of the REST API, which is a program of the part that calls it."""
+        self.workload.crash(self.rng.choice([name for name in sorted(self.workload.processes) if "rest-" in name]))
+
+    async def _service_freeze(self) -> None:
+        """For longer than a claim under an idempotency key lasts, too."""
+        name = self.rng.choice([name for name in sorted(self.workload.processes) if "rest-" in name])
+        await self._frozen(self.workload.processes[name], 20.0)
 
     async def _second_instance(self) -> None:
         names = [n for n in sorted(self.workload.processes) if n.startswith(("appender", "copier", "loader"))]

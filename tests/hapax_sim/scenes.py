@@ -24,6 +24,10 @@ SCENES: Final[Mapping[str, Scene]] = {
     ),
     "old": Scene(**_CLUSTER, programs=False, parts=("old",), pause_s=(0.0, 0.3), faults_every_s=4.0),
     "remade": Scene(**_CLUSTER, programs=False, parts=("remade",), pause_s=(0.0, 0.5), faults_every_s=3.0),
+    "rest": Scene(
+        **_CLUSTER, programs=False, parts=("rest",), pause_s=(0.0, 0.5), faults_every_s=3.0,
+        faults=("kill", "lease ends", "service crash", "service freeze", "slow link", "store away", "store slow"),
+    ),
     "weak": Scene(
         **_CLUSTER, programs=False, parts=("weak",), pause_s=(0.0, 0.2), faults_every_s=1.0,
         faults=("connections reset", "slow disk"),

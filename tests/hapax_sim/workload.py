@@ -60,6 +60,9 @@ class ClientLife:
     def others_done(self) -> bool:
         return all(done for name, done in self._workload.done.items() if name != self.name)
 
+    def crash(self, name: str) -> None:
+        self._workload.crash(name)
+
     async def pause(self) -> None:
         await asyncio.sleep(self.rng.uniform(*self._workload.pause_s))
 

@@ -52,21 +52,10 @@ async def start(
 ) -> AdminService:
     """Returns once it listens. Raises TokenFileError, StoreRefused, OSError."""
     metrics = metrics or telemetry.Metrics()
-    now = asyncio.get_running_loop().time
-    tokens = _tokens(settings, now)
-    view = ClusterView(
-        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id),
-        on_refused=lambda refusal: on_lost(str(refusal)),
-    )
-    clients = Clients(ports, view, max(100, settings.admin_request_timeout_ms * 4 // 5))
+    tokens = _tokens(settings, asyncio.get_running_loop().time)
+    gate, view, clients = await compose(ports, settings, tokens, on_lost, metrics)
     try:
-        await view.start()
-        app = make_app(Context(ports, settings, view, clients, Shared(settings.admin_request_timeout_ms / 1000)))
-        idempotency = Idempotency(
-            ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
-        server = HttpServer(
-            Gate(app, settings, tokens, idempotency, metrics, now), settings, metrics,
-            lambda error: on_lost(f"the HTTP server failed: {error!r}"))
+        server = HttpServer(gate, settings, metrics, lambda error: on_lost(f"the HTTP server failed: {error!r}"))
         await server.start()
     except BaseException:
         await clients.close()
@@ -74,6 +63,25 @@ async def start(
         raise
     log.info("serves", host=settings.admin_address.host, port=server.port, authentication=settings.admin_auth)
     return AdminService(view, clients, server)
+
+
+async def compose(
+    ports: Ports, settings: Settings, tokens: Tokens | None, on_lost: Callable[[str], None], metrics: telemetry.Metrics
+) -> tuple[Gate, ClusterView, Clients]:
+    """All but the HTTP server; the view has the cluster's state. Raises StoreRefused."""
+    view = ClusterView(
+        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id),
+        on_refused=lambda refusal: on_lost(str(refusal)),
+    )
+    clients = Clients(ports, view, max(100, settings.admin_request_timeout_ms * 4 // 5))
+    try:
+        await view.start()
+    except BaseException:
+        await view.close()
+        raise
+    app = make_app(Context(ports, settings, view, clients, Shared(settings.admin_request_timeout_ms / 1000)))
+    keys = Idempotency(ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
+    return Gate(app, settings, tokens, keys, metrics, asyncio.get_running_loop().time), view, clients
 
 
 def _tokens(settings: Settings, now: Callable[[], float]) -> Tokens | None:

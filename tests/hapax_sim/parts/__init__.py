@@ -12,6 +12,7 @@ from hapax_sim.parts.old import Old
 from hapax_sim.parts.part import Part
 from hapax_sim.parts.positions import Positions
 from hapax_sim.parts.remade import Remade
+from hapax_sim.parts.rest import Rest
 from hapax_sim.parts.weak import Weak
 
 PARTS: Final[Mapping[str, Callable[[], Part]]] = {
@@ -21,6 +22,7 @@ PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "old": Old,
     "positions": Positions,
     "remade": Remade,
+    "rest": Rest,
     "weak": Weak,
 }
 """By the names that a scene and `--part` use."""
