@@ -24,4 +24,10 @@ MUTANTS = (
         "",
         (unit("runtime/test_guarded_writes.py"), unit("controller")),
     ),
+    Mutant(
+        "a departed coordinator is listed until something else changes", "rule 11: who is listed can be asked", "kafka/metadata.py",
+        "image = self._view.revision, len(self._view.departed_coordinators(LISTED_AFTER_S))\n",
+        "image = self._view.revision, 0\n",
+        (unit("kafka/test_node_apis.py"),),
+    ),
 )

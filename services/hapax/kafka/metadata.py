@@ -5,7 +5,7 @@ produces right after CreateTopics must not meet a leader that does not know the 
 the answering node itself, since every node passes administrative calls on.
 
 Clients of one kind ask with the same bytes, and a cluster changes seldom: answers are kept, encoded, until the image of
-the cluster changes.
+the cluster changes or a departed coordinator is no longer listed.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ class MetadataApi:
         self._auto_create = auto_create
         self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
         self._answers: dict[tuple[int, str, bytes], tuple[bytes, ...]] = {}
-        self._answers_revision = -1
+        self._answers_of = (-1, 0)
+        """Revision of the image, and how many departed coordinators are listed: those go by time alone."""
 
     def handle(self, ctx: RequestContext, body: memoryview) -> tuple[bytes, ...] | Awaitable[tuple[bytes, ...]]:
         """Waits only where a topic has to be created."""
         version = ctx.api_version
-        if self._answers_revision != self._view.revision:
+        image = self._view.revision, len(self._view.departed_coordinators(LISTED_AFTER_S))
+        if self._answers_of != image:
             self._answers.clear()
-            self._answers_revision = self._view.revision
+            self._answers_of = image
         key = (version, ctx.listener, bytes(body))
         answer = self._answers.get(key)
         if answer is not None:
