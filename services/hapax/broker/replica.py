@@ -206,8 +206,15 @@ class Replica:
             log_start_offset=start_offset,
             aborted=aborted,
             leader_epochs=leader_epochs,
-            expiry_ms=self.settings.producer_id_expiration_ms,
+            expiry_ms=self._producer_expiry_ms(),
         )
+
+    def _producer_expiry_ms(self) -> int:
+        """Offsets bear their clients' producer ids: those stay at least as long as their transactional ids."""
+        settings = self.settings
+        if not self.internal:
+            return settings.producer_id_expiration_ms
+        return max(settings.producer_id_expiration_ms, settings.transactional_id_expiration_ms)
 
     def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
         """`recovery.State`: the same as live, so that recovery, copying and live operation cannot differ."""

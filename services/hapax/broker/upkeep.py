@@ -75,8 +75,8 @@ class Upkeep:
             await asyncio.sleep(0)
 
     async def expire(self) -> None:
-        """Idle producers. Internal writers' state never expires (rule 1). On the way: the ids in use, for the memory
-        of what the store has given out (rule 12). A copy removes what the leader's expiries have forgotten: it may
+        """Idle producers; a shard's epoch never expires (rule 1). On the way: the ids in use, for the memory of what
+        the store has given out (rule 12). A copy removes what the leader's expiries have forgotten: it may
         never lead, and its table would only grow."""
         for replica in list(self._partitions.replicas.values()):
             with supervision.contained("expiry", replica.name):
@@ -88,7 +88,7 @@ class Upkeep:
             replica.machine.sweep_dead()
             return
         self._partitions.view.seen.saw_producer_id(replica.machine.producers.highest)
-        if not replica.internal and not replica.storage_error:
+        if not replica.storage_error:
             due = replica.machine.decide_expiry(self._clock.now_ms())
             if due is not None:
                 try:

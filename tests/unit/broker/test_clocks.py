@@ -156,7 +156,7 @@ async def test_a_partition_that_fails_does_not_end_the_others_upkeep(clock: str,
         def __init__(self, name: str, log: Any) -> None:
             self.name, self.serving, self.internal, self.storage_error = name, True, True, ""
             self.log, self.keeping = log, self
-            self.machine = SimpleNamespace(producers=self)
+            self.machine = SimpleNamespace(producers=self, decide_expiry=lambda now_ms: None)
 
         def visit(self) -> None:
             reached.append(self.name)
@@ -178,6 +178,7 @@ async def test_a_partition_that_fails_does_not_end_the_others_upkeep(clock: str,
     replicas = {name: Replica(name, log) for name in ("first", "second")}
     partitions: Any = SimpleNamespace(replicas=replicas, view=SimpleNamespace(seen=seen))
     anything: Any = None
-    await getattr(Upkeep(partitions, SETTINGS, anything, random.Random(1), anything), clock)()
+    wall: Any = SimpleNamespace(now_ms=lambda: 0)
+    await getattr(Upkeep(partitions, SETTINGS, wall, random.Random(1), anything), clock)()
     assert reached == ["first", "second"]
     assert sum(task_failures.values()) == 1

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hapax.broker.upkeep import ABORT_HANGING, HangingWatch, Upkeep
-from hapax.core.control import Marker
+from hapax.codec.control import encode_control
+from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode
 from hapax.rpc.gen.hapax.internal.v1 import coordinator_pb2
 from hapax.runtime.disk import RealDisk
@@ -150,16 +151,33 @@ async def test_a_copy_removes_what_its_leader_has_forgotten(harness: Harness) ->
     assert harness.replica.machine.producers.count == 1
 
 
-async def test_internal_writers_never_expire(folder: RealDisk) -> None:
+async def test_producers_of_offsets_are_forgotten_once_their_transactional_ids_are_and_shards_never(
+    folder: RealDisk,
+) -> None:
     harness = Harness(folder)
     await harness.open(internal=True)
-    harness.produce_internal(batch(producer_id=7, epoch=0, sequence=-1, transactional=True))
+    harness.produce_internal(encode_control(ShardFence(5, 100), 0), 5)
+    for producer_id in (7, 8):
+        offsets = batch(producer_id=producer_id, epoch=0, sequence=-1, transactional=True)
+        harness.produce_internal(offsets, 5)
+    harness.produce_internal(encode_control(Marker(7, 0, True, 0, serial=1), 0), 5)
     keep = upkeep(harness)
     await keep.expire()
-    harness.clock.now += 100 * HOUR
+    harness.clock.now += 7 * 24 * HOUR - 1
     await keep.expire()
+    assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [7, 8]
+    harness.clock.now += 1
+    for _ in range(2):
+        await keep.expire()
     await harness.committer.drain()
-    assert len(harness.log_headers()) == 1
+    assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8], "its transaction is open"
+    assert harness.replica.machine.producers.count == 1
+    harness.crash()
+    await harness.open(internal=True)
+    assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]
+    assert harness.replica.machine.shard_epoch == 5
+    late = harness.produce_internal(batch(producer_id=9, epoch=0, sequence=-1, transactional=True), 4)
+    assert (await harness.calls.result(late)).error == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 async def test_retention_moves_the_start_of_the_log(folder: RealDisk) -> None:
