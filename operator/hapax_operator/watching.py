@@ -50,7 +50,7 @@ class Watching:
         while not self._stop.is_set():
             try:
                 asyncio.run(self._watch())
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:  # kopf cancels what it finds on its loop
                 log.warning("watching ended, beginning again", error=repr(error))
             finally:
                 self._stop_kopf = lambda: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -16,17 +17,18 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hapax_operator.watching._AGAIN_S", 0.01)
 
 
-def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [kopf.LoginError("the API server is away"), asyncio.CancelledError()])
+def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     begun = threading.Semaphore(0)
 
     async def fails(**_: Any) -> None:
         begun.release()
-        raise kopf.LoginError("the API server is away")
+        raise error
 
     monkeypatch.setattr(kopf, "operator", fails)
     watching = Watching((), lambda plural, kind, body: None)
     watching.start()
-    assert all(begun.acquire(timeout=10) for _ in range(3))
+    assert all(begun.acquire(timeout=5) for _ in range(3))
     watching.close()
     assert not any(thread.name == "kopf" for thread in threading.enumerate())
 
