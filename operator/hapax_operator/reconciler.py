@@ -133,9 +133,7 @@ class Reconciler:
         except BadResource as error:
             log.warning("a resource cannot be read", body=str(body.get("metadata", {}).get("name")), error=error)
             return
-        former = self.resources.put(resource)
-        if isinstance(former, TopicResource) and isinstance(resource, TopicResource) and former.topic != resource.topic:
-            self._queue.add(former.topic)
+        self._known_as(resource)
         self._queue.add(_key(resource))
 
     def gone(self, ref: Ref, uid: str) -> None:
@@ -143,14 +141,27 @@ class Reconciler:
         known = self.resources.get(ref)
         if known is None or known.meta.uid != uid:
             return
-        former = self.resources.pop(ref)
-        if former is not None:
-            self._statuses.forget(former.meta.uid)
+        self.resources.pop(ref)
+        self._forget(known)
+
+    def _known_as(self, resource: Resource) -> None:
+        """As it is now. Nobody tells of the end of one that was replaced by another of its name while no watch ran."""
+        former = self.resources.put(resource)
+        if former is None:
+            return
+        if former.meta.uid != resource.meta.uid:
+            self._forget(former)
+        elif _key(former) != _key(resource):
             self._queue.add(_key(former))
-            self._queue.add(PolicyUid(former.meta.uid))
-            if isinstance(former, ProducerResource):
-                self._spark.forget(former)
-            if isinstance(former, ProducerResource) and former.lease is not None:
+
+    def _forget(self, former: Resource) -> None:
+        """Looks at all that a resource leaves behind."""
+        self._statuses.forget(former.meta.uid)
+        self._queue.add(_key(former))
+        self._queue.add(PolicyUid(former.meta.uid))
+        if isinstance(former, ProducerResource):
+            self._spark.forget(former)
+            if former.lease is not None:
                 for heir in self.resources.lessees(former.lease.name):
                     self._queue.add(heir.meta.ref)
 
@@ -277,7 +288,7 @@ class Reconciler:
         if body is None or body["metadata"]["uid"] != uid:
             self.gone(ref, uid)
         if body is not None:
-            self.resources.put(read(ref.plural, body))
+            self._known_as(read(ref.plural, body))
             self._queue.add_after(_key(resource), _MISSED_S)
 
     async def _confirm(self, claimants: list[TopicResource]) -> None:
@@ -285,15 +296,17 @@ class Reconciler:
             await self._refresh(each.meta.ref)
 
     async def _refresh(self, ref: Ref) -> None:
+        """It may be gone before a watch says so, and what that event would have begun begins now."""
         body = await self._api.get(ref)
-        if body is None:
-            self.resources.pop(ref)
-        else:
-            self.resources.put(read(ref.plural, body))
+        known = self.resources.get(ref)
+        if body is not None:
+            self._known_as(read(ref.plural, body))
+        elif known is not None:
+            self.gone(ref, known.meta.uid)
 
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self.resources:
-            self.resources.put(read(ref.plural, body))
+            self._known_as(read(ref.plural, body))
 
     async def _note(self, resource: Resource, note: Note) -> None:
         """Events are for people; that one is lost is not worth a second reconcile."""

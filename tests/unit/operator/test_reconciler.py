@@ -13,10 +13,11 @@ from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax_operator.conditions import Condition
 from hapax_operator.plan_topic import Verdict
-from hapax_operator.reconciler import Reconciler
-from hapax_operator.resources import TOPICS, Ref
+from hapax_operator.reconciler import PolicyUid, Reconciler
+from hapax_operator.resources import PRODUCERS, TOPICS, Ref
 
 REF = Ref(TOPICS, "team", "orders")
+LOADER = Ref(PRODUCERS, "team", "orders")
 
 
 def body(uid: str, partitions: int = 1) -> dict[str, Any]:
@@ -39,7 +40,7 @@ class Api:
         return None
 
     async def get(self, ref: Ref) -> Mapping[str, Any] | None:
-        assert ref == REF
+        assert ref in (REF, LOADER)
         return self.found
 
 
@@ -72,3 +73,34 @@ async def test_a_status_that_was_not_taken_is_no_reason_to_forget_the_resource(
         await made._write(resource, Verdict(conditions=(Condition("Ready", "True", "Made", ""),), status={}))
         known = made.resources.claimants("orders")
         assert [(each.meta.uid, each.partitions) for each in known] == ([] if left is None else [left])
+
+
+def loader(uid: str) -> dict[str, Any]:
+    return {**body(uid), "spec": {"transactionalId": "loader"}}
+
+
+async def queued(made: Reconciler) -> set[Any]:
+    keys = {await made._queue.get() for _ in range(len(made._queue))}
+    for key in keys:
+        made._queue.done(key)
+    return keys
+
+
+@pytest.mark.parametrize("found", [None, loader("2")])
+async def test_the_policy_of_a_resource_that_a_look_finds_gone_is_taken_back(found: dict[str, Any] | None) -> None:
+    """The watch tells of its end later, when it is known no more, or, where it was cut, never."""
+    async with reconciler(Api(found)) as made:
+        made.seen(PRODUCERS, loader("1"))
+        await queued(made)
+        await made._refresh(LOADER)
+        made.gone(LOADER, "1")
+        assert PolicyUid("1") in await queued(made)
+
+
+async def test_the_policy_of_a_resource_that_was_made_again_unseen_is_taken_back() -> None:
+    """Its end and the new one lie between two watches: the next list has the new one alone."""
+    async with reconciler() as made:
+        made.seen(PRODUCERS, loader("1"))
+        await queued(made)
+        made.seen(PRODUCERS, loader("2"))
+        assert await queued(made) == {PolicyUid("1"), LOADER}
