@@ -46,4 +46,11 @@ MUTANTS = (
         "                if False:\n",
         (FETCHING,),
     ),
+    Mutant(
+        "a former owner says that a group is gone", "rule 23: a confirmed read is a barrier",
+        "coordinator/groups.py",
+        "            await self.confirm()\n            raise\n",
+        "            raise\n",
+        (unit("coordinator/test_cut_off.py"),),
+    ),
 )

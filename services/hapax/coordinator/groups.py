@@ -172,7 +172,11 @@ class OffsetsShard(Shard):
     async def delete_offsets(self, group: str, partitions: Sequence[TopicPartition] | None) -> int:
         """How many offsets were forgotten, once that is durable. Raises Refusal."""
         self.check_serving()
-        tombstones = self.machine.decide_removal(group, partitions)
+        try:
+            tombstones = self.machine.decide_removal(group, partitions)
+        except Refusal:  # whoever is told that there is no such group takes its offsets for gone
+            await self.confirm()
+            raise
         if tombstones:
             await self._persist(tombstones)
             log.info("offsets deleted as asked", shard=self.shard, group=group, offsets=len(tombstones))

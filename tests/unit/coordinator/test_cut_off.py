@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
+from hapax.coordinator.administration import COORDINATOR_ADMIN
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
 from hapax.kafka import messages
-from hapax.rpc.gen.hapax.internal.v1 import coordinator_pb2
+from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2, coordinator_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2
 from hapax_sim.cluster import STORE
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, SHARDS, TXN_STATE_TOPIC, CoordinatorWorld, run
@@ -85,6 +86,20 @@ def test_a_committed_offset_is_never_told_from_before(stable: bool) -> None:
         for _ in range(3):
             error, offset = await fetched(world, former, stable=stable)
             assert error in ELSEWHERE and offset == -1, "its consumer would process again what was committed since"
+        assert await world.committed(GROUP, "t", 0) == (99, 0)
+
+    play(scenario)
+
+
+def test_a_group_that_a_former_owner_does_not_know_is_not_said_to_be_gone() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        former = await cut_off(world, "group", GROUP)
+        assert await world.commit_offset(GROUP, "t", 0, 99) == 0
+        payload = await call(
+            world, former, COORDINATOR_ADMIN + "DeleteOffsets",
+            coordinator_admin_pb2.DeleteOffsetsRequest(group_id=GROUP, all=True))
+        assert coordinator_admin_pb2.DeleteOffsetsResponse.FromString(payload).error in ELSEWHERE
         assert await world.committed(GROUP, "t", 0) == (99, 0)
 
     play(scenario)
