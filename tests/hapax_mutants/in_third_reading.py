@@ -7,6 +7,9 @@ from hapax_mutants.mutant import Mutant, unit
 INHERITANCE = unit("broker/test_inheritance.py")
 FETCHING = unit("client/test_fetching.py")
 MADE_AGAIN = "rule 10: no topic is taken for the one that had its name"
+COMPACTION = "runtime/log/compaction.py"
+COMPACTION_DELETES = unit("broker/test_compaction_deletes.py")
+BOMBS = "hostile bytes: decompression bombs"
 DELETES = "rule 26: compaction keeps deletes"
 COMPACTED = "rule 26: whoever copies a compacted log has all of it or none"
 
@@ -52,5 +55,36 @@ MUTANTS = (
         "            await self.confirm()\n            raise\n",
         "            raise\n",
         (unit("coordinator/test_cut_off.py"),),
+    ),
+    Mutant(
+        "a run that fails unexpectedly leaves its file open", "rule 13: what failed leaves nothing behind",
+        COMPACTION,
+        "        except BaseException:\n",
+        "        except (OSError, Damaged, Refusal, asyncio.CancelledError):\n",
+        (unit("broker/test_compaction.py"),),
+    ),
+    Mutant(
+        "a run holds the keys of its first segment, however many", BOMBS, COMPACTION,
+        "                        if len(self.latest) >= _MAX_KEYS:\n                            return segment\n",
+        "",
+        (COMPACTION_DELETES,),
+    ),
+    Mutant(
+        "a run holds keys of any length", BOMBS, COMPACTION,
+        "    return key if len(key) <= _LONG_KEY else",
+        "    return key if True else",
+        (COMPACTION_DELETES,),
+    ),
+    Mutant(
+        "tombstones go that a run has not looked at", DELETES, COMPACTION,
+        "        if header.base_offset >= self.noted_to:\n            return batch\n",
+        "",
+        (COMPACTION_DELETES,),
+    ),
+    Mutant(
+        "a run begins with the segment in the midst of which the one before ended", BOMBS, COMPACTION,
+        "                    if header.base_offset >= self.noted_to:\n",
+        "                    if True:\n",
+        (COMPACTION_DELETES,),
     ),
 )

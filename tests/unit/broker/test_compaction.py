@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -277,6 +278,26 @@ async def test_a_swap_file_without_its_segment_removes_nothing(folder: RealDisk)
     await harness.disk.write_atomically(f"{FOLDER}/{0:020d}.swap", json.dumps(swap).encode())
     await harness.open(internal=True)
     assert harness.log_bytes() == before
+
+
+async def test_a_run_that_fails_unexpectedly_leaves_nothing_open(
+    folder: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again every few seconds."""
+    harness = await begin(folder)
+    for n in range(100):
+        await write(harness, records({f"k{n % 5}": str(n)}))
+
+    async def fails(*given: object) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr("hapax.runtime.log.compaction._Run._make_durable", fails)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            await harness.replica.keeping.compact()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not [name for name in harness.disk.list(FOLDER) if name.endswith(".cleaned")]
 
 
 async def test_a_full_disk_changes_nothing(folder: RealDisk) -> None:

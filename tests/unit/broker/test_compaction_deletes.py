@@ -20,6 +20,7 @@ from hapax.core.batch import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, 
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.runtime.disk import RealDisk
+from hapax.runtime.log.compaction import _Run
 from unit.broker.broker_fixtures import Harness
 from unit.broker.compaction_fixtures import (
     NOW,
@@ -288,3 +289,36 @@ async def test_segments_of_bombs_do_not_fill_the_memory(folder: RealDisk, monkey
         assert done.up_to > first.up_to
         first = done
     assert image(harness) == before
+
+
+async def test_a_segment_of_bombs_does_not_fill_the_memory_either(
+    folder: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends in the midst of it, and what it has not looked at yet stays as it is: also a tombstone whose time has
+    come, for an older value of its key stays, too."""
+    monkeypatch.setattr("hapax.runtime.log.compaction._MAX_KEYS", 10)
+    harness = await begin(folder)
+    harness.replica.log.config = replace(
+        harness.replica.log.config, segment_bytes=10_000, delete_retention_ms=0, compacted_segment_bytes=5000)
+    for n in range(6):
+        await write(harness, records({f"{round_}-{n}-{'0' * 100_000}": "x" for round_ in range(5)},
+                                     compression=Compression.ZSTD))
+        await write(harness, records({f"0-{n}-{'0' * 100_000}": None}, compression=Compression.ZSTD))
+    await write(harness, records({"last": "y" * 20_000}))
+    await write(harness, records({"next": "z"}))
+    kept = image(harness)
+    held: list[tuple[int, int]] = []
+    look = _Run._rewrite
+
+    async def rewrite(run: _Run, *given: Any) -> None:
+        held.append((len(run.latest), max(map(len, run.latest))))
+        await look(run, *given)
+
+    monkeypatch.setattr(_Run, "_rewrite", rewrite)
+    reached = [0]
+    while (done := await harness.replica.keeping.compact()) is not None:
+        assert done.up_to > reached[-1]
+        reached.append(done.up_to)
+        assert image(harness) == kept
+    assert len(reached) > 3 and len(harness.replica.log.segments) == 3, "all of it was one segment from the beginning"
+    assert all(keys < 15 and longest < 100 for keys, longest in held)

@@ -22,6 +22,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -48,7 +49,11 @@ SWAP: Final = ".swap"
 
 _SLICE_BYTES: Final = 64 << 10
 _MAX_DIRTY_BYTES: Final = 64 << 20
-"""Of one run, compressed or not, but for its first segment: bounds the memory for keys."""
+"""Of one run, compressed or not, but for its first segment."""
+_MAX_KEYS: Final = 1 << 20
+"""Of one run, and those of one batch: then it ends in the midst of a segment. They take some 200 MB of memory."""
+_LONG_KEY: Final = 64
+"""Bytes; of longer keys only a digest is held in memory."""
 _RECORDS_ON_LOOP: Final = 1000
 """A batch of more, or a compressed one, is looked into off the loop."""
 _LEAST_DIRTY_RATIO: Final = 0.2
@@ -113,14 +118,16 @@ async def compact(log: SegmentLog, compacted_to: int, rules: Rules) -> Compacted
     if not dirty or log.damages:
         return None
     try:
-        return await _Run(log, rules, dirty).run()
+        return await _Run(log, rules, dirty, compacted_to).run()
     except Refusal as refusal:
         raise Damaged(log.folder.path, dirty[0].base_offset) from refusal
 
 
 class _Run:
-    def __init__(self, log: SegmentLog, rules: Rules, dirty: Sequence[Segment]) -> None:
+    def __init__(self, log: SegmentLog, rules: Rules, dirty: Sequence[Segment], compacted_to: int) -> None:
         self.log = log
+        self.noted_to = compacted_to
+        """Below it all is taken into account, by this run or the ones before. What lies behind stays as it is."""
         self.rules = rules
         self.dirty = dirty
         last = log.segments.index(dirty[-1])
@@ -151,7 +158,7 @@ class _Run:
         try:
             last = await self._note_dirty()
             self.sources = held[: held.index(last) + 1]
-            result = Compacted(self.following[last.base_offset], segments_before=len(self.sources))
+            result = Compacted(self.noted_to, segments_before=len(self.sources))
             for group in self._groups():
                 result.bytes_before += sum(segment.size for segment in group)
                 result.bytes_after += await self._replace(group)
@@ -185,7 +192,12 @@ class _Run:
         for segment in self.dirty:
             async with aclosing(_batches(segment, self.following[segment.base_offset])) as batches:
                 async for batch, header in batches:
-                    await self._note_latest(segment, batch, header)
+                    if header.base_offset >= self.noted_to:
+                        await self._note_latest(segment, batch, header)
+                        self.noted_to = header.next_offset
+                        if len(self.latest) >= _MAX_KEYS:
+                            return segment
+            self.noted_to = self.following[segment.base_offset]
             if self.seen_bytes > _MAX_DIRTY_BYTES:
                 break
         return segment
@@ -208,7 +220,7 @@ class _Run:
         latest, base_offset = self.latest, header.base_offset
         for _, _, _, _, delta, key, _ in records:
             if key is not None:
-                latest[key] = base_offset + delta
+                latest[_held(key)] = base_offset + delta
 
     def _is_aborted(self, header: BatchHeader) -> bool:
         if not header.attributes & TRANSACTIONAL:
@@ -229,7 +241,7 @@ class _Run:
             await self._rewrite(group, cleaned)
             await self._make_durable(group, cleaned)
             await self._announce(group, cleaned)
-        except (OSError, Damaged, Refusal, asyncio.CancelledError):
+        except BaseException:
             cleaned.drop(remove=True)
             raise
         await self._swap(group, cleaned)
@@ -253,6 +265,8 @@ class _Run:
         self, segment: Segment, batch: memoryview, header: BatchHeader
     ) -> bytearray | memoryview | None:
         """The batch as it stays; None: it goes."""
+        if header.base_offset >= self.noted_to:
+            return batch
         try:
             if header.attributes & CONTROL:
                 return self._kept_control(batch, header)
@@ -275,7 +289,10 @@ class _Run:
         kept = [
             record for record in records
             if (key := record[KEY]) is None
-            or (latest.get(key, -1) <= base_offset + record[OFFSET_DELTA] and not (tombstones_go and record[TOMBSTONE]))
+            or (
+                latest.get(_held(key), -1) <= base_offset + record[OFFSET_DELTA]
+                and not (tombstones_go and record[TOMBSTONE])
+            )
         ]
         if not kept:
             return None
@@ -403,6 +420,11 @@ def _rename(folder: Folder, base: int, replaced: Sequence[int], files: Sequence[
 
 
 # --- batches and records ------------------------------------------------------------------------------------------
+
+
+def _held(key: bytes) -> bytes:
+    """What stands for a key: none of the short ones is as long as a digest and what is behind it."""
+    return key if len(key) <= _LONG_KEY else blake2b(key).digest() + b"#"
 
 
 async def _looking(segment: Segment, header: BatchHeader, look: Callable[[], _T]) -> _T:
