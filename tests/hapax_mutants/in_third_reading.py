@@ -87,4 +87,19 @@ MUTANTS = (
         "                    if True:\n",
         (COMPACTION_DELETES,),
     ),
+    Mutant(
+        "a reader whose read ahead fails unexpectedly is never answered", "rule 25: what waits is answered",
+        "broker/fetch.py",
+        "            supervision.failed(\"warm-for-reader\", error)\n            self._fail(\"a read failed\")\n",
+        "            supervision.failed(\"warm-for-reader\", error)\n",
+        (unit("broker/test_fetch.py"),),
+    ),
+    Mutant(
+        "a replica whose read ahead fails unexpectedly gets nothing of that partition any more",
+        "rule 25: what waits is answered",
+        "broker/followers.py",
+        "            finally:  # else the follower",
+        "            else:  # else the follower",
+        (unit("broker/test_replication.py"),),
+    ),
 )

@@ -170,8 +170,11 @@ class Poll:
             await asyncio.gather(*(replica.log.warm(found) for replica, found in cold))
         except OSError as error:
             log.warning("a cold range could not be read", error=error, peer=self._ctx.connection.peer)
-            self._end()
-            self._ctx.fail(CloseConnection("the disk failed a read"))
+            self._fail("the disk failed a read")
+            return
+        except Exception as error:  # nothing else would ever answer this request
+            supervision.failed("warm-for-reader", error)
+            self._fail("a read failed")
             return
         self._warming = None
         self._warmed += 1
@@ -198,7 +201,12 @@ class Poll:
         if self._ctx.closed:
             self._end()
             return
-        answer = self._attempt()
+        try:
+            answer = self._attempt()
+        except Exception as error:  # nothing else would ever answer this request
+            supervision.failed("fetch", error)
+            self._fail("a read failed")
+            return
         if answer is not None:
             self._end()
             self._ctx.respond(answer)
@@ -206,6 +214,10 @@ class Poll:
     def _unwait(self) -> None:
         for replica in self._replicas:
             replica.unwait(self)
+
+    def _fail(self, reason: str) -> None:
+        self._end()
+        self._ctx.fail(CloseConnection(reason))
 
     def _end(self) -> None:
         self._done = True

@@ -235,7 +235,8 @@ class Session:
             except OSError as error:
                 log.warning("a cold range could not be read", partition=replica.name, error=error)
                 pull.fail(ErrorCode.KAFKA_STORAGE_ERROR)
-            pull.resume()
+            finally:  # else the follower would wait for this partition for as long as it is connected
+                pull.resume()
 
         task = supervision.once(read_ahead(), "warm-for-follower", replica.name)
         self._tasks.add(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.fetch import FetchPartition, FetchRequest
 from hapax.kafka.messages import FetchResponse
-from hapax.kafka.table import DEFERRED, Api
+from hapax.kafka.table import DEFERRED, Api, CloseConnection
 from hapax.runtime import telemetry
 from hapax.runtime.log.segment import LogRange
 from unit.broker.broker_fixtures import Harness, batch
@@ -304,6 +305,36 @@ async def test_a_range_that_stays_cold_is_read_all_the_same(harness: Harness, mo
     monkeypatch.setattr(harness.replica.log.active.file, "is_cached", lambda *_: False, raising=False)
     poll = await Reader(harness).waits(wait_ms=1)
     assert bases(await poll)[0] == 0
+
+
+@pytest.mark.parametrize("step", ["warm", "read"])
+async def test_a_read_that_fails_unexpectedly_closes_the_connection(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, task_failures: Counter[str], step: str
+) -> None:
+    """Else its client would wait, and with it whatever it asks for on that connection."""
+    for _ in range(2000):
+        harness.produce(batch())
+    await harness.committer.drain()
+    harness.replica.log.opened()
+
+    async def fails(*given: object) -> None:
+        if step == "read":
+            monkeypatch.setattr(harness.replica, "read", fail)
+        else:
+            fail()
+
+    def fail(*given: object, **named: object) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(harness.replica.log.active.file, "is_cached", lambda *_: False, raising=False)
+    monkeypatch.setattr(harness.replica.log, "warm", fails)
+    reader = Reader(harness)
+    poll = await reader.waits()
+    with pytest.raises(CloseConnection):
+        async with asyncio.timeout(5):
+            await poll
+    assert not reader.service.waiting
+    assert sum(task_failures.values()) == 1
 
 
 async def test_the_longest_wait_is_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

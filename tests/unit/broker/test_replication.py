@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hapax.kafka.messages import FetchRequest
 from hapax.kafka.peer import Peer
 from hapax.kafka.produce import PartitionResult, ProduceCall, ProduceRequest
 from hapax.kafka.replica_fetch import FETCH_VERSION, Naming, decode_response, encode_request
+from hapax.runtime.log.reading import Cold
 from hapax.runtime.network import TcpNetwork
 from unit.broker.broker_fixtures import batch
 from unit.broker.replicas_world import TOPIC, World
@@ -352,6 +354,29 @@ async def test_catching_up_is_throttled_and_then_not_any_more(make: Make) -> Non
     await world.until(joined)
     assert any(0 < lag < 8 for lag in lags), "its progress shows"
     await world.until(lambda: world.equal(0, 1))
+
+
+async def test_a_read_for_a_replica_that_fails_unexpectedly_is_tried_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch, task_failures: Counter[str]
+) -> None:
+    world = await led(await make(0, 1), replicas=(0, 1))
+    await world.kill(1)
+    for _ in range(8):
+        await world.produced(0, batch(value=b"x" * 100_000))
+    leading = world.replica(0).log
+    warm = leading.warm
+
+    async def fails(cold: Cold) -> None:
+        monkeypatch.setattr(leading, "warm", warm)
+        raise RuntimeError("unexpected")
+
+    leading.opened()
+    monkeypatch.setattr(leading.active.file, "is_cached", lambda *_: False, raising=False)
+    monkeypatch.setattr(leading, "warm", fails)
+    await world.start(1)
+    await world.until(lambda: world.record.isr == (0, 1))
+    await world.until(lambda: world.equal(0, 1))
+    assert sum(task_failures.values()) == 1
 
 
 # --- trust ------------------------------------------------------------------------------------------------------------
