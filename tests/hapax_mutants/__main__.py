@@ -1,7 +1,7 @@
 """`python -m hapax_mutants`: puts each seeded bug into a copy of the tree and says what finds it.
 
 `--find` tries every check of a mutant instead of the first that succeeds; `--only TEXT` picks mutants by name;
-`--machines` runs the simulations of `hapax_mutants.machines` in place of a mutant's own checks;
+`--machines` runs the simulations and explorations of `hapax_mutants.machines` in place of a mutant's own checks;
 `--write` renews docs/mutants.md.
 """
 
@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 from hapax_mutants import MUTANTS
-from hapax_mutants.machines import MACHINES
+from hapax_mutants.machines import MACHINES, UNSEEN
 from hapax_mutants.mutant import Mutant
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -36,6 +36,8 @@ COPIED: Final = (
 PAGE: Final = ROOT / "docs" / "mutants.md"
 CHECK_LIMIT_S: Final = 150
 """A check that takes more processor time has found a mutant that does not come to an end."""
+MACHINE_LIMIT_S: Final = 900
+"""Of processor time, for a machine that looks for a mutant without its unit test."""
 _WAITS_S: Final = 900
 """So has one that takes so long while it does nothing."""
 
@@ -50,8 +52,10 @@ class Found(NamedTuple):
 class Scratch:
     """A copy of the tree, in which one file at a time is changed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit_s: int) -> None:
+        """`limit_s`: of processor time, for one check."""
         self.folder = folder
+        self._limit_s = limit_s
         for name in COPIED:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("tests/conftest.py", "pyproject.toml"):
@@ -68,7 +72,7 @@ class Scratch:
         began = time.monotonic()
         try:
             done = subprocess.run(
-                ["bash", "-c", f'ulimit -St {CHECK_LIMIT_S}; exec "$@"', "check", *command(check)], cwd=self.folder,
+                ["bash", "-c", f'ulimit -St {self._limit_s}; exec "$@"', "check", *command(check)], cwd=self.folder,
                 capture_output=True, text=True, timeout=_WAITS_S,
                 env={
                     **os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
@@ -81,7 +85,7 @@ class Scratch:
         if done.returncode == 0:
             return None
         if done.returncode == -signal.SIGXCPU:
-            return Found(check, f"no end within {CHECK_LIMIT_S} s of processor time", took)
+            return Found(check, f"no end within {self._limit_s} s of processor time", took)
         return Found(check, detail(check, done.stdout + done.stderr), took)
 
 
@@ -134,7 +138,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hapax-mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:
         scratches: SimpleQueue[Scratch] = SimpleQueue()
         for number in range(args.jobs):
-            scratches.put(Scratch(Path(folder) / str(number)))
+            scratches.put(Scratch(Path(folder) / str(number), MACHINE_LIMIT_S if args.machines else CHECK_LIMIT_S))
 
         def hunt(number: int, mutant: Mutant) -> None:
             scratch = scratches.get()
@@ -159,8 +163,10 @@ def main() -> int:
         former = next(
             (text.partition("found. ")[2] for text in PAGE.read_text().splitlines() if "The last whole run" in text), ""
         )
-        rows = {**known_rows(), **{name: row(name, found) for name, found in caught.items()}}
-        PAGE.write_text(page(rows, whole if chosen == list(MUTANTS) else former))
+        rows, by_machines = known_rows(_COLUMNS), known_rows(_MACHINE_COLUMNS)
+        (by_machines if args.machines else rows).update(
+            {name: (machine_row if args.machines else row)(name, found) for name, found in caught.items()})
+        PAGE.write_text(page(rows, by_machines, whole if chosen == list(MUTANTS) else former))
     print(f"{len(chosen)} mutants in {took:.0f} s, {cpu:.0f} s of processor time")
     print(f"{len(caught)} passed, {len(chosen) - len(caught)} failed")
     return 0 if len(caught) == len(chosen) else 1
@@ -207,16 +213,26 @@ def row(name: str, found: Found) -> str:
     return f"| {name} | {mutant.about} | `{mutant.path}` | `{found.check}` | {told} |"
 
 
-def known_rows() -> dict[str, str]:
-    """Of former runs, for mutants that this one leaves out."""
-    if not PAGE.exists():
-        return {}
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+def machine_row(name: str, found: Found) -> str:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    told = found.detail.replace("|", "/")
+    return f"| {name} | {mutant.about} | `{found.check}` | {told} | {found.seconds:.0f} |"
+
+
+_COLUMNS: Final = "| bug | whose, or which rule | put into | found by | with |"
+_MACHINE_COLUMNS: Final = "| bug | whose, or which rule | found by | with | seconds |"
+
+
+def known_rows(columns: str) -> dict[str, str]:
+    """Of former runs, for mutants that this one leaves out: the table with these columns."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    begin = lines.index(columns) + 2 if columns in lines else len(lines)
+    end = next((i for i in range(begin, len(lines)) if not lines[i].startswith("| ")), len(lines))
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines[begin:end]}
     return {mutant.name: rows[mutant.name] for mutant in MUTANTS if mutant.name in rows}
 
 
-def page(rows: dict[str, str], last_run: str) -> str:
+def page(rows: dict[str, str], by_machines: dict[str, str], last_run: str) -> str:
     """In the order of the source; a mutant without a row has not been found yet."""
     return "\n".join([
         "# Mutants",
@@ -228,11 +244,25 @@ def page(rows: dict[str, str], last_run: str) -> str:
         "",
         f"{len(rows)} of {len(MUTANTS)} mutants found. {last_run}".rstrip(),
         "",
-        "| bug | whose, or which rule | put into | found by | with |",
+        _COLUMNS,
         "|---|---|---|---|---|",
         *(rows[mutant.name] for mutant in MUTANTS if mutant.name in rows),
         "",
         *_without(rows),
+        "## By exploration and simulation alone",
+        "",
+        "Those that lose, double, tear, reorder or hide data must be found without their unit test, in fifteen minutes",
+        "of processor time: `python -m hapax_mutants --machines --write` (with PYTHONPATH=tests). The checks that",
+        "found them pass without the mutant.",
+        "",
+        _MACHINE_COLUMNS,
+        "|---|---|---|---|---|",
+        *(by_machines[mutant.name] for mutant in MUTANTS if mutant.name in by_machines),
+        "",
+        "Not found so:",
+        "",
+        *(f"- {what}: {why}" for what, why in UNSEEN.items()),
+        "",
     ])  # fmt: skip
 
 

@@ -1,7 +1,6 @@
-"""Histories of the simulator that look for a mutant without its unit test, by the mutant's name.
+"""Histories of the simulator, and explorations, that look for a mutant without its unit test, by the mutant's name.
 
-`python -m hapax_mutants --machines` runs these alone. Each found its bug in the code before the fix, within a minute of
-processor time; what a mutant shows of it, where the fix has several parts, that run says."""
+`python -m hapax_mutants --machines` runs these alone."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from typing import Final
 from hapax_mutants.mutant import sim
 
 _KEYS: Final = (sim("1-4", "--hours 0.03 --scene keys"),)
+_REST: Final = (sim("1-8", "--hours 0.03 --scene rest"),)
 
 MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
     "a leader tells its end from memory": (sim("1-4", "--hours 0.16 --scene cut-off"),),
@@ -26,5 +26,11 @@ MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
     "a tombstone's age counts from its client's timestamp": _KEYS,
     "a lookup by time ends at a batch that lost its newest record": _KEYS,
     "acks=0 overtakes what waits for the connection": (sim("1-4", "--hours 0.02 --scene weak"),),
+    "a resumed reset of a group is planned again": _REST,
+    "a deletion under If-Match compares nothing": _REST,
+    "REST deletes whatever has the name": _REST,
 }
 """A name of `MUTANTS` -> checks, in this order until one finds it."""
+
+UNSEEN: Final[Mapping[str, str]] = {}
+"""What loses, doubles, tears, reorders or hides data and is not found so -> why."""
