@@ -15,4 +15,32 @@ MUTANTS = (
         "        if missing:\n", "        if False:\n",
         (unit("cli/test_consume.py"),),
     ),
+    Mutant(
+        "a byte that a client sends stands for its reading", "the REST API", "admin/server.py",
+        "        if not self._idle():\n            self._head_came()\n",
+        "        if not self._idle():\n            self._head_came()\n            self._cancel_reading_deadline()\n",
+        (unit("admin/test_server.py"),),
+    ),
+    Mutant(
+        "a client that has read a part of an answer has all time for the rest", "the REST API", "admin/server.py",
+        "        super().resume_writing()\n", "        super().resume_writing()\n        self._cancel_deadline()\n",
+        (unit("admin/test_server.py"),),
+    ),
+    Mutant(
+        "a cursor holds a name of any length", "the REST API", "admin/paging.py",
+        "    if not isinstance(part, str) or len(part) <= _LONGEST_PART:\n", "    if True:\n",
+        (unit("admin/test_paging.py"),),
+    ),
+    Mutant(
+        "names that begin alike for long are told once for all", "the REST API", "admin/paging.py",
+        '    return part[:_LONGEST_PART] + hashlib.sha256(part.encode("utf-8", "backslashreplace")).hexdigest()\n',
+        "    return part[:_LONGEST_PART]\n",
+        (unit("admin/test_paging.py"),),
+    ),
+    Mutant(
+        "what fails in the gate is answered in plain text", "the REST API", "admin/gate.py",
+        '            await answer.problem(Problem(500, "The service failed at this; its log says why."))\n',
+        "            raise\n",
+        (unit("admin/test_repeated.py"),),
+    ),
 )

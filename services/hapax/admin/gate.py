@@ -59,16 +59,19 @@ class Gate:
             body = await self._body(scope, receive)
             answer.body_was_read = True
             scope["path"] = _path(scope)
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(seconds):
                 await self._handled(scope, body, answer, principal)
         except Problem as problem:
             await answer.problem(problem)
         except (HapaxError, Refusal) as error:
             await answer.problem(of_error(error))
         except TimeoutError:
-            if not answer.body_was_read or not limit.expired():
-                raise
             await answer.problem(unavailable(f"The cluster did not answer within {seconds:g} s."))
+        except Exception as error:
+            if not answer.status:  # else the application has said so, in its log and to the client
+                path = scope["path"][:_LONGEST_PATH]
+                log.error("a request failed", exc_info=error, method=scope["method"], path=path)
+            await answer.problem(Problem(500, "The service failed at this; its log says why."))
         finally:
             self._requests.labels(_method(scope), str(answer.status)).value += 1
             self._seconds_taken.observe(self._now() - began)

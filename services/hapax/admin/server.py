@@ -99,6 +99,9 @@ class Connection(H11Protocol):
         self.lingers = False
         self._thrown_away = 0
         self._deadline: asyncio.TimerHandle | None = None
+        """For what is to come from the client."""
+        self._reading_deadline: asyncio.TimerHandle | None = None
+        """For the client's reading. One of its own: neither a byte that comes nor one that is read ends the other."""
 
     # --- the transport calls
 
@@ -125,11 +128,12 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._deadline = self._deadline or self.loop.call_later(self.limits.receive_s, self._too_slow)
+        self._reading_deadline = self._reading_deadline or self.loop.call_later(
+            self.limits.receive_s, self._too_slow)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._cancel_deadline()
+        self._cancel_reading_deadline()
 
     def eof_received(self) -> None:
         if self.lingers:
@@ -137,6 +141,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
+        self._cancel_reading_deadline()
         super().connection_lost(exc)
 
     # --- uvicorn calls
@@ -196,6 +201,11 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _cancel_reading_deadline(self) -> None:
+        if self._reading_deadline is not None:
+            self._reading_deadline.cancel()
+            self._reading_deadline = None
 
     def _too_slow(self) -> None:
         self.limits.too_slow.value += 1

@@ -174,3 +174,29 @@ async def test_a_deletion_names_the_topic_and_the_revision_that_were_looked_at()
     assert (await rest.ask("DELETE", "/v1/topics/t", if_match='"7"'))[0] == 204
     assert (await rest.ask("DELETE", "/v1/topics/t", if_match='"6"'))[0] == 412
     assert asked == [("t", topic.topic_id, None), ("t", topic.topic_id, 7)]
+
+
+@pytest.mark.parametrize("headers", [{}, {"idempotency_key": "once"}])
+async def test_a_handler_that_fails_is_answered_by_a_problem(
+    world: tuple[Group, Rest, Rest], headers: dict[str, str]
+) -> None:
+    group, one, _ = world
+
+    async def fails(*_: Any) -> None:
+        raise KeyError("a defect")
+
+    group.partition_offsets = fails  # type: ignore[assignment, method-assign]
+    body = {"to": {"earliest": True}, "topics": ["t"]}
+    status, answer = await one.ask("POST", "/v1/groups/g/reset", body, **headers)
+    assert (status, answer["type"]) == (500, "urn:hapax:problem:internal-error")
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ValueError("a record that nobody can read")])
+async def test_what_fails_before_a_handler_is_answered_by_a_problem(error: Exception) -> None:
+    class Broken(Store):
+        async def get(self, key: str) -> Any:
+            raise error
+
+    rest = Rest(Group(), SimpleNamespace(), Broken())
+    status, answer = await back(rest)
+    assert (status, answer["status"]) == (503 if isinstance(error, TimeoutError) else 500, status)
