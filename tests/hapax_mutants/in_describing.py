@@ -42,4 +42,16 @@ MUTANTS = (
         "        if not self.internal or self.internal:\n            return settings.producer_id_expiration_ms\n",
         (unit("broker/test_upkeep.py"),),
     ),
+    Mutant(
+        "an offset with a retention of its own forgets its topic's id", "rule 10: a topic made again inherits no offset", "codec/offsets_log.py",
+        "    if value.topic_id != NO_TOPIC_ID:\n",
+        "    if value.topic_id != NO_TOPIC_ID and value.expire_timestamp == NO_TIMESTAMP:\n",
+        (unit("codec/test_offsets_log.py"),),
+    ),
+    Mutant(
+        "a record that ends before its value is one with an empty value", "recovery trusts nothing that is not whole", "codec/internal_records.py",
+        "at + max(length_of_value, 0) >= end:",
+        "at + (length_of_value if value else 0) > end:",
+        (unit("codec/test_internal_records.py"),),
+    ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
+from hapax.codec.raw_records import read_varint
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 
@@ -46,18 +47,18 @@ def decode_batch(buffer: Buffer, header: BatchHeader, position: int = 0) -> Iter
     at = 0
     try:
         for _ in range(header.record_count):
-            size, at = _read(data, at)
+            size, at = read_varint(data, at)
             end = at + size
             at += 2  # the attributes, and a timestamp's delta of 0
             if data[at - 1]:
-                _, at = _read(data, at - 1)
-            delta, at = _read(data, at)
-            length, at = _read(data, at)
+                _, at = read_varint(data, at - 1)
+            delta, at = read_varint(data, at)
+            length, at = read_varint(data, at)
             key_end = at + length
             key = data[at:key_end]
-            length_of_value, at = _read(data, key_end)
+            length_of_value, at = read_varint(data, key_end)
             value = None if length_of_value < 0 else data[at : at + length_of_value]
-            if length < 0 or end > len(data) or at + (length_of_value if value else 0) > end:
+            if length < 0 or end > len(data) or at + max(length_of_value, 0) >= end:
                 raise IndexError("a field reaches past the record's end")
             at = end
             yield base + delta, key, value
@@ -78,17 +79,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _read(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    value = byte & 0x7F
-    for shift in range(7, 70, 7):
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position + 1
-    raise IndexError("a varint of more than ten bytes")

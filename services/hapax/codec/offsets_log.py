@@ -2,7 +2,8 @@
 
 Source: Kafka's published schemas OffsetCommitKey (0-1), OffsetCommitValue (0-4), GroupMetadataKey (2) and
 GroupMetadataValue (0-4). Keys and values begin with their version (int16); integers are big-endian. A plain
-`string` has an int16 length (-1: null), in flexible versions (4) an unsigned varint of the length + 1.
+`string` has an int16 length (-1: null), in flexible versions (4) an unsigned varint of the length + 1. Tagged fields
+from 10000 on are Hapax's own; Kafka's readers skip them.
 
 A key of a version that is not listed (Kafka's newer consumer groups, share groups) is `None` here: a reader skips
 it and a compaction keeps it.
@@ -27,6 +28,8 @@ OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 
 _TOPIC_ID_TAG: Final = 0
+_EXPIRE_TAG: Final = 10000
+"""int64: an offset's own end, which Kafka's versions have no field for beside the topic's id."""
 
 _i16: Final = struct.Struct(">h")
 _i32: Final = struct.Struct(">i")
@@ -55,22 +58,24 @@ def encode_key(record: OffsetRecord) -> bytes:
 
 
 def encode_value(value: CommittedOffset) -> bytes:
-    """Version 4 where the topic's id is known, 1 with a retention of its own (only 1 has one), else 3."""
+    """Version 4 where the topic's id is known: without it a topic made again under the name would inherit the offset.
+    Else 1 with a retention of its own, and 3 without."""
     metadata = value.metadata.encode()
+    if value.topic_id != NO_TOPIC_ID:
+        fields = [_uvarint(_TOPIC_ID_TAG), _uvarint(16), value.topic_id]
+        if value.expire_timestamp != NO_TIMESTAMP:
+            fields += (_uvarint(_EXPIRE_TAG), _uvarint(_i64.size), _i64.pack(value.expire_timestamp))
+        return b"".join((
+            _offset_and_epoch.pack(4, value.offset, value.leader_epoch), _uvarint(len(metadata) + 1), metadata,
+            _i64.pack(value.commit_timestamp), _uvarint(len(fields) // 3), *fields,
+        ))
     if value.expire_timestamp != NO_TIMESTAMP:
         return struct.pack(
             f">hqh{len(metadata)}sqq", 1, value.offset, len(metadata), metadata, value.commit_timestamp,
             value.expire_timestamp,
         )
-    head = _offset_and_epoch.pack(
-        3 if value.topic_id == NO_TOPIC_ID else 4, value.offset, value.leader_epoch
-    )
-    if value.topic_id == NO_TOPIC_ID:
-        return head + struct.pack(f">h{len(metadata)}sq", len(metadata), metadata, value.commit_timestamp)
-    return b"".join((
-        head, _uvarint(len(metadata) + 1), metadata, struct.pack(">q", value.commit_timestamp),
-        _uvarint(1), _uvarint(_TOPIC_ID_TAG), _uvarint(16), value.topic_id,
-    ))
+    head = _offset_and_epoch.pack(3, value.offset, value.leader_epoch)
+    return head + struct.pack(f">h{len(metadata)}sq", len(metadata), metadata, value.commit_timestamp)
 
 
 def encode_group_key(group: str) -> bytes:
@@ -108,10 +113,12 @@ def decode_value(value: bytes) -> CommittedOffset:
     metadata = reader.string()
     commit_timestamp = reader.i64()
     expire_timestamp = reader.i64() if version == 1 else NO_TIMESTAMP
-    topic_id = reader.tags().get(_TOPIC_ID_TAG, NO_TOPIC_ID) if version >= 4 else NO_TOPIC_ID
+    tags = reader.tags() if version >= 4 else {}
+    if _EXPIRE_TAG in tags:
+        (expire_timestamp,) = _i64.unpack(tags[_EXPIRE_TAG])
     return CommittedOffset(
         Offset(offset), leader_epoch, metadata, TimestampMs(commit_timestamp), TimestampMs(expire_timestamp),
-        TopicId(topic_id),
+        TopicId(tags.get(_TOPIC_ID_TAG, NO_TOPIC_ID)),
     )
 
 

@@ -49,16 +49,16 @@ def _located(data: bytes, header: BatchHeader) -> list[RawRecord]:
     try:
         for _ in range(header.record_count):
             start = position
-            length, position = _varint(data, position)
+            length, position = read_varint(data, position)
             end = position + length
-            timestamp_delta, rest = _varint(data, position + 1)  # behind the record's attributes
-            delta, position = _varint(data, rest)
-            size, position = _varint(data, position)
+            timestamp_delta, rest = read_varint(data, position + 1)  # behind the record's attributes
+            delta, position = read_varint(data, rest)
+            size, position = read_varint(data, position)
             key = None
             if size >= 0:
                 key = data[position : position + size]
                 position += size
-            value_size, position = _varint(data, position)
+            value_size, position = read_varint(data, position)
             tombstone = value_size < 0
             if (
                 not before < delta <= header.last_offset_delta
@@ -109,7 +109,7 @@ def rewritten(
 def _shifted(header: BatchHeader, data: bytes, record: RawRecord, shift: int) -> bytes:
     """The record's bytes with a greater timestamp delta."""
     start, end, timestamp_delta, rest, *_ = record
-    _, body = _varint(data, start)
+    _, body = read_varint(data, start)
     delta = timestamp_delta + shift
     if not -_INT64 <= delta < _INT64:
         raise _corrupt(header, "a timestamp is no 64-bit number")
@@ -121,7 +121,7 @@ def _corrupt(header: BatchHeader, why: str) -> Refusal:
     return Refusal(ErrorCode.CORRUPT_MESSAGE, f"the records of the batch at {header.base_offset} are damaged: {why}")
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """A zigzag varint of at most ten bytes and the position behind it. Raises IndexError."""
     byte = data[position]
     if byte < 0x80:

@@ -37,6 +37,16 @@ def test_damaged_records_are_refused(garbage: bytes, count: int) -> None:
         return
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 6])
+def test_a_record_that_ends_too_early_is_refused(cut: int) -> None:
+    """Also where the bytes end just before the value that they announce: that is not an empty value."""
+    batch = bytes(encode_batch([(b"k", b"value")], 0))
+    shorter = bytes([batch[61] - 2 * cut]) + batch[62:-cut]
+    header = read_header(batch)._replace(batch_length=len(batch) - 12 - cut)
+    with pytest.raises(Refusal, match="damaged"):
+        list(decode_batch(batch[:61] + shorter, header))
+
+
 def test_a_compressed_batch_is_refused() -> None:
     batch = encode_batch([(b"k", b"v")], 0)
     with pytest.raises(Refusal, match="compressed"):

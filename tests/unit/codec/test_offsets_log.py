@@ -35,6 +35,11 @@ GOLDEN = [
         offset(topic_id=TopicId(bytes(range(16)))),
         "0004" "0000000000000102" "00000005" "02" "6d" "0000018bcfe56800" "01" "00" "10" + bytes(range(16)).hex(),
     ),
+    (
+        offset(topic_id=TopicId(bytes(range(16))), expire_timestamp=TimestampMs(9)),
+        "0004" "0000000000000102" "00000005" "02" "6d" "0000018bcfe56800" "02" "00" "10" + bytes(range(16)).hex()
+        + "904e" "08" "0000000000000009",
+    ),
 ]
 
 
@@ -73,9 +78,10 @@ def test_keys_of_other_kinds_are_skipped() -> None:
 offsets = st.builds(
     CommittedOffset,
     offset=st.integers(-1, 2**63 - 1), leader_epoch=st.integers(-1, 2**31 - 1), metadata=st.text(max_size=200),
-    commit_timestamp=st.integers(-1, 2**62), expire_timestamp=st.just(-1),
+    commit_timestamp=st.integers(-1, 2**62), expire_timestamp=st.just(-1) | st.integers(0, 2**62),
     topic_id=st.sampled_from([bytes(16), bytes(range(1, 17))]),
-)
+).filter(lambda value: any(value.topic_id) or value.expire_timestamp < 0)
+"""A retention of its own comes from a request, and a request's offsets know their topics."""
 
 
 @given(st.text(max_size=50), st.text(min_size=1, max_size=50), st.integers(0, 2**31 - 1), offsets)
