@@ -10,6 +10,7 @@ from hapax_explore.search import Explorer, Seen
 ALL = 1_000_000
 LIMITS = {
     "cut-off": ALL, "cut-off-group": ALL, "parked": ALL, "timers": ALL, "zombie": ALL,
+    "elections": ALL, "elections-in-sync": ALL,
     "owners": 100_000, "offsets": 60_000, "offsets-v1": 60_000,
 }
 """States; scopes that are larger are explored to this many, the nearest first."""

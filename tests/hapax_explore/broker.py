@@ -12,7 +12,7 @@ from hapax.codec.batch import read_header
 from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch, encode_records
 from hapax.core.control import Marker
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
 from hapax.core.verification import Answer, Question, ShardEpochs
 from hapax.kafka.produce import PartitionRecords, PartitionResult, ProduceCall, ProduceRequest
@@ -29,8 +29,13 @@ MOVING: Final = frozenset({
 _SETTINGS: Final = Settings()
 
 
+def partition_of(name: str) -> str:
+    """Of a leader or a copy: "p0" and "p0.2" belong to "p0"."""
+    return name.partition(".")[0]
+
+
 def topic_id(name: str) -> TopicId:
-    return TopicId(name.encode().ljust(16, b"\0"))
+    return TopicId(partition_of(name).encode().ljust(16, b"\0"))
 
 
 class Log:
@@ -69,6 +74,7 @@ class Port:
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
+        self.reconsider = False
 
     def request(self, replica: Replica) -> None:
         """To sync its log: done at the end of the event."""
@@ -121,6 +127,10 @@ def ask(replica: Replica, question: Question) -> None:
     cast(Port, replica.shared.committer).asked.append(question)
 
 
+def reconsider(replica: Replica) -> None:
+    cast(Port, replica.shared.committer).reconsider = True
+
+
 def nothing(*arguments: object) -> None:
     pass
 
@@ -137,6 +147,7 @@ class Broker(Component):
     def __init__(self, name: str, coordinator: str = "c1", *, clients: tuple[str, ...] = ()) -> None:
         """`clients`: it may die, and these have connections to it."""
         self.name = name
+        self.partition = partition_of(name)
         self.outbox = Outbox()
         self.clients = clients
         self.coordinator = coordinator
@@ -148,9 +159,13 @@ class Broker(Component):
         self._start(Log(), 1)
 
     def _start(self, log: Log, leader_epoch: int) -> None:
+        self._open(log)
+        self.replica.lead(leader_epoch, -1)
+
+    def _open(self, log: Log) -> None:
         shared = Shared(
             disk=cast(Any, None), clock=cast(Any, Clock()), committer=cast(Any, Port()), storage=cast(Any, None),
-            shard_epochs=ShardEpochs(), ask=ask, refused=nothing, reconsider=nothing, damaged=nothing,
+            shard_epochs=ShardEpochs(), ask=ask, refused=nothing, reconsider=reconsider, damaged=nothing,
             mislisted=nothing, superseded=nothing, unreadable=nothing,
         )
         replica = Replica(
@@ -162,7 +177,6 @@ class Broker(Component):
             replica.replay(read_header(batch), memoryview(batch), 0)
         replica._recovered_aborted.clear()
         self.replica = replica
-        replica.lead(leader_epoch, -1)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -195,7 +209,9 @@ class Broker(Component):
             self.name, value, self.outbox,
         )
         partitions = SimpleNamespace(
-            view=SimpleNamespace(producer_ids_below=1 << 40), by_name={("t", 0): self.replica},
+            view=SimpleNamespace(producer_ids_below=1 << 40),
+            by_name={("t", 0): self.replica} if self.replica.serving else {},
+            refusal=lambda topic, index: Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER),
         )
         service = ProduceService(
             cast(Any, partitions), cast(Any, SimpleNamespace(counter=lambda metric: SimpleNamespace(value=0))),
@@ -233,11 +249,12 @@ class Broker(Component):
         marker = Marker(
             producer_id, producer_epoch, commit, coordinator_epoch, serial, 0, first_offset, version
         )
+        self._mark(marker, coordinator, (coordinator_epoch, transactional_id, serial, producer_id, self.partition))
+
+    def _mark(self, marker: Marker, coordinator: str, body: tuple[Any, ...]) -> None:
         [(_, refused)] = self.replica.write_markers([marker])
         error = 0 if refused is None else int(refused.code)
-        self.outbox.effects.append(Send(
-            coordinator, ("marked", coordinator_epoch, transactional_id, serial, producer_id, self.name, error)
-        ))
+        self.outbox.effects.append(Send(coordinator, ("marked", *body, error)))
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -262,7 +279,7 @@ class Broker(Component):
         entries = [entry_of(batch) for batch in self.replica.log.batches]  # type: ignore[attr-defined]
         stable = [entry for entry in entries if entry.header.last_offset < machine.last_stable_offset]
         aborted = machine.aborted_transactions(0, machine.last_stable_offset)
-        parked = sum(self.replica.parked.holds(producer_id) for producer_id in (1000, 1001, 1002))
+        parked = len(self.replica.parked.under_way())
         return (
             tuple(value for _, value in filter_aborted(stable, aborted)), machine.open_transaction_count, parked
         )

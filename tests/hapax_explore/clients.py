@@ -26,6 +26,8 @@ from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
 
 NOW = Millis(0)
 _DEADLINE = Millis(1 << 40)
+_TAKEN_OVER = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+"""Another producer has the id, or the transaction was past its limit."""
 UNKNOWN, COMMITTED, ABORTED = "unknown", "committed", "aborted"
 
 
@@ -61,6 +63,8 @@ class Connected(Component):
         self.last_connection = 0
         self.former = ""
         """The coordinator before, which a node that is cut off may still name."""
+        self.leaders: dict[str, tuple[int, str]] = {}
+        """Of partitions with several copies: (epoch, copy)."""
         self.asked: tuple[Any, ...] = ()
         """The call to the coordinator that is not answered yet."""
         self.asked_at = ""
@@ -89,6 +93,12 @@ class Connected(Component):
 
     def _owner_for(self, kind: str) -> str:
         return self.group if kind in ("offsets", "read") else self.coordinator
+
+    def _leader_of(self, partition: str) -> tuple[int, str]:
+        return self.leaders.get(partition, (0, partition))
+
+    def _on_leads(self, partition: str, leader: str, epoch: int) -> None:
+        self.leaders[partition] = max(self.leaders.get(partition, (0, "")), (epoch, leader))
 
     def _on_moved(self, coordinator: str) -> None:
         if coordinator.startswith("g"):
@@ -193,10 +203,15 @@ class NativeProducer(Connected):
         self.begun = 0
         self.may_die = may_die
         self.dead = False
-        self.flying: dict[str, Batch] = {}
+        self.flying: dict[str, tuple[Batch, tuple[int, str]]] = {}
+        """By value: the batch, and the leader that it was sent to."""
+        self.homeless: dict[str, tuple[Batch, tuple[int, str]]] = {}
+        """Those that it would not take since it does not lead, until another one is known."""
         self.acknowledged: tuple[str, ...] = ()
         self.outcomes: tuple[Outcome, ...] = ()
         self.offsets_sent = True
+        self.failed_by = 0
+        """The code that it failed for good with."""
         self.reads = reads
         """How often the application still looks where its group stands, between transactions."""
         self.positions: tuple[tuple[int, int], ...] = ()
@@ -224,8 +239,8 @@ class NativeProducer(Connected):
         if state is State.READY and self.begun and self.reads and not self.asked:
             found.append(Choice("read"))
         if self.flying:
-            partitions = dict.fromkeys(batch.partition.topic for batch in self.flying.values())
-            found += [Choice(f"reconnect:{each}", "reconnect") for each in partitions]
+            leaders = dict.fromkeys(leader for _, (_, leader) in self.flying.values())
+            found += [Choice(f"reconnect:{each}", "reconnect") for each in leaders]
             found.append(Choice("expire", "expire"))
         if self.asked and not self.stuck:
             found.append(Choice(f"reconnect:{self.asked_at}", "reconnect"))
@@ -280,22 +295,24 @@ class NativeProducer(Connected):
         for to in list(self.connections):
             self._close(to)
         self.dead, self.asked, self.stuck = True, (), False
-        self.flying = {}
+        self.flying, self.homeless = {}, {}
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _on_produced(self, partition: str, connection: int, value: str, error: int) -> None:
         if not self._current(partition, connection) or value not in self.flying:
             return
-        batch = self.flying.pop(value)
-        if not error:
+        batch, leader = self.flying.pop(value)
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and leader == self._leader_of(batch.partition.topic):
+            self.homeless[value] = batch, leader
+        elif not error:
             self.machine.delivered(batch, Offset(0), TimestampMs(-1))
         else:
             self.machine.refused(batch, error, "", NOW)
 
     def _writes_lost(self, partition: str) -> None:
-        for value, batch in list(self.flying.items()):
-            if batch.partition.topic == partition:
+        for value, (batch, (_, leader)) in list(self.flying.items()):
+            if leader == partition:
                 del self.flying[value]
                 self.machine.lost(batch, "", NOW)
 
@@ -310,6 +327,8 @@ class NativeProducer(Connected):
                 self._ask(*self.asked)
             else:
                 self.asked = ()
+                if self.machine.state is State.FATAL_ERROR:
+                    self.failed_by = code
             return
         self.asked = ()
         if kind == "init":
@@ -325,6 +344,15 @@ class NativeProducer(Connected):
         if not self.dead:
             super()._on_moved(coordinator)
 
+    def _on_leads(self, partition: str, leader: str, epoch: int) -> None:
+        super()._on_leads(partition, leader, epoch)
+        homeless, self.homeless = self.homeless, {}
+        for value, (batch, former) in homeless.items():
+            if former == self._leader_of(batch.partition.topic):
+                self.homeless[value] = batch, former
+            else:
+                self.machine.refused(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER, "", NOW)
+
     def ignores(self, body: tuple[Any, ...]) -> bool:
         return self.dead or super().ignores(body)
 
@@ -338,9 +366,10 @@ class NativeProducer(Connected):
         if isinstance(effect, SendBatch):
             batch = effect.batch
             value = str(batch.content)
-            self.flying[value] = batch
+            leader = self._leader_of(batch.partition.topic)
+            self.flying[value] = batch, leader
             self._send(
-                batch.partition.topic, "produce", 11 if self.version < 2 else 12, self.transactional_id,
+                leader[1], "produce", 11 if self.version < 2 else 12, self.transactional_id,
                 *batch.identity, batch.sequence, value,
             )
         elif isinstance(effect, Delivered):
@@ -356,9 +385,11 @@ class NativeProducer(Connected):
             self.outcomes = (*before, last._replace(end=COMMITTED if effect.committed else ABORTED))
 
     def view(self) -> tuple[Any, ...]:
-        """(outcomes, whether it still waits for something, positions that it has read)."""
+        """(outcomes, whether it still waits for something, positions that it has read, whether it has failed for good
+        although nobody has fenced it)."""
         waits = not self.dead and (bool(self.asked) or self.machine.state not in (State.READY, State.FATAL_ERROR))
-        return self.outcomes, waits, self.positions
+        broken = self.machine.state is State.FATAL_ERROR and self.failed_by not in _TAKEN_OVER
+        return self.outcomes, waits, self.positions, broken
 
 
 def _identity(producer_id: int, epoch: int) -> Any:
@@ -492,4 +523,4 @@ class OldProducer(Connected):
             self.state = "ready"
 
     def view(self) -> tuple[Any, ...]:
-        return self.outcomes, self.state not in ("ready", "fatal"), ()
+        return self.outcomes, self.state not in ("ready", "fatal"), (), False

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Final
 
-from hapax_explore.broker import Broker
+from hapax_explore.broker import Broker, partition_of
 from hapax_explore.clients import ABORTED, COMMITTED, UNKNOWN, NativeProducer, OldProducer, Planned
 from hapax_explore.coordinator import Coordinator, ShardLog
 from hapax_explore.group import GroupOwner
 from hapax_explore.internal_log import LogReplica
+from hapax_explore.replicated import Copy, Store
 from hapax_explore.search import Scope, Views
+
+
+def leaders(views: Views) -> dict[str, str]:
+    """Partition -> who leads it; where two of its copies believe that they do, the later one."""
+    found: dict[str, tuple[int, str]] = {}
+    for name, view in views.items():
+        if name.startswith("p"):
+            epoch = view[3] if len(view) > 3 else 0
+            found[partition_of(name)] = max(found.get(partition_of(name), (-2, "")), (epoch, name))
+    return {partition: name for partition, (_, name) in found.items()}
 
 
 def readable(views: Views) -> dict[str, tuple[str, ...]]:
     """Partition -> the values that a read_committed reader sees."""
-    return {name: view[0] for name, view in views.items() if name.startswith("p")}
+    return {partition: views[name][0] for partition, name in leaders(views).items()}
 
 
 def safe(views: Views) -> str | None:
-    """In every state."""
-    seen = readable(views)
+    """In every state, whichever copy one reads."""
+    copies = [name for name, view in views.items() if name.startswith("p") and len(view) > 3]
+    for name, other in combinations(copies, 2):
+        one, two = views[name][4], views[other][4]
+        if partition_of(name) == partition_of(other) and any(a != b for a, b in zip(one, two, strict=False)):
+            return f"{name} and {other} have both committed, and not the same: {one}, {two}"
+    serving = [name for name in copies if views[name][3] >= 0]
+    return _safe(views, readable(views)) or next(
+        filter(None, (_safe(views, {**readable(views), partition_of(name): views[name][0]}) for name in serving)), None)
+
+
+def _safe(views: Views, seen: dict[str, tuple[str, ...]]) -> str | None:
     for partition, values in seen.items():
         if len(set(values)) < len(values):
             return f"{partition} shows a record twice: {values}"
@@ -67,6 +89,8 @@ def settled(views: Views) -> str | None:
             continue
         if view[1]:
             return f"{name} waits for ever"
+        if view[3]:
+            return f"{name} has failed for good, and nobody has fenced it"
         expected = [-1] + [outcome.offset for outcome in view[0] if outcome.end == COMMITTED and outcome.offset >= 0]
         allowed = expected[-1:] + [outcome.offset for outcome in view[0] if outcome.end == UNKNOWN]
         for owner in (each for each in serving if each.startswith("g") and each not in replaced):
@@ -217,8 +241,46 @@ def cut_off_group() -> Scope:
     )
 
 
+def elections() -> Scope:
+    """A transaction of version 1 in a partition with two copies. Its leader is replaced, by an election or a move, and
+    hears of it late; what it alone has is cut."""
+    return _elections(elections, 1, {"election": 1, "reconnect": 1})
+
+
+def elections_in_sync() -> Scope:
+    """The same with version 2, and an in-sync set that shrinks and grows."""
+    return _elections(elections_in_sync, 2, {"election": 1, "lag": 1})
+
+
+def elections_twice() -> Scope:
+    """With version 2, and a second election: back to the first leader, say, which has not heard of the other one."""
+    return _elections(elections_twice, 2, {"election": 2})
+
+
+def elections_of_three() -> Scope:
+    """With version 1 and three copies."""
+    return _elections(elections_of_three, 1, {"election": 1}, ("p0", "p0.2", "p0.3"))
+
+
+def _elections(
+    scope: Callable[[], Scope], version: int, budget: Mapping[str, int], copies: tuple[str, ...] = ("p0", "p0.2")
+) -> Scope:
+    told = ("a1", "c1")
+    first, *followers = [Copy(name, copies, told=told, lagging="lag" in budget) for name in copies]
+    return Scope(
+        scope.__name__.replace("_", "-"), scope.__doc__ or "",
+        (
+            NativeProducer("a1", (Planned((("p0", "a"),), "either"),), version=version),
+            first, *followers, Store(copies), Coordinator("c1", "", ("a1", *copies)),
+        ),
+        budget, safe, settled, tuple(each.fetch() for each in followers), lambda views: views["a1"][0] != (),
+    )
+
+
 SCOPES: Final[dict[str, Callable[[], Scope]]] = {
     "parked": parked, "owners": owners, "owners-large": owners_large, "zombie": zombie, "timers": timers,
     "pipelined": pipelined,
+    "elections": elections, "elections-in-sync": elections_in_sync, "elections-twice": elections_twice,
+    "elections-of-three": elections_of_three,
     "cut-off": cut_off, "cut-off-group": cut_off_group, "offsets": offsets, "offsets-v1": offsets_v1,
 }

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from hapax.codec.batch import read_header
 from hapax.core.control import Marker
 from hapax.core.group import OffsetRecord
 from hapax.core.transaction_record import Transaction, TransactionPartition
 from hapax_explore.canonical import freeze
 from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
+from hapax_explore.replicated import Copied
 from scenarios.partition_log import Entry
 
 STALE: Final = "~"
@@ -52,6 +54,8 @@ class Scope(NamedTuple):
     """What is on its way from the beginning."""
     warm: Callable[[Views], bool] | None = None
     """The exploration begins at the first state of a fair run in which this holds."""
+    opening: Sequence[str] = ()
+    """And after these steps, in words: what happens in any case."""
 
 
 class Step(NamedTuple):
@@ -155,6 +159,8 @@ class Explorer:
         row: Row = (net, self._budget(tuple(sorted(self.scope.budget.items()))), *ids)
         while self.scope.warm is not None and not self.scope.warm(self.views(row)):
             row = next(step.row for step in self.steps(row) if not step.fault)
+        for text in self.scope.opening:
+            row = next(step.row for step in self.steps(row) if step.text == text)
         return row
 
     def _intern(self, slot: int, component: Component) -> int:
@@ -457,6 +463,9 @@ def _word(value: Any) -> str:
         return f"at:{value.header.base_offset}"
     if isinstance(value, TransactionPartition):
         return _word(value.topic_id)
+    if isinstance(value, Copied):
+        header = read_header(value.batch)
+        return f"at:{header.base_offset}/{header.leader_epoch}"
     if isinstance(value, tuple):
         return "(" + ",".join(_word(each) for each in value) + ")"
     if isinstance(value, bytes):

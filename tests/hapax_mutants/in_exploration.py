@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hapax_mutants.mutant import Mutant, explore
+from hapax_mutants.mutant import Mutant, explore, unit
 
 MUTANTS = (
     Mutant(
@@ -31,5 +31,11 @@ MUTANTS = (
         "        return place >= len(self.checksums) or self.checksums[place] in (UNKNOWN_CHECKSUM, checksum)\n",
         "        return True\n",
         (explore("parked"),),
+    ),
+    Mutant(
+        "an abort overtakes the registration of its partitions", "client", "core/client_producer.py",
+        "            if self._ending and not self.pending and not self._registering:\n",
+        "            if self._ending and not self.pending:\n",
+        (explore("timers"), unit("core/test_client_producer.py")),
     ),
 )

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
-from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
+from hapax_mutants.mutant import SCENARIOS, Mutant, explore, sim, unit
 
 MACHINE = "core/partition.py"
 
@@ -179,13 +179,13 @@ MUTANTS = (
         "an answer leaves before its record is durable", "rule 5, NATS 2.12.1", "broker/replica.py",
         "        if end_offset <= self.machine.high_watermark:\n            call.settle(number, result)\n        else:",
         "        if end_offset <= self.machine.log_end_offset:\n            call.settle(number, result)\n        else:",
-        (unit("broker/test_calls.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'")),
+        (explore("elections"), unit("broker/test_calls.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'")),
     ),
     Mutant(
         "a duplicate's answer does not wait", "rule 5", MACHINE,
         "return Duplicate(entry.first_offset, entry.last_offset)",
         "return Duplicate(entry.first_offset, entry.first_offset - 1)",
-        (SCENARIOS, unit("core"), unit("broker")),
+        (explore("elections"), SCENARIOS, unit("core"), unit("broker")),
     ),
     Mutant(
         "the sync is skipped", "rule 13, NATS 2.12.1", "broker/commit.py",

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
-from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
+from hapax_mutants.mutant import SCENARIOS, Mutant, explore, sim, unit
 
 REPLICATED = "--brokers 3 --replication 3 --controllers 2 --hours 0.004 --faults-every 1"
 
@@ -91,13 +91,13 @@ MUTANTS = (
         "followers that lag count for nothing", "rule 5", "core/replication.py",
         "            if member.end < end:\n                end = member.end\n",
         "            if member.end < 0:\n                end = member.end\n",
-        (unit("core/test_replication.py"), sim("1-6", REPLICATED)),
+        (explore("elections"), unit("core/test_replication.py"), sim("1-6", REPLICATED)),
     ),
     Mutant(
         "a pending addition does not count", "rule 5", "core/replication.py",
         "            counted.update(dict.fromkeys(self.pending.added))",
         "            counted.update(dict.fromkeys(()))",
-        (unit("core/test_replication.py"),),
+        (explore("elections-in-sync"), unit("core/test_replication.py"),),
     ),
     Mutant(
         "the high watermark advances with too few in sync", "min.insync.replicas", "core/replication.py",
@@ -115,13 +115,13 @@ MUTANTS = (
         "a cut log keeps the producers' state of what was cut", "replicas", "broker/copying.py",
         "        await replay_again(segment_log, replica.machine.log_end_offset, replica.replay)\n",
         "",
-        (unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
+        (explore("elections-twice"), unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
     ),
     Mutant(
         "followers append without replaying", "replicas hold the leader's producer state", "broker/copying.py",
         "                replica.replay(header, batch, 0)\n                machine = replica.machine\n",
         "                machine = replica.machine\n                machine.log_end_offset = header.next_offset\n",
-        (unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
+        (explore("elections"), unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
     ),
     Mutant(
         "a follower acknowledges what it has not synced", "rule 5", "broker/followers.py",

@@ -180,6 +180,9 @@ class ClientProducer:
         """
         verdict = coordinator_verdict(code)
         if verdict is Verdict.ABORT and self.state is State.ABORTING_TRANSACTION:
+            if self._registering:  # what it refused is dropped anyway; the end follows
+                self._registering = ()
+                return verdict
             verdict = Verdict.FATAL
         if verdict is not Verdict.RETRY:
             self._registering = ()
@@ -308,8 +311,8 @@ class ClientProducer:
         if self.state is not State.FATAL_ERROR:
             self._resolve_gaps()
             self._send(now)
-            if self._ending and not self.pending:
-                self._end()
+            if self._ending and not self.pending and not self._registering:
+                self._end()  # what is being registered would else come after the end, and open the next transaction
         effects, self._effects = self._effects, []
         return effects
 

@@ -360,6 +360,30 @@ def test_version_1_registers_each_partition_once_per_transaction_and_keeps_its_s
     assert (c.identity, c.sequence) == (identity(7, 0), 1)
 
 
+def test_an_abort_waits_until_what_is_being_registered_is_answered() -> None:
+    """Repeated on a new connection the registration would come after the end: the end would find nothing to end, or the
+    registration would open the next transaction, which nobody ends."""
+    machine = transaction(version=1)
+    machine.enqueue(batch())
+    assert machine.poll(NOW) == [RequestAddPartitions((P0,))]
+    machine.abort()
+    assert [type(effect) for effect in machine.poll(NOW)] == [Failed]
+    machine.partitions_added()
+    assert machine.poll(NOW) == [RequestEndTransaction(False)]
+
+
+def test_a_registration_that_is_refused_does_not_spoil_the_abort_that_waits_for_it() -> None:
+    machine = transaction(version=1)
+    machine.enqueue(batch())
+    machine.poll(NOW)
+    machine.abort()
+    machine.poll(NOW)
+    assert machine.coordinator_refused(ErrorCode.TRANSACTION_ABORTABLE) is Verdict.ABORT
+    assert machine.poll(NOW) == [RequestEndTransaction(False)]
+    machine.ended(None)
+    assert machine.state is State.READY
+
+
 def test_a_transaction_without_writes_needs_no_coordinator() -> None:
     for end in (ClientProducer.commit, ClientProducer.abort):
         machine = transaction()
