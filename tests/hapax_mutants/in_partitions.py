@@ -185,7 +185,7 @@ MUTANTS = (
         "a duplicate's answer does not wait", "rule 5", MACHINE,
         "return Duplicate(entry.first_offset, entry.last_offset)",
         "return Duplicate(entry.first_offset, entry.first_offset - 1)",
-        (explore("elections"), SCENARIOS, unit("core"), unit("broker")),
+        (SCENARIOS, unit("core"), unit("broker")),
     ),
     Mutant(
         "the sync is skipped", "rule 13, NATS 2.12.1", "broker/commit.py",
