@@ -43,4 +43,14 @@ MUTANTS = (
         "            raise\n",
         (unit("admin/test_repeated.py"),),
     ),
+    Mutant(
+        "a repeated abort by partition reaches the producer's next transaction", "the REST API", "client/admin.py",
+        "        if first_offset not in (None, producer.transaction_start_offset):\n", "        if False:\n",
+        (unit("client/test_admin.py"),),
+    ),
+    Mutant(
+        "a partition that vanished after a clean stop is no fault", "the command", "cli/verify/folders.py",
+        "    for name in sorted(sizes.keys() - set(names)):\n", "    for name in ():\n",
+        (unit("cli/test_verify.py"),),
+    ),
 )

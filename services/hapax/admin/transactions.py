@@ -117,12 +117,17 @@ class AbortHanging(Why):
     topic: str = Field(min_length=1, max_length=249)
     partition: int = Field(ge=0, le=LARGEST_INT32)
     producer_id: int = Field(ge=0, le=LARGEST_INT64)
+    first_offset: int | None = Field(
+        None, ge=0, le=LARGEST_INT64,
+        description="Of the transaction that is meant, as the list told. Another one is left alone, so an abort that "
+        "got no answer may be repeated.")
 
 
 class AbortedHanging(BaseModel):
     topic: str
     partition: int
     producer_id: int
+    first_offset: int | None
     reason: str
 
 
@@ -201,14 +206,16 @@ def routes(context: Context) -> APIRouter:
     @router.post("/hanging-transactions/abort", response_model=AbortedHanging)
     async def abort_hanging(
         wanted: Annotated[AbortHanging, Body(examples=[
-            {"topic": "flights", "partition": 0, "producer_id": 4001, "reason": "its producer is gone for good"}])],
+            {"topic": "flights", "partition": 0, "producer_id": 4001, "first_offset": 17,
+             "reason": "its producer is gone for good"}])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
         """Aborts what a producer has open on one partition, known to a coordinator or not."""
         where = find_partition(view, wanted.topic, wanted.partition)
-        if not await clients.call(lambda admin: admin.abort_hanging(where, wanted.producer_id)):
+        if not await clients.call(lambda admin: admin.abort_hanging(where, wanted.producer_id, wanted.first_offset)):
+            since = "" if wanted.first_offset is None else f" that begins at {wanted.first_offset}"
             raise Problem(
-                404, f"Producer {wanted.producer_id} has nothing open in {wanted.topic}-{wanted.partition}.",
+                404, f"Producer {wanted.producer_id} has nothing open in {wanted.topic}-{wanted.partition}{since}.",
                 code=ErrorCode.UNKNOWN_PRODUCER_ID.name)
         log.info(
             "hanging transaction aborted", topic=wanted.topic, partition=wanted.partition,

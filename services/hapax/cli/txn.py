@@ -66,6 +66,8 @@ def abort(
     topic: Annotated[str | None, typer.Option(help="With --partition and --producer-id, instead of an id.")] = None,
     partition: Annotated[int | None, typer.Option()] = None,
     producer_id: Annotated[int | None, typer.Option()] = None,
+    first_offset: Annotated[
+        int | None, typer.Option(help="With --producer-id: only the transaction that begins there.", min=0)] = None,
     reason: Annotated[str, typer.Option(help="Told to whoever is fenced, and kept among the events.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -88,7 +90,7 @@ def abort(
 
         async def heal(admin: Admin) -> None:
             (chosen,) = await find_partitions(admin, where, [index])
-            if not await admin.abort_hanging(chosen, producer):
+            if not await admin.abort_hanging(chosen, producer, first_offset):
                 output.fail(f"producer {producer} has nothing open in {partition_name(chosen)}", output.NOT_FOUND)
 
         administer(bootstrap, heal)

@@ -429,11 +429,18 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         for one in described.partitions if partition is None else (partition,):
             await self.abort_hanging(one, described.producer_id)
 
-    async def abort_hanging(self, partition: TopicPartition, producer_id: int) -> bool:
-        """Aborts what a producer has open on a partition, known to a coordinator or not; False: nothing is open."""
+    async def abort_hanging(
+        self, partition: TopicPartition, producer_id: int, first_offset: int | None = None
+    ) -> bool:
+        """Aborts what a producer has open on a partition, known to a coordinator or not; False: nothing is open.
+
+        `first_offset` names the transaction that is meant, so that the call may be repeated when its outcome is
+        unknown: another one of the same producer is as good as none."""
         producers = {p.producer_id: p for p in await self.describe_producers(partition)}
         producer = producers.get(producer_id)
         if producer is None or producer.transaction_start_offset < 0:
+            return False
+        if first_offset not in (None, producer.transaction_start_offset):
             return False
         Message = messages.WriteTxnMarkersRequest
         Marker = Message.WritableTxnMarker

@@ -192,6 +192,10 @@ def cut_what_a_clean_stop_left(folder: Path) -> None:
     log.write_bytes(log.read_bytes()[:position])
 
 
+def lose_a_partition(folder: Path) -> None:
+    shutil.rmtree(folder / FLIGHTS)
+
+
 def damage_a_coordinators_record(folder: Path) -> None:
     log = folder / f"__transaction_state-33/{0:020d}.log"
     position, size = batches(log)[1]
@@ -256,6 +260,7 @@ def damage_what_was_seen(folder: Path) -> None:
         (damage_the_leader_epochs, f"{FLIGHTS}/leader-epoch-checkpoint", "not a checkpoint of version 0", None),
         (lose_the_topics_id, f"{FLIGHTS}/partition.metadata", "is missing", None),
         (cut_what_a_clean_stop_left, f"{LAST}.log", "at the last stop, a clean one", None),
+        (lose_a_partition, FLIGHTS, "is missing; it was there", None),
         (damage_a_coordinators_record, f"__transaction_state-33/{0:020d}.log", "version 99", 1),
         (damage_a_committed_offset, f"__consumer_offsets-3/{0:020d}.log", "version 99", 1),
         (damage_a_marker, f"__consumer_offsets-3/{0:020d}.log", "cannot be decoded", 9),

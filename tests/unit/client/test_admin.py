@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hapax.client.admin import Admin
+from hapax.client.admin import Admin, ProducerInfo
 from hapax.client.cluster import Leader, Topic
 from hapax.client.errors import FatalError
 from hapax.core.errors import ErrorCode
-from hapax.core.types import PartitionIndex
+from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka import messages
 from hapax.kafka.peer import PeerClosed
 
@@ -64,3 +64,27 @@ async def test_a_topic_that_is_not_there_is_an_error() -> None:
     controller = Controller("t")
     with pytest.raises(FatalError, match=r"'u'.*UNKNOWN_TOPIC_OR_PARTITION"):
         await controller.delete_topics(["u"])
+
+
+class Partitions(Admin):
+    """A producer of version 1 keeps its epoch from one transaction to the next."""
+
+    def __init__(self) -> None:
+        super().__init__({"bootstrap.servers": "127.0.0.1:1"})
+        self.open_from = 17
+        self.markers = 0
+
+    async def describe_producers(self, partition: TopicPartition) -> list[ProducerInfo]:
+        return [ProducerInfo(4001, 0, 5, 0, self.open_from, 0)]
+
+    async def _write_marker(self, partition: TopicPartition, message: Any) -> None:
+        self.markers += 1
+
+
+async def test_a_repeated_abort_leaves_the_next_transaction_alone() -> None:
+    admin, where = Partitions(), TopicPartition("t", PartitionIndex(0))
+    assert await admin.abort_hanging(where, 4001, 17)
+    admin.open_from = 30
+    assert not await admin.abort_hanging(where, 4001, 17)
+    assert admin.markers == 1
+    assert await admin.abort_hanging(where, 4001)

@@ -66,6 +66,9 @@ def check_folder(
     sizes = _clean_sizes(folder, disk, names, findings)
     if seen.FILE in names:
         _highest_seen(folder, disk, findings)
+    for name in sorted(sizes.keys() - set(names)):
+        if folder.only in ("", name):
+            findings.damaged(folder.path / name, "is missing; it was there at the last stop, a clean one")
     for name in names:
         path = folder.path / name
         if layout.is_gone_folder(name, "delete") or layout.is_gone_folder(name, "stray"):
