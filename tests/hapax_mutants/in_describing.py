@@ -54,4 +54,16 @@ MUTANTS = (
         "at + (length_of_value if value else 0) > end:",
         (unit("codec/test_internal_records.py"),),
     ),
+    Mutant(
+        "an offset's retention ends after the last time that can be written", "what is decided can be written", "core/group.py",
+        "TimestampMs(min(now + retention_ms, _NEVER))\n",
+        "TimestampMs(now + retention_ms)\n",
+        (unit("core/test_group_names.py"),),
+    ),
+    Mutant(
+        "an election that was never written is waited for", "a failover's time is its own", "controller/failover_clock.py",
+        "{each for each in self._pending if not settled(each)} | set(elected)\n",
+        "self._pending | set(elected)\n",
+        (unit("controller/test_failover_clock.py"),),
+    ),
 )

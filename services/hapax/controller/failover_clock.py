@@ -22,9 +22,10 @@ class FailoverClock:
         if self._since is None:
             self._since = self._now_s()
 
-    def planned(self, elected: Iterable[TopicIdPartition]) -> None:
-        """These are given to new leaders. None, and none before: the lost node led nothing."""
-        self._pending.update(elected)
+    def planned(self, elected: Iterable[TopicIdPartition], settled: Callable[[TopicIdPartition], bool]) -> None:
+        """These are given to new leaders. None, and none before: the lost node led nothing. Former ones that the image
+        shows as `settled` never changed: their election was not written, and is not wanted any more."""
+        self._pending = {each for each in self._pending if not settled(each)} | set(elected)
         if not self._pending:
             self._since = None
         elif self._since is None:

@@ -30,7 +30,7 @@ from hapax.controller.presence import Presence
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch
+from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.kafka.events import EventLog
 from hapax.kafka.metrics import FENCINGS
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
@@ -349,7 +349,7 @@ class ControllerService:
             self._plan_again_in(steady_in)
         if made.unsettled:
             self._plan_again_in(_SETTLE_S)
-        self._failover.planned(made.led_anew)
+        self._failover.planned(made.led_anew, self._is_settled)
         if not changes:
             return
         outcome = await self._write(changes)
@@ -472,12 +472,14 @@ class ControllerService:
                 if self._term:
                     self._failover.lost()
         for partition in changes.partitions:
-            assigned = self.view.partition(*partition)
-            self._failover.changed(
-                partition, assigned is None or assigned.record.accepted or assigned.record.leader == NO_NODE)
+            self._failover.changed(partition, self._is_settled(partition))
         if changes.controller:
             self._presence.look()
         self._dirty.set()
+
+    def _is_settled(self, partition: TopicIdPartition) -> bool:
+        assigned = self.view.partition(*partition)
+        return assigned is None or assigned.record.accepted or assigned.record.leader == NO_NODE
 
     def _settled(self) -> bool:
         now = asyncio.get_running_loop().time()

@@ -43,6 +43,8 @@ NO_TOPIC_ID: Final = TopicId(bytes(16))
 NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
 NO_TIMESTAMP: Final = TimestampMs(-1)
+_NEVER: Final = 2**63 - 1
+"""The last time that a record can hold."""
 
 
 class CommittedOffset(NamedTuple):
@@ -203,7 +205,7 @@ class GroupShard:
         `retention_ms` is that of OffsetCommit 2-4, -1 for the cluster's.
         """
         self._check_member(group, generation, member_id, instance_id, transactional=False)
-        expires = NO_TIMESTAMP if retention_ms < 0 else TimestampMs(now + retention_ms)
+        expires = NO_TIMESTAMP if retention_ms < 0 else TimestampMs(min(now + retention_ms, _NEVER))
         return self._records(group, offsets, now, expires)
 
     def decide_txn_offset_commit(

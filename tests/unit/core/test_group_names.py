@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.codec.offsets_log import encode_key, encode_value
+from hapax.codec.offsets_log import decode_record, encode_key, encode_value
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import CommitDecision, CommitRequest, GroupShard
-from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicId, TopicPartition
 
 PARTITION = TopicPartition("t", PartitionIndex(0))
 
@@ -37,3 +37,13 @@ def test_neither_does_a_setting_let_metadata_be_longer() -> None:
         assert record.value is not None
         encode_value(record.value)
     assert commit(shard, "g", 32_768 * "a").errors == (ErrorCode.OFFSET_METADATA_TOO_LARGE,)
+
+
+@pytest.mark.parametrize("topic_id", [bytes(16), bytes(range(16))])
+def test_a_retention_without_end_can_be_written(topic_id: bytes) -> None:
+    offsets = [CommitRequest(PARTITION, Offset(1), -1, "", TopicId(topic_id))]
+    decision = GroupShard().decide_offset_commit(
+        "g", -1, "", None, offsets, TimestampMs(1_700_000_000_000), retention_ms=2**63 - 1)
+    for record in decision.records:
+        assert record.value is not None and record.value.expire_timestamp == 2**63 - 1
+        assert decode_record(encode_key(record), encode_value(record.value)) == record
