@@ -51,6 +51,6 @@ MUTANTS = (
     Mutant(
         "a partition that vanished after a clean stop is no fault", "the command", "cli/verify/folders.py",
         "    for name in sorted(sizes.keys() - set(names)):\n", "    for name in ():\n",
-        (unit("cli/test_verify.py"),),
+        (unit("cli/test_verify_missing.py"),),
     ),
 )
