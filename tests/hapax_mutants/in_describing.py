@@ -66,4 +66,10 @@ MUTANTS = (
         "self._pending | set(elected)\n",
         (unit("controller/test_failover_clock.py"),),
     ),
+    Mutant(
+        "an unknown topic id has no name in an answer that needs one", "every answer can be decoded", "kafka/metadata.py",
+        "_unknown(None if version >= 12 else \"\", topic_id",
+        "_unknown(None, topic_id",
+        (unit("kafka/test_node_apis.py"),),
+    ),
 )

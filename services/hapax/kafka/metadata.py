@@ -77,7 +77,7 @@ class MetadataApi:
                 missing = [entry.name for entry in wanted if self._creatable(entry.name)]
                 if missing:
                     return self._create_and_answer(ctx, wanted, missing)
-            response = self._response(ctx, [self._topic(entry, {}) for entry in wanted])
+            response = self._response(ctx, [self._topic(entry, {}, version) for entry in wanted])
         answer = (bytes(response.encode(version=version)),)
         if len(self._answers) < _KEPT_ANSWERS and len(body) <= _KEPT_REQUEST_BYTES:
             self._answers[key] = answer
@@ -87,16 +87,16 @@ class MetadataApi:
         self, ctx: RequestContext, wanted: list[Any], missing: list[str]
     ) -> tuple[bytes, ...]:
         refused = await self._create(missing)
-        response = self._response(ctx, [self._topic(entry, refused) for entry in wanted])
+        response = self._response(ctx, [self._topic(entry, refused, ctx.api_version) for entry in wanted])
         return (bytes(response.encode(version=ctx.api_version)),)
 
-    def _topic(self, entry: Any, refused: Mapping[str, ErrorCode]) -> Any:
-        return self._by_id(entry.topic_id) if entry.name is None else self._by_name(entry.name, refused)
+    def _topic(self, entry: Any, refused: Mapping[str, ErrorCode], version: int) -> Any:
+        return self._by_id(entry.topic_id, version) if entry.name is None else self._by_name(entry.name, refused)
 
-    def _by_id(self, topic_id: uuid.UUID | None) -> Any:
+    def _by_id(self, topic_id: uuid.UUID | None, version: int) -> Any:
         topic = None if topic_id is None else self._view.topic_by_id(TopicId(topic_id.bytes))
-        if topic is None:
-            return _unknown(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        if topic is None:  # an answer before version 12 cannot leave the name out
+            return _unknown(None if version >= 12 else "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         return self._known(topic)
 
     def _by_name(self, name: str, refused: Mapping[str, ErrorCode]) -> Any:
