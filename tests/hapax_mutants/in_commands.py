@@ -53,4 +53,9 @@ MUTANTS = (
         "    for name in sorted(sizes.keys() - set(names)):\n", "    for name in ():\n",
         (unit("cli/test_verify_missing.py"),),
     ),
+    Mutant(
+        "a client of the REST service stays with nodes that are gone", "the REST API", "admin/context.py",
+        " and not any(each in self._began_with for each in addresses)\n", " and False\n",
+        (unit("admin/test_clients.py"),),
+    ),
 )

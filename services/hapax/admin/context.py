@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from hapax.admin.problems import unavailable
 from hapax.admin.shared import Shared
@@ -22,64 +22,80 @@ _HEAVY_AT_ONCE: Final = 4
 _KAFKA_ROLES: Final[tuple[Role, ...]] = ("broker", "coordinator")
 
 
-class Clients:
-    """One admin client and one for leases, made at their first use and made anew when nothing that they know
-    answers any more."""
+class _Client(Protocol):
+    async def close(self) -> None: ...
 
-    def __init__(self, ports: Ports, view: ClusterView, call_ms: int) -> None:
-        self._ports = ports
-        self._view = view
-        self._call_ms = call_ms
-        self._admin: asyncio.Future[Admin] | None = None
-        self._left: list[asyncio.Future[Admin]] = []
+
+C = TypeVar("C", bound=_Client)
+
+
+class _Made(Generic[C]):
+    """A client, made at its first use, and again when nothing that it knows answers any more."""
+
+    def __init__(self, make: Callable[[list[str]], Coroutine[Any, Any, C]]) -> None:
+        self._make = make
+        self._made: asyncio.Future[C] | None = None
+        self._left: list[asyncio.Future[C]] = []
         """Clients that were replaced; calls may still run on them."""
         self._began_with: list[str] = []
-        self._leases: asyncio.Future[Leases] | None = None
+
+    async def get(self, addresses: list[str]) -> C:
+        """Raises Problem, HapaxError."""
+        if self._made is None or _failed(self._made) or self._all_moved(self._made, addresses):
+            if not addresses:
+                raise unavailable("no broker and no coordinator is alive")
+            if self._made is not None and not _failed(self._made):
+                self._left.append(self._made)
+            self._began_with = addresses
+            self._made = supervision.judged(self._make(addresses))
+        return await asyncio.shield(self._made)
+
+    async def close(self) -> None:
+        for made in (self._made, *self._left):
+            if made is not None:
+                made.cancel()
+                for client in await asyncio.gather(made, return_exceptions=True):
+                    if not isinstance(client, BaseException):
+                        await client.close()
+        self._made = None
+
+    def _all_moved(self, made: asyncio.Future[C], addresses: list[str]) -> bool:
+        """The client asks the nodes that it knows for the others; when none of those it began with is there any more,
+        it may be that it knows nobody."""
+        return made.done() and bool(addresses) and not any(each in self._began_with for each in addresses)
+
+
+class Clients:
+    """One admin client and one for leases."""
+
+    def __init__(self, ports: Ports, view: ClusterView, call_ms: int) -> None:
+        self._view = view
+        self._call_ms = call_ms
+        self._admin = _Made(lambda addresses: Admin(self._options(addresses), ports=ports).start())
+        self._leases = _Made(lambda addresses: Leases(self._options(addresses), ports=ports).start())
 
     async def admin(self) -> Admin:
         """Raises Problem, HapaxError."""
-        if self._admin is None or _failed(self._admin) or self._all_moved():
-            self._admin = supervision.judged(Admin(self._options(), ports=self._ports).start())
-        return await asyncio.shield(self._admin)
+        return await self._admin.get(self._addresses())
 
     async def leases(self) -> Leases:
         """Raises Problem, HapaxError."""
-        if self._leases is None or _failed(self._leases):
-            self._leases = supervision.judged(Leases(self._options(), ports=self._ports).start())
-        return await asyncio.shield(self._leases)
+        return await self._leases.get(self._addresses())
 
     async def call(self, work: Callable[[Admin], Awaitable[T]]) -> T:
         """`work` with the admin client. Raises Problem, HapaxError."""
         return await work(await self.admin())
 
     async def close(self) -> None:
-        for made in (self._admin, self._leases, *self._left):
-            if made is not None:
-                made.cancel()
-                for client in await asyncio.gather(made, return_exceptions=True):
-                    if isinstance(client, Admin | Leases):
-                        await client.close()
-        self._admin = self._leases = None
+        await self._admin.close()
+        await self._leases.close()
 
     def _addresses(self) -> list[str]:
         return [f"{node.host}:{node.port}" for role in _KAFKA_ROLES for node in self._view.nodes(role)]
 
-    def _all_moved(self) -> bool:
-        """The client asks the nodes that it knows for the others; when none of those it began with is there any more,
-        it may be that it knows nobody."""
-        assert self._admin is not None
-        addresses = self._addresses()
-        if not self._admin.done() or not addresses or any(each in self._began_with for each in addresses):
-            return False
-        self._left.append(self._admin)
-        return True
-
-    def _options(self) -> dict[str, object]:
-        self._began_with = self._addresses()
-        if not self._began_with:
-            raise unavailable("no broker and no coordinator is alive")
+    def _options(self, addresses: list[str]) -> dict[str, object]:
         return {
-            "bootstrap.servers": ",".join(self._began_with),
+            "bootstrap.servers": ",".join(addresses),
             "client.id": "hapax-admin",
             "request.timeout.ms": min(5_000, self._call_ms),
             "default.api.timeout.ms": self._call_ms,
@@ -99,5 +115,3 @@ class Context:
     shared: Shared
     heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY_AT_ONCE))
     """Held by what reads records: so much of it runs at once, and the rest waits its turn within its time-out."""
-
-
