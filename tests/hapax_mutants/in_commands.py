@@ -58,4 +58,14 @@ MUTANTS = (
         " and not any(each in self._began_with for each in addresses)\n", " and False\n",
         (unit("admin/test_clients.py"),),
     ),
+    Mutant(
+        "a broker is said to be drained where nothing moves any more", "the command", "cli/moves.py",
+        "            elif drained is not None and drained in each.replicas:\n", "            elif False:\n",
+        (unit("cli/test_moves.py"),),
+    ),
+    Mutant(
+        "a move that was cancelled is said to have been made", "the command", "cli/moves.py",
+        "            if name in targets and set(each.replicas) != set(targets[name]):\n", "            if False:\n",
+        (unit("cli/test_moves.py"),),
+    ),
 )

@@ -38,7 +38,7 @@ def drain(
     targets = planned(lambda: plan_drain(cluster.partitions, {NodeId(broker)}, sites(cluster)))
     carry_out(
         bootstrap, targets, cluster, execute=execute, as_json=as_json, throttle=throttle, wait=wait,
-        timeout_s=timeout_s, before=lambda admin: admin.set_draining([broker], True))
+        timeout_s=timeout_s, drained=broker)
 
 
 def _cancel(broker: int, execute: bool, bootstrap: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -16,6 +16,7 @@ from hapax.client import Admin, FatalError, Refused, TopicPartition
 from hapax.client.plans import Placement, plan_document, plan_steps, read_plan_document
 from hapax.core.moves import ImpossiblePlan, Targets
 from hapax.core.placement import Site
+from hapax.core.types import PartitionIndex
 
 Execute = Annotated[bool, typer.Option("--execute", "--yes", help="Do it; without, the plan is shown only.")]
 Throttle = Annotated[
@@ -28,6 +29,7 @@ TimeoutS = Annotated[float, typer.Option("--timeout", help="Seconds to wait at m
 T = TypeVar("T")
 
 _LOOK_EVERY_S = 0.5
+_LOOKS = 10
 
 
 def sites(cluster: Placement, only: Sequence[int] | None = None) -> list[Site]:
@@ -86,9 +88,10 @@ def show_plan(cluster: Placement, targets: Targets) -> None:
 
 def carry_out(
     bootstrap: str, targets: Targets, cluster: Placement, *, execute: bool, as_json: bool, throttle: int | None,
-    wait: bool, timeout_s: float, before: Callable[[Admin], Awaitable[None]] | None = None,
+    wait: bool, timeout_s: float, drained: int | None = None,
 ) -> None:
-    """Shows the plan; with `execute` begins it (after `before`), and with `wait` sees it end."""
+    """Shows the plan; with `execute` begins it, and with `wait` sees it end. `drained`: a broker that is marked first,
+    and that holds nothing at the end."""
     if not as_json:
         show_plan(cluster, targets)
     if not execute:
@@ -99,13 +102,20 @@ def carry_out(
         return
 
     async def work(admin: Admin) -> list[Refused]:
-        if before is not None:
-            await before(admin)
+        if drained is not None:
+            await admin.set_draining([drained], True)
         if throttle is not None:
             await admin.set_throttle(throttle)
         refused = await admin.alter_reassignments(targets) if targets else []
         if wait:
             await until_ended(admin, targets, timeout_s)
+            told = {each.partition for each in refused}
+            for _ in range(_LOOKS):  # the node that answers may not have seen the end yet
+                left = [each for each in await _not_there(admin, targets, drained) if each.partition not in told]
+                if not left:
+                    break
+                await asyncio.sleep(_LOOK_EVERY_S)
+            refused += left
         return refused
 
     refused = administer(bootstrap, work)
@@ -121,6 +131,20 @@ def end_with(refused: Sequence[Refused]) -> None:
     """What the cluster refused, one line each, and the exit code that says so."""
     if refused:
         output.fail("; ".join(f"{partition_name(each.partition)}: {each.reason}" for each in refused))
+
+
+async def _not_there(admin: Admin, targets: Targets, drained: int | None) -> list[Refused]:
+    """That nothing moves does not say that all has moved: others cancel moves, and a topic made while the plan was
+    would lie where it shall not. A partition that is gone is no concern of the plan."""
+    found: list[Refused] = []
+    for topic in await admin.list_topics():
+        for each in topic.partitions:
+            name = TopicPartition(topic.name, PartitionIndex(each.partition))
+            if name in targets and set(each.replicas) != set(targets[name]):
+                found.append(Refused(name, 0, "its move ended without reaching its replicas: it was taken back"))
+            elif drained is not None and drained in each.replicas:
+                found.append(Refused(name, 0, f"is on broker {drained} and was not in the plan: drain it again"))
+    return found
 
 
 async def until_ended(admin: Admin, targets: Mapping[TopicPartition, object], timeout_s: float) -> None:
