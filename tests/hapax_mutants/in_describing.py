@@ -72,4 +72,10 @@ MUTANTS = (
         "_unknown(None, topic_id",
         (unit("kafka/test_node_apis.py"),),
     ),
+    Mutant(
+        "a former owner lists transactions from memory", "rule 23: a confirmed read is a barrier", "coordinator/kafka_api.py",
+        "            await asyncio.gather(*(shard.confirm() for shard in shards))\n",
+        "",
+        (unit("coordinator/test_cut_off.py"),),
+    ),
 )

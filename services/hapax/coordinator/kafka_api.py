@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
@@ -232,9 +233,16 @@ class KafkaApi:
         # Whoever asks every coordinator that is alive would miss what nobody owns at the moment.
         if any(self._view.txn_shard_owner(shard) is None for shard in self._view.shards("txn")):
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "some shards are without an owner at the moment")
+        shards = self._shards.txn_shards()
+        try:  # who is to be fenced, and what hangs, is decided on this, too (rule 23)
+            await asyncio.gather(*(shard.confirm() for shard in shards))
+            for shard in shards:
+                shard.check_serving()  # still, after the last one's answer
+        except Refusal as refusal:  # in the one code at which clients list again
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, refusal.reason) from refusal
         return [
             Listed(transaction.transactional_id, transaction.producer_id, transaction.state.kafka_name)
-            for shard in self._shards.txn_shards()
+            for shard in shards
             for transaction in shard.machine.list(
                 shard.now(), filters.states, filters.producer_ids, filters.duration_ms
             )

@@ -156,6 +156,9 @@ def test_what_a_former_owner_describes_verifies_and_refuses_is_not_answered_eith
         former, me = await twice(world)
         described = await ask(world, former, messages.DescribeTransactionsRequest(transactional_ids=[ID]), 0)
         assert described.transaction_states[0].error_code in ELSEWHERE
+        listing = messages.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
+        listed = await ask(world, former, listing, 1)
+        assert (listed.error_code, listed.transaction_states) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
         payload = await call(
             world, former, "/hapax.v1.Transactions/DescribeTransactionalId",
             transactions_pb2.DescribeTransactionalIdRequest(transactional_id=ID))
