@@ -31,10 +31,11 @@ def newest_of_each_key(writes: Sequence[KeyWrite], reading: Reading, known: int 
     """Holds a reading against the acknowledged writes below its end. `known`: so many of the writes had begun when the
     end was asked for; what came later may be there or not."""
     acknowledged: dict[str, KeyWrite] = {}
-    doubtful: dict[str, list[KeyWrite]] = {}
+    doubtful: set[str] = set()
+    """Keys with a write that may lie at the reading's end or beyond: compaction may take what it follows meanwhile."""
     for number, write in enumerate(writes):
         if write.offset < 0 or write.offset >= reading.end or (known is not None and number >= known):
-            doubtful.setdefault(write.key, []).append(write)
+            doubtful.add(write.key)
         elif write.offset > acknowledged.get(write.key, write).offset or write.key not in acknowledged:
             acknowledged[write.key] = write
     last: dict[str, tuple[int, str | None]] = {}
@@ -48,20 +49,20 @@ def newest_of_each_key(writes: Sequence[KeyWrite], reading: Reading, known: int 
         offset, value = last.get(key, (-1, None))
         if offset > newest.offset or (offset == newest.offset and value == newest.value):
             continue
-        unsure = any(write.value is None for write in doubtful.get(key, ()))
         if offset == newest.offset:
             found.append(f"other-value: key {key} has {value!r} at offset {offset}, not {newest.value!r}")
+        elif key in doubtful:
+            continue
         elif newest.value is None:
             if value is not None and reading.sees_deletions:
                 found.append(
                     f"deleted-key-came-back: key {key}, deleted at offset {newest.offset}, has {value!r} of offset "
                     f"{offset} in a reading to {reading.end}")
-        elif value is not None or offset >= 0:
-            if reading.sees_deletions or not unsure:
-                found.append(
-                    f"older-value: key {key} has {value!r} of offset {offset}, not {newest.value!r} of "
-                    f"{newest.offset}, in a reading to {reading.end}")
-        elif not unsure:
+        elif offset >= 0:
+            found.append(
+                f"older-value: key {key} has {value!r} of offset {offset}, not {newest.value!r} of "
+                f"{newest.offset}, in a reading to {reading.end}")
+        else:
             found.append(
                 f"lost-key: key {key} has no value in a reading to {reading.end}; {newest.value!r} was written at "
                 f"{newest.offset}")

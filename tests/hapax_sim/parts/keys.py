@@ -16,9 +16,12 @@ from hapax_sim.parts.part import PartTopic, a_few_of_each
 
 KEYS: Final = "keys"
 _TOMBSTONES_STAY_S: Final = 10.0
-_KEYS: Final = 24
-_MOST_LEFT: Final = 400
-"""Records that compaction leaves, when it has had its time: each key once, and what two segments hold."""
+_KEYS: Final = 36
+"""Of each writer. The first are written every second, the last every quarter of a minute: longer than tombstones stay.
+"""
+_MOST_LEFT: Final = 700
+"""Records that compaction leaves, when it has had its time: each key once, as many again below the
+share from which on it works, and what two segments hold."""
 _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _WHERE: Final = TopicPartition(KEYS, 0)  # type: ignore[arg-type]
 
@@ -53,13 +56,15 @@ class Keys:
     async def write(self, life: Life) -> None:
         rng = life.rng
         mine = life.name.rpartition("-")[2]
-        more = {"compression.type": rng.choice(_COMPRESSIONS), "linger.ms": "5"}
-        async with Producer(life.writing() | more, ports=life.ports) as producer:
+        plainly = life.writing() | {"linger.ms": "5"}
+        compressing = plainly | {"compression.type": rng.choice(_COMPRESSIONS)}
+        async with Producer(plainly, ports=life.ports) as plain, Producer(compressing, ports=life.ports) as other:
             while not life.stopping():
+                producer = rng.choice((plain, other))  # a key may be compressed, and its deletion not
                 waiting: list[tuple[int, asyncio.Future[object]]] = []
                 try:
                     for _ in range(rng.randrange(1, 8)):
-                        key = f"{mine}.{rng.randrange(_KEYS)}"
+                        key = f"{mine}.{int(_KEYS * rng.random() ** 3)}"
                         number = len(self.writes)
                         value = None if rng.random() < 0.35 else f"{number}." + "x" * rng.randrange(30)
                         now = life.ports.clock.now_ms()
@@ -90,7 +95,8 @@ class Keys:
 
     @staticmethod
     def _reading(life: Life) -> dict[str, str]:
-        return life.settings(auto__offset__reset="earliest", enable__auto__commit="false")
+        return life.settings(
+            auto__offset__reset="earliest", enable__auto__commit="false", max__partition__fetch__bytes="1500")
 
     async def _once(self, life: Life, consumer: Consumer) -> list[_Read]:
         """From the beginning to the end as it was at the beginning."""
@@ -101,8 +107,11 @@ class Keys:
         began = loop.time()
         consumer.seek(_WHERE, (await consumer.beginning_offsets([_WHERE]))[_WHERE])
         read: list[_Read] = []
+        slowly = not life.stopping() and life.rng.random() < 0.5
         while await consumer.position(_WHERE) < end:
-            for record in await consumer.poll(timeout_ms=200, max_records=1000):
+            if slowly:  # so that compaction comes between what it reads
+                await asyncio.sleep(life.rng.uniform(0, 0.5))
+            for record in await consumer.poll(timeout_ms=200, max_records=20 if slowly else 1000):
                 assert record.key is not None
                 value = None if record.value is None else record.value.decode()
                 read.append(_Read(record.offset, record.timestamp_ms, record.key.decode(), value))

@@ -41,6 +41,12 @@ def test_what_began_after_the_end_was_asked_for_is_not_expected() -> None:
     assert newest_of_each_key(WRITES, Reading(4, True, [(1, "b", "2")]), known=3) == []
 
 
+def test_a_write_at_the_end_or_beyond_may_have_taken_what_it_follows() -> None:
+    writes = (*WRITES, KeyWrite("b", "4", 14, 4), KeyWrite("a", "5", 15, 5))
+    assert newest_of_each_key(writes, Reading(4, True, [(0, "a", "1"), (1, "b", "2")])) == []
+    assert newest_of_each_key(writes, Reading(4, True, [])) == []
+
+
 def test_a_time_finds_the_first_record_that_is_there() -> None:
     there = [Current(1, 11), Current(3, 13)]
     assert by_time(there, 11, 1) == by_time(there, 11, 0) == by_time(there, 14, None) == []
