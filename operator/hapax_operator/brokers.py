@@ -15,7 +15,7 @@ from hapax.core.errors import Refusal
 from hapax.kafka.administration import Administration
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView
-from hapax.runtime.ports import Clock, Randomness, Task
+from hapax.runtime.ports import Clock, MetadataStore, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import apply_drain, apply_moves
 from hapax_operator.conditions import Condition, camel
@@ -40,6 +40,7 @@ _ROUNDS: Final = 8
 _SETTLE_S: Final = 0.2
 """What belongs together comes together."""
 _AGAIN_S: Final = 2.0
+_SEEN_S: Final = 10.0
 _LOOK_S: Final = 60.0
 """It looks without a reason so often."""
 
@@ -49,9 +50,10 @@ class BrokerReconciler:
 
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
-        namespace: str, name: str,
+        namespace: str, name: str, store: MetadataStore,
     ) -> None:
         self._view = view
+        self._store = store
         self._administration = administration
         self._api = api
         self._random = random
@@ -109,7 +111,7 @@ class BrokerReconciler:
             self._wake.clear()
             try:
                 wait = await self._look()
-            except (KubeUnavailable, KubeRefused, Refusal) as error:
+            except (KubeUnavailable, KubeRefused, Refusal, MetadataUnavailable, TimeoutError) as error:
                 log.warning("will be tried again", error=error)
                 wait = _AGAIN_S
             except Exception as error:
@@ -117,7 +119,9 @@ class BrokerReconciler:
                 wait = _AGAIN_S
 
     async def _look(self) -> float:
-        """Until there is nothing to do; in how many seconds to look again. Raises Refusal, once the status says so."""
+        """Until there is nothing to do; in how many seconds to look again. Raises Refusal, once the status says so,
+        MetadataUnavailable, TimeoutError."""
+        current = False
         for _ in range(_ROUNDS):
             workload = await self._api.read(f"{self._workloads}/{self._ref.name}")
             if workload is None:
@@ -130,7 +134,14 @@ class BrokerReconciler:
             pool = read_pool(body)
             if pool.meta.deleting or self._view.cluster is None:
                 return _LOOK_S
-            verdict = plan(pool, seen_of(workload), brokers_seen(self._view))
+            stateful_set = seen_of(workload)
+            verdict = plan(pool, stateful_set, brokers_seen(self._view))
+            removes = any(isinstance(each, SetReplicas) and each.replicas < stateful_set.replicas
+                          for each in verdict.actions)
+            if removes and not current:
+                await self._catch_up()
+                current = True
+                continue
             self._busy = pool.replace_volume_of is not None or any(
                 each.type == "Ready" and each.reason != "AsDescribed" for each in verdict.conditions)
             late = await self._write(pool, verdict)
@@ -141,6 +152,12 @@ class BrokerReconciler:
             for note in verdict.notes:
                 log.info(note.message)
         return _SETTLE_S
+
+    async def _catch_up(self) -> None:
+        """Brings the image to what the store holds now. A watch may be late, and a broker that got a replica since
+        must not be removed. Raises MetadataUnavailable, TimeoutError."""
+        found, _ = await self._store.list(self._view.keys.prefix)
+        await self._view.reached(max((each.mod_revision for each in found), default=0), _SEEN_S)
 
     async def _write(self, pool: PoolResource, verdict: PoolVerdict, ready: Condition | None = None) -> float | None:
         """As `StatusWriter.write`."""

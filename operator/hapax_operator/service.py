@@ -89,7 +89,8 @@ class OperatorService:
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")
             self._pool = BrokerReconciler(
-                view, administration, api, self._ports.clock, self._ports.random, namespace, name)
+                view, administration, api, self._ports.clock, self._ports.random, namespace, name,
+                self._ports.metadata)
             self._pool.start()
         loop = asyncio.get_running_loop()
 
