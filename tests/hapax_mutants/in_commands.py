@@ -68,4 +68,9 @@ MUTANTS = (
         "            if name in targets and set(each.replicas) != set(targets[name]):\n", "            if False:\n",
         (unit("cli/test_moves.py"),),
     ),
+    Mutant(
+        "a word that is no isolation level passes for one", "the command", "cli/administration.py",
+        '    if isolation_level not in ("read_committed", "read_uncommitted"):\n', "    if False:\n",
+        (unit("cli/test_usage.py"),),
+    ),
 )

@@ -1,4 +1,4 @@
-"""What is dear and asked for by many at once is worked out once for all of them."""
+"""Coalesces concurrent identical queries: one computation answers all who asked before it began."""
 
 from __future__ import annotations
 

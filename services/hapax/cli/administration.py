@@ -77,6 +77,13 @@ def assignments(texts: Sequence[str] | None) -> dict[str, str]:
         output.fail(str(error), output.USAGE)
 
 
+def reads_committed(isolation_level: str) -> bool:
+    """Another word is wrong usage: it must not pass for the one or the other."""
+    if isolation_level not in ("read_committed", "read_uncommitted"):
+        output.fail(f"{isolation_level!r} is not read_committed or read_uncommitted", output.USAGE)
+    return isolation_level == "read_committed"
+
+
 async def find_topic(admin: Admin, name: str) -> TopicInfo:
     """Raises FatalError where the cluster has no such topic."""
     for topic in await admin.list_topics():

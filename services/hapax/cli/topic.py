@@ -16,6 +16,7 @@ from hapax.cli.administration import (
     find_partitions,
     find_topic,
     print_config,
+    reads_committed,
 )
 from hapax.client import Admin, ConfigValue, NewTopic, TopicInfo
 from hapax.client.offsets import EARLIEST, LATEST
@@ -148,12 +149,13 @@ def offsets(
     """Show of each partition the first or last offset, or that of the first record at or after a time."""
     if at not in ("earliest", "latest") and not at.isdigit():
         output.fail(f"{at!r} is not earliest, latest or a time in ms", output.USAGE)
+    committed = reads_committed(isolation_level)
     time = EARLIEST if at == "earliest" else LATEST if at == "latest" else int(at)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         partitions = await find_partitions(admin, name, None)
         found = await admin.list_offsets(
-            dict.fromkeys(partitions, time), committed=isolation_level == "read_committed")
+            dict.fromkeys(partitions, time), committed=committed)
         return [
             {"partition": each.partition, "offset": offset, "timestamp_ms": timestamp}
             for each, (offset, timestamp) in sorted(found.items())]
@@ -172,12 +174,13 @@ def look(
     as_json: AsJson = False,
 ) -> None:
     """A look at a partition's batches and records, whatever is in them; damaged batches are named."""
+    committed = reads_committed(isolation_level)
 
     async def work(admin: Admin) -> dict[str, Any]:
         (where,) = await find_partitions(admin, name, [partition])
         begin = (await admin.partition_offsets([where]))[where].first if offset is None else offset
         return await preview(
-            admin, where, begin, committed=isolation_level == "read_committed", bounds=Bounds(records=limit))
+            admin, where, begin, committed=committed, bounds=Bounds(records=limit))
 
     found = administer(bootstrap, work)
     if as_json:
