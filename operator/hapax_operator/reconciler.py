@@ -115,10 +115,10 @@ class Reconciler:
     async def close(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        self._queue.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._queue.close()
         await self._maker.close()
         await self._spark.close()
         for client in self._clients.values():
@@ -207,6 +207,9 @@ class Reconciler:
                 log.error("a look failed", what=str(key), exc_info=error)
                 self._failed.add()
                 self._queue.again(key)
+            except asyncio.CancelledError:  # perhaps of what the look awaited: then this task starts again
+                self._queue.again(key)
+                raise
             finally:
                 self._queue.done(key)
 

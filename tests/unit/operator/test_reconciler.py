@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -104,3 +105,15 @@ async def test_the_policy_of_a_resource_that_was_made_again_unseen_is_taken_back
         await queued(made)
         made.seen(PRODUCERS, loader("2"))
         assert await queued(made) == {PolicyUid("1"), LOADER}
+
+
+async def test_a_look_that_is_cancelled_from_within_is_due_again() -> None:
+    """The worker is started again by its supervisor, which knows nothing of the key that it held."""
+    async with reconciler() as made:
+        async def cancelled(_: Any) -> None:
+            raise asyncio.CancelledError
+
+        made._look = cancelled  # type: ignore[method-assign]
+        made._queue.add("orders")
+        await asyncio.gather(asyncio.ensure_future(made._work()), return_exceptions=True)
+        assert "orders" in made._queue._timers
