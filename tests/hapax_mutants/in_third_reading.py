@@ -102,4 +102,10 @@ MUTANTS = (
         "            else:  # else the follower",
         (unit("broker/test_replication.py"),),
     ),
+    Mutant(
+        "a consumer commits by its topics' names", MADE_AGAIN, "client/groups.py",
+        "    at_most = _BY_ID if all(name in ids for name in topics) else _BY_ID - 1\n",
+        "    at_most = _BY_ID - 1\n",
+        (FETCHING,),
+    ),
 )

@@ -27,6 +27,7 @@ from hapax.client import (
     Winner,
     WrongState,
 )
+from hapax.core.types import PartitionIndex
 
 
 class Hapax:
@@ -62,6 +63,38 @@ class TestOnHapax(NativeSuite):
             await admin.abort_transaction(name, partition)
         async with on.producer(transactional_id=name):
             pass
+
+    async def test_a_position_is_committed_in_the_topic_that_it_is_one_in(self, on: Cluster) -> None:  # noqa: F811
+        """The consumer has not heard that the topic was deleted and made again."""
+        topic, group = await on.topic(), unique("g")
+        partition = TopicPartition(topic, PartitionIndex(0))
+        heard = asyncio.Event()
+        async with (
+            on.consumer(group_id=group, enable_auto_commit=False, default_api_timeout_ms=1000) as consumer,
+            on.producer() as producer, Admin(on.settings) as admin,
+        ):
+            await producer.send_and_wait(topic, b"old")
+            consumer.assign([partition])
+            while not await consumer.poll(1000):
+                pass
+            ask = consumer._cluster._ask
+
+            async def asked_late() -> None:
+                await heard.wait()
+                await ask()
+
+            consumer._cluster._ask = asked_late  # type: ignore[method-assign]
+            await admin.delete_topics([topic])
+            await admin.create_topics([topic])
+            async with on.producer() as successor:
+                for _ in range(3):
+                    await successor.send_and_wait(topic, b"new")
+            with pytest.raises(RetriableError, match="UNKNOWN_TOPIC_ID"):
+                await consumer.commit()
+            heard.set()
+            await consumer._cluster.refreshed(10_000)
+            await consumer.commit()
+            assert await consumer.committed([partition]) == {}, "its group would never read the first new record"
 
     async def test_a_fenced_producer_is_told_by_whom_when_and_from_where(self, on: Cluster) -> None:  # noqa: F811
         topic, name = await on.topic(), unique("x")

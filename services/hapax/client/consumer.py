@@ -60,7 +60,7 @@ class Consumer(Connected):
             self._auto.cancel()
             await asyncio.gather(self._auto, return_exceptions=True)
             try:
-                await self._commit(self._fetcher.positions())
+                await self._commit()
             except HapaxError as error:
                 log.warning("positions were not committed at close: %s", error)
         await self._fetcher.close()
@@ -158,7 +158,7 @@ class Consumer(Connected):
         self._check_usable()
         if self._group is None:
             raise WrongState("committing needs a group.id")
-        await self._commit(self._fetcher.positions() if offsets is None else offsets)
+        await self._commit(offsets)
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
@@ -250,13 +250,21 @@ class Consumer(Connected):
                     found[partition] = OffsetAndMetadata(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
         return found
 
-    async def _commit(self, offsets: Offsets) -> None:
-        if offsets:
+    async def _commit(self, offsets: Offsets | None = None) -> None:
+        """None: the positions, and by the ids of the topics that they are ones in, where the cluster knows such: a
+        topic of the same name may have been made since."""
+        if offsets or (offsets is None and self._fetcher.positions()):
             assert self._group is not None
             group = self._group
+
+            async def attempt() -> None:
+                if offsets is None:
+                    await commit_once(self._cluster, group, self._fetcher.positions(), self._fetcher.topic_ids())
+                else:
+                    await commit_once(self._cluster, group, offsets)
+
             try:
-                await self._cluster.within(
-                    self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
+                await self._cluster.within(self._timeout, "committing offsets", attempt)
             except HapaxError:
                 self._counts.commits.labels("failed").value += 1
                 raise
@@ -273,7 +281,7 @@ class Consumer(Connected):
             positions = self._fetcher.positions()
             if positions and positions != committed:
                 try:
-                    await self._commit(positions)
+                    await self._commit()
                     committed = positions
                 except HapaxError as error:
                     log.warning("positions were not committed, next attempt follows: %s", error)

@@ -212,6 +212,11 @@ class Fetcher:
         self._note_made_again()
         return {p: r.position for p, r in self._readings.items() if r.position is not None and not r.made_again}
 
+    def topic_ids(self) -> dict[str, Any]:
+        """uuid.UUID of the topics that `positions` are ones in, as far as known, by name."""
+        return {p.topic: topic_id for p in self.positions()
+                if (topic_id := self._readings[p].topic_id) is not None and topic_id.int}
+
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._reading(partition).paused = True

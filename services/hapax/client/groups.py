@@ -16,6 +16,8 @@ from hapax.kafka import messages
 
 _SERVICE: Final = "/hapax.internal.v1.CoordinatorAdmin/"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_BY_ID: Final = 10
+"""OffsetCommit names topics by id from this version on."""
 _COUNTED_AT_ONCE: Final = 32 << 20
 """Bytes that brokers read before they answer: all of them together."""
 
@@ -199,12 +201,18 @@ class GroupAdmin(OffsetAdmin):
         return await self._cluster.within(self._timeout, what, attempt)
 
 
-async def commit_once(cluster: Cluster, group: str, offsets: Offsets) -> None:
-    """One OffsetCommit outside of any membership. Raises HapaxError, PeerError."""
+async def commit_once(
+    cluster: Cluster, group: str, offsets: Offsets, topic_ids: Mapping[str, Any] | None = None
+) -> None:
+    """One OffsetCommit outside of any membership. `topic_ids`: uuid.UUID by name; where that is known of all topics,
+    they go by it. Raises HapaxError, PeerError."""
     Message = messages.OffsetCommitRequest
     Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
     topics = encode_offsets(offsets, Partition)
+    ids = topic_ids or {}
     peer = await cluster.coordinator_peer("group", group)
+    at_most = _BY_ID if all(name in ids for name in topics) else _BY_ID - 1
+    version = peer.capabilities.pick(Message, at_most=at_most)
     response = await peer.call(
         Message(
             group_id=group,
@@ -212,13 +220,20 @@ async def commit_once(cluster: Cluster, group: str, offsets: Offsets) -> None:
             member_id="",
             group_instance_id=None,
             retention_time_ms=-1,
-            topics=[Message.OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+            topics=[
+                Message.OffsetCommitRequestTopic(name=name, topic_id=ids.get(name), partitions=parts)
+                for name, parts in topics.items()
+            ],
         ),
-        version=peer.capabilities.pick(Message, at_most=9),
+        version=version,
     )
+    names = {topic_id: name for name, topic_id in ids.items()}
     for topic in response.topics:
+        name = names.get(topic.topic_id, "") if version >= _BY_ID else topic.name
         for p in topic.partitions:
-            check_group(cluster, group, p.error_code, f"committing {topic.name}-{p.partition_index}")
+            if p.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+                cluster.refresh_soon()  # the next attempt is told which positions are ones in another topic
+            check_group(cluster, group, p.error_code, f"committing {name}-{p.partition_index}")
 
 
 def check_group(cluster: Cluster, group: str, code: int, what: str) -> None:

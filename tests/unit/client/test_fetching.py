@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hapax.client.cluster import Leader, Topic
 from hapax.client.environment import RealPorts
 from hapax.client.errors import FatalError, RetriableError
 from hapax.client.fetcher import Begin, Fetcher
+from hapax.client.groups import commit_once
 from hapax.client.metrics import ConsumerCounts
 from hapax.client.settings import Options
 from hapax.codec.batch import patch_prefix
@@ -233,6 +235,32 @@ async def test_a_position_in_a_topic_that_is_gone_is_not_committed_under_its_nam
     assert world.fetcher.positions() == {B: 1}
     assert await world.take(1) == ["new0"]
     assert world.fetcher.positions() == {A: 1, B: 1}
+    await world.fetcher.close()
+
+
+@pytest.mark.parametrize(("newest", "version"), [(10, 10), (9, 9)])
+async def test_a_position_is_committed_by_its_topics_id_where_the_cluster_knows_it(newest: int, version: int) -> None:
+    """The consumer has not heard yet that another topic has the name."""
+    world = World()
+    world.write("a", "old0", "old1")
+    world.fetcher.assign([A])
+    assert await world.take() == ["old0", "old1"]
+    former = world.topics["a"].topic_id
+    world.make_again("a", heard=False)
+    sent: list[tuple[int, Any]] = []
+
+    async def call(message: Any, *, version: int) -> Any:
+        sent.append((version, message.topics[0].topic_id))
+        return SimpleNamespace(topics=[])
+
+    peer = SimpleNamespace(capabilities=Capabilities({messages.OffsetCommitRequest.API_KEY: (2, newest)}), call=call)
+
+    async def found(*asked: str) -> Any:
+        return peer
+
+    cluster: Any = SimpleNamespace(coordinator_peer=found)
+    await commit_once(cluster, "group", world.fetcher.positions(), world.fetcher.topic_ids())
+    assert sent == [(version, former)]
     await world.fetcher.close()
 
 
