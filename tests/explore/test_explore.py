@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hapax_explore.scopes import SCOPES, zombie
-from hapax_explore.search import Explorer, Seen
+from hapax_explore.scopes import SCOPES, two_partitions, zombie
+from hapax_explore.search import Explorer, Row, Seen
 
 ALL = 1_000_000
 LIMITS = {
     "cut-off": ALL, "cut-off-group": ALL, "parked": ALL, "timers": ALL, "zombie": ALL,
-    "elections": ALL, "elections-in-sync": ALL,
+    "elections": ALL, "elections-in-sync": ALL, "two-partitions": 100_000,
     "owners": 100_000, "offsets": 60_000, "offsets-v1": 60_000,
 }
 """States; scopes that are larger are explored to this many, the nearest first."""
@@ -43,6 +43,21 @@ def test_a_history_is_replayed_by_its_words() -> None:
     for text in explorer.explore(ALL).history:
         row = next(step.row for step in explorer.steps(row) if step.text == text)
     assert explorer.views(row)["p0"][0]
+
+
+def test_states_that_differ_in_names_alone_are_explored_once_and_no_others_are_left_out() -> None:
+    scope = two_partitions()._replace(budget={"broker crash": 1})
+    every = Explorer(scope)
+    once, seen = every.hash_of, set()
+
+    def told_apart(row: Row) -> int:
+        seen.add(once(row))
+        return hash(row) & (1 << 64) - 1
+
+    every.hash_of = told_apart  # type: ignore[method-assign]
+    states = every.explore(ALL).states
+    assert Explorer(scope).explore(ALL).states == len(seen)
+    assert states > 2 * len(seen)
 
 
 def test_hashes_are_kept_whatever_their_number() -> None:

@@ -144,10 +144,13 @@ def batch_of(producer_id: int, epoch: int, sequence: int, value: str, transactio
 
 
 class Broker(Component):
-    def __init__(self, name: str, coordinator: str = "c1", *, clients: tuple[str, ...] = ()) -> None:
-        """`clients`: it may die, and these have connections to it."""
+    def __init__(
+        self, name: str, coordinator: str = "c1", *, clients: tuple[str, ...] = (), alike: bool = False
+    ) -> None:
+        """`clients`: it may die, and these have connections to it. `alike`: as another one."""
         self.name = name
         self.partition = partition_of(name)
+        self.alike = alike
         self.outbox = Outbox()
         self.clients = clients
         self.coordinator = coordinator
@@ -157,6 +160,12 @@ class Broker(Component):
         """Asked again as soon as it knows another owner."""
         self.replica: Replica
         self._start(Log(), 1)
+
+    @property
+    def _suffix(self) -> str:
+        """What ends a value's name here, and is not written: partitions that are alike have the same bytes in their
+        logs."""
+        return "@" + self.partition
 
     def _start(self, log: Log, leader_epoch: int) -> None:
         self._open(log)
@@ -202,7 +211,8 @@ class Broker(Component):
         self, client: str, connection: int, version: int, transactional_id: str, producer_id: int, epoch: int,
         sequence: int, value: str,
     ) -> None:
-        body = bytearray(batch_of(producer_id, epoch, sequence, value, bool(transactional_id)))
+        written = value.removesuffix(self._suffix)
+        body = bytearray(batch_of(producer_id, epoch, sequence, written, bool(transactional_id)))
         part = PartitionRecords("t", 0, 0, len(body))
         call = ClientCall(
             Context(version, Connection(connection)), ProduceRequest(transactional_id, -1, 0, [part], None), client,
@@ -280,9 +290,10 @@ class Broker(Component):
         stable = [entry for entry in entries if entry.header.last_offset < machine.last_stable_offset]
         aborted = machine.aborted_transactions(0, machine.last_stable_offset)
         parked = len(self.replica.parked.under_way())
-        return (
-            tuple(value for _, value in filter_aborted(stable, aborted)), machine.open_transaction_count, parked
-        )
+        values = tuple(value for _, value in filter_aborted(stable, aborted))
+        if self.alike:
+            values = tuple(value + self._suffix for value in values)
+        return values, machine.open_transaction_count, parked
 
 
 @cache

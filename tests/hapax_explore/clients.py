@@ -60,7 +60,9 @@ class Connected(Component):
         self.coordinator = coordinator
         self.group = "g1"
         self.connections: dict[str, int] = {}
-        self.last_connection = 0
+        self.last_connections: dict[str, int] = {}
+        self.numbered_per_node = False
+        """Connections: else through all of them."""
         self.former = ""
         """The coordinator before, which a node that is cut off may still name."""
         self.leaders: dict[str, tuple[int, str]] = {}
@@ -74,9 +76,12 @@ class Connected(Component):
 
     def _connection(self, to: str) -> int:
         if to not in self.connections:
-            self.last_connection += 1
-            self.connections[to] = self.last_connection
+            numbered = self._numbered(to)
+            self.last_connections[numbered] = self.connections[to] = self.last_connections.get(numbered, 0) + 1
         return self.connections[to]
+
+    def _numbered(self, to: str) -> str:
+        return to if self.numbered_per_node else ""
 
     def _send(self, to: str, *body: Any) -> None:
         connection = self._connection(to)
@@ -127,7 +132,7 @@ class Connected(Component):
     def ignores(self, body: tuple[Any, ...]) -> bool:
         kind, source, *rest = body
         return kind in ("produced", "closed", "answered") and rest[0] < self.connections.get(source, 1 << 30) and (
-            source in self.connections or rest[0] <= self.last_connection
+            source in self.connections or rest[0] <= self.last_connections.get(self._numbered(source), 0)
         )
 
     def _current(self, source: str, connection: int) -> bool:
@@ -191,9 +196,10 @@ class NativeProducer(Connected):
 
     def __init__(
         self, name: str, plan: tuple[Planned, ...], *, version: int, transactional_id: str = "tx",
-        coordinator: str = "c1", may_die: bool = False, reads: int = 0,
+        coordinator: str = "c1", may_die: bool = False, reads: int = 0, numbered_per_node: bool = False,
     ) -> None:
         super().__init__(name, transactional_id, coordinator)
+        self.numbered_per_node = numbered_per_node
         options = ProducerOptions(
             transactional=True, version=version, retry_backoff_ms=0, retry_backoff_max_ms=0
         )

@@ -277,9 +277,25 @@ def _elections(
     )
 
 
+def two_partitions() -> Scope:
+    """One transaction of version 2 in two partitions, whose leaders die, with markers that are lost; the partitions are
+    alike."""
+    records = (("p0", "a@p0"), ("p1", "a@p1"))
+    return Scope(
+        "two-partitions", two_partitions.__doc__ or "",
+        (
+            NativeProducer("a1", (Planned(records, "either"),), version=2, numbered_per_node=True),
+            Broker("p0", clients=("a1",), alike=True), Broker("p1", clients=("a1",), alike=True),
+            Coordinator("c1", "", ("a1", "p0", "p1")),
+        ),
+        {"broker crash": 1, "reconnect": 1, "loss": 1, "time-out": 1}, safe, settled, alike=("p0", "p1"),
+    )
+
+
 SCOPES: Final[dict[str, Callable[[], Scope]]] = {
     "parked": parked, "owners": owners, "owners-large": owners_large, "zombie": zombie, "timers": timers,
     "pipelined": pipelined,
+    "two-partitions": two_partitions,
     "elections": elections, "elections-in-sync": elections_in_sync, "elections-twice": elections_twice,
     "elections-of-three": elections_of_three,
     "cut-off": cut_off, "cut-off-group": cut_off_group, "offsets": offsets, "offsets-v1": offsets_v1,

@@ -24,6 +24,7 @@ from hapax.core.transaction_record import Transaction, TransactionPartition
 from hapax_explore.canonical import freeze
 from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
 from hapax_explore.replicated import Copied
+from hapax_explore.symmetry import Mirror
 from scenarios.partition_log import Entry
 
 STALE: Final = "~"
@@ -34,6 +35,10 @@ _CLOSE: Final = -1
 _TELL: Final = -2
 _ACT: Final = 1 << 23
 """Marks an event that is a choice and no message."""
+_LOST: Final = 1 << 22
+"""Marks a message that does not arrive."""
+_MAY_BE_LOST: Final = ("marker", "marked")
+"""Between services: whoever sent it sends it again. What clients send is lost with their connections."""
 
 Row = tuple[int, ...]
 Views = Mapping[str, Any]
@@ -56,6 +61,8 @@ class Scope(NamedTuple):
     """The exploration begins at the first state of a fair run in which this holds."""
     opening: Sequence[str] = ()
     """And after these steps, in words: what happens in any case."""
+    alike: tuple[str, str] | None = None
+    """Two components that nothing tells apart but their names: states that differ in that alone are explored once."""
 
 
 class Step(NamedTuple):
@@ -149,6 +156,11 @@ class Explorer:
         self._budget_values: list[tuple[tuple[str, int], ...]] = []
         self._spent: dict[tuple[int, str], int] = {}
         self._safe: dict[Row, str | None] = {}
+        names = [component.name for component in scope.components]
+        self._mirror = Mirror(*scope.alike, names) if scope.alike is not None else None
+        self._images: list[list[tuple[int, int]]] = [[] for _ in range(width)]
+        self._message_images: list[tuple[int, int]] = []
+        self._net_images: list[tuple[int, int]] = []
         self._filters = [type(component).ignores is not Component.ignores for component in scope.components]
 
     # --- tables -------------------------------------------------------------------------------------------------------
@@ -168,6 +180,8 @@ class Explorer:
         found = self._ids[slot].get(key)
         if found is None:
             found = self._ids[slot][key] = len(self._blobs[slot])
+            if self._mirror is not None:
+                self._images[slot].append(self._mirror.both(key))
             self._blobs[slot].append(pickle.dumps(component, -1))
             self._choices[slot].append(tuple((self._name(slot, each.name), each) for each in component.choices()))
             view = component.view()
@@ -187,6 +201,8 @@ class Explorer:
         found = self._messages.setdefault(body, len(self._bodies))
         if found == len(self._bodies):
             self._bodies.append(body)
+            if self._mirror is not None:
+                self._message_images.append(self._mirror.both_of_message(body))
         return found
 
     def _effect(self, effects: Sequence[Effect]) -> int:
@@ -212,6 +228,8 @@ class Explorer:
         if found == len(self._net_values):
             self._net_values.append(value)
             self._deliverable.append(None)
+            if self._mirror is not None:
+                self._net_images.append(self._mirror.net(value, self._message_images))
         return found
 
     def _budget(self, value: tuple[tuple[str, int], ...]) -> int:
@@ -325,6 +343,8 @@ class Explorer:
             steps.append((slot, message, (self._after(left, effects, after), budget, *after)))
             if not stale:
                 quiescent = False
+            if self._bodies[message][0] in _MAY_BE_LOST and (fewer := self._spend(budget, "loss")) >= 0:
+                steps.append((slot, message | _LOST, (left, fewer, *ids)))
         for slot, state in enumerate(ids):
             for event, choice in self._choices[slot][state]:
                 left_budget = budget
@@ -349,6 +369,19 @@ class Explorer:
         after[slot] = state
         return (self._after(net, effects, after), budget, *after)
 
+    def hash_of(self, row: Row) -> int:
+        """Of the state; with two components alike, of it or its mirror image, whichever is less."""
+        mirror = self._mirror
+        if mirror is None:
+            return hash(row) & _MASK64
+        net, budget, *ids = row
+        both = [self._images[slot][state] for slot, state in enumerate(ids)]
+        plain, image = self._net_images[net]
+        return min(
+            hash((plain, budget, *[each[0] for each in both])),
+            hash((image, budget, *[both[place][1] for place in mirror.places])),
+        ) & _MASK64
+
     # --- search -------------------------------------------------------------------------------------------------------
 
     def explore(self, limit: int, say: Callable[[str], None] = lambda line: None) -> Result:
@@ -358,7 +391,7 @@ class Explorer:
         seen = Seen()
         first = self.first()
         frontier = [first]
-        seen.add(hash(first) & _MASK64)
+        seen.add(self.hash_of(first))
         parents, slots, events = array("I", (0,)), array("B", (0,)), array("I", (0,))
         number = 0
         result.violation = self._broken(first) or ""
@@ -375,7 +408,7 @@ class Explorer:
                         break
                 result.transitions += len(steps)
                 for slot, event, after in steps:
-                    if not seen.add(hash(after) & _MASK64):
+                    if not seen.add(self.hash_of(after)):
                         continue
                     parents.append(number)
                     slots.append(slot)
@@ -423,7 +456,8 @@ class Explorer:
         name = self.scope.components[slot].name
         if event & _ACT:
             return f"{name} does {self._acts[slot][event ^ _ACT]}"
-        return f"{name} gets {' '.join(_word(each) for each in self._bodies[event])}"
+        gets = "does not get" if event & _LOST else "gets"
+        return f"{name} {gets} {' '.join(_word(each) for each in self._bodies[event & ~_LOST])}"
 
     # --- one history --------------------------------------------------------------------------------------------------
 

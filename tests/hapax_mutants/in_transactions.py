@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
-from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
+from hapax_mutants.mutant import SCENARIOS, Mutant, explore, sim, unit
 
 MUTANTS = (
     Mutant(
@@ -53,14 +53,14 @@ MUTANTS = (
         "completion does not wait for every marker", "rule 2", "core/transaction.py",
         "        if unmarked:\n            return MarkersProgress(None, only(markers_of(transaction), failed))",
         "        if failed:\n            return MarkersProgress(None, only(markers_of(transaction), failed))",
-        (sim(), SCENARIOS),
+        (explore("two-partitions"), sim(), SCENARIOS),
     ),
     Mutant(
         "a refused marker counts as stored", "transactions", "core/transaction_markers.py",
         "_DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID})",
         "_DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NETWORK_EXCEPTION,"
         " ErrorCode.NOT_LEADER_OR_FOLLOWER})",
-        (sim(), SCENARIOS),
+        (explore("two-partitions"), sim(), SCENARIOS),
     ),
     Mutant(
         "a deleted topic blocks its transactions for ever", "rule 10", "core/transaction_markers.py",
