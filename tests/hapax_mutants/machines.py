@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hapax_mutants.mutant import sim
+from hapax_mutants.mutant import explore, sim
 
 _KEYS: Final = "--hours 0.03 --scene keys"
 _REST: Final = (sim("1-8", "--hours 0.03 --scene rest"),)
@@ -26,11 +26,24 @@ MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
     "compressed batches are kept whole": (sim("1", _KEYS),),
     "a tombstone's age counts from its client's timestamp": (sim("3", _KEYS),),
     "acks=0 overtakes what waits for the connection": (sim("1-4", "--hours 0.02 --scene weak"),),
+    "an abort overtakes the registration of its partitions": (explore("timers"),),
+    "an answer leaves before its record is durable": (explore("elections"),),
+    "followers that lag count for nothing": (explore("elections"),),
+    "followers append without replaying": (explore("elections"),),
+    "a pending addition does not count": (explore("elections-in-sync"),),
+    "a cut log keeps the producers' state of what was cut": (explore("elections-twice"),),
+    "completion does not wait for every marker": (explore("two-partitions"),),
+    "a refused marker counts as stored": (explore("two-partitions"),),
     "a resumed reset of a group is planned again": _REST,
     "a deletion under If-Match compares nothing": _REST,
     "REST deletes whatever has the name": _REST,
 }
 """A name of `MUTANTS` -> checks, in this order until one finds it."""
 
-UNSEEN: Final[Mapping[str, str]] = {}
+UNSEEN: Final[Mapping[str, str]] = {
+    "a new leader forgets which coordinators were replaced":
+        "a coordinator's word is confirmed by its shard's log after the question came (rule 23). A marker of a later "
+        "shard epoch in the partition's log was written behind that epoch's fence, so whoever was replaced by then "
+        "cannot answer the new leader at all. What a leader knows of shard epochs is a second line behind that.",
+}
 """What loses, doubles, tears, reorders or hides data and is not found so -> why."""
