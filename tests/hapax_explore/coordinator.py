@@ -69,14 +69,11 @@ class Coordinator(Owner):
 
     def __init__(
         self, name: str, log: str, told: tuple[str, ...], *, serves: bool = True, successor: str = "",
-        first_id: int = 1000, group_owner: str = "g1", from_memory: bool = False,
+        first_id: int = 1000, group_owner: str = "g1",
     ) -> None:
-        """`from_memory`: what it is asked about partitions it answers at once, without the transaction's name, as if
-        there were no rules 12 and 24: what is left has to do."""
         super().__init__(name, log, told, serves=serves, successor=successor)
         self.ids = Ids(first_id)
         self.group_owner = group_owner
-        self.from_memory = from_memory
         self.leaders: dict[str, tuple[int, str]] = {}
         """Of partitions with several copies: (epoch, copy)."""
         self.held: list[Call] = []
@@ -181,7 +178,7 @@ class Coordinator(Owner):
                 self._carry_out(answer.effects)
             if answer.record is not None:
                 self.queue.append(Unit((answer.record,), call, answer.reply))
-            elif answer.reply is not None and answer.confirm and not (self.from_memory and call.kind == "verify"):
+            elif answer.reply is not None and answer.confirm:
                 self.confirming.append((call, answer.reply))
             elif answer.reply is not None:
                 self._answer(call, answer.reply)
@@ -229,8 +226,9 @@ class Coordinator(Owner):
             self._tell(call, 0, *reply)
         elif call.kind == "verify":
             error = int(reply.results[0].error)
-            serial = -1 if self.from_memory else reply.serial
-            self.out.append(Send(call.answer_to, ("verified", call.arguments, error, self.epoch, serial, self.name)))
+            self.out.append(Send(
+                call.answer_to, ("verified", call.arguments, error, self.epoch, reply.serial, self.name)
+            ))
         else:
             self._tell(call, max(int(each.error) for each in reply.results))
 

@@ -59,8 +59,6 @@ class Scope(NamedTuple):
     """What is on its way from the beginning."""
     warm: Callable[[Views], bool] | None = None
     """The exploration begins at the first state of a fair run in which this holds."""
-    opening: Sequence[str] = ()
-    """And after these steps, in words: what happens in any case."""
     alike: tuple[str, str] | None = None
     """Two components that nothing tells apart but their names: states that differ in that alone are explored once."""
 
@@ -171,8 +169,6 @@ class Explorer:
         row: Row = (net, self._budget(tuple(sorted(self.scope.budget.items()))), *ids)
         while self.scope.warm is not None and not self.scope.warm(self.views(row)):
             row = next(step.row for step in self.steps(row) if not step.fault)
-        for text in self.scope.opening:
-            row = next(step.row for step in self.steps(row) if step.text == text)
         return row
 
     def _intern(self, slot: int, component: Component) -> int:
