@@ -45,5 +45,19 @@ UNSEEN: Final[Mapping[str, str]] = {
         "a coordinator's word is confirmed by its shard's log after the question came (rule 23). A marker of a later "
         "shard epoch in the partition's log was written behind that epoch's fence, so whoever was replaced by then "
         "cannot answer the new leader at all. What a leader knows of shard epochs is a second line behind that.",
+    "a file counts as synced by its size":
+        "a cut and an append must come to one size while one sync runs, which no history drew",
+    "a folder is believed by the setting of the process that finds it":
+        "in the histories of `durability` that were looked at, a broker that starts again is replaced in all that it "
+        "led and has copied what it lost before an election by preference; none lost a record",
+    "a preferred election confirms who came back without data": "likewise",
+    "a preferred election keeps who came back without data": "likewise",
+    "a path is taken for the folder that it named":
+        "it is in the real disk, in whose place the simulator has its own",
+    "a segment that a crash closed has no last time":
+        "30 histories of `keys` under kills and power cuts alone showed nothing",
+    "a lookup by time ends at a batch that lost its newest record":
+        "not in the seeds of `keys` that were tried; presumably compaction leaves no such batch now",
+    "compaction merges segments by size alone": "simulated logs begin at offset 0 and stay far below 2^31",
 }
 """What loses, doubles, tears, reorders or hides data and is not found so -> why."""
