@@ -90,6 +90,7 @@ class CopiedLog(Log):
 
     start_offset = 0
     was_compacted = False
+    covered = 0
     snapshot_offsets: tuple[int, ...] = ()
 
     @property
