@@ -49,8 +49,19 @@ class Found(NamedTuple):
     seconds: float
 
 
+class Bug(NamedTuple):
+    """What is looked for: one mutant, or several that take a whole fix back together."""
+
+    mutants: tuple[Mutant, ...]
+    checks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return "; ".join(mutant.name for mutant in self.mutants)
+
+
 class Scratch:
-    """A copy of the tree, in which one file at a time is changed."""
+    """A copy of the tree, in which one bug at a time is put."""
 
     def __init__(self, folder: Path, limit_s: int) -> None:
         """`limit_s`: of processor time, for one check."""
@@ -61,11 +72,13 @@ class Scratch:
         for name in ("tests/conftest.py", "pyproject.toml"):
             shutil.copy(ROOT / name, folder / name)
 
-    def put_in(self, mutant: Mutant) -> None:
-        mutant.put_in(self.folder / "services")
+    def put_in(self, bug: Bug) -> None:
+        for mutant in bug.mutants:
+            mutant.put_in(self.folder / "services")
 
-    def take_out(self, mutant: Mutant) -> None:
-        shutil.copy(ROOT / "services" / "hapax" / mutant.path, self.folder / "services" / "hapax" / mutant.path)
+    def take_out(self, bug: Bug) -> None:
+        for mutant in bug.mutants:
+            shutil.copy(ROOT / "services" / "hapax" / mutant.path, self.folder / "services" / "hapax" / mutant.path)
 
     def run(self, check: str) -> Found | None:
         """None: the check passed."""
@@ -130,9 +143,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="so many at a time")
     parser.add_argument("--write", action="store_true", help="renew docs/mutants.md")
     args = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS[args.first - 1 :] if args.only in mutant.name]
+    named = {mutant.name: mutant for mutant in MUTANTS}
+    bugs = [Bug((mutant,), mutant.checks) for mutant in MUTANTS[args.first - 1 :]]
     if args.machines:
-        chosen = [mutant._replace(checks=MACHINES[mutant.name]) for mutant in chosen if mutant.name in MACHINES]
+        bugs = [Bug(tuple(named[each] for each in names), checks) for names, checks in MACHINES.items()]
+    chosen = [bug for bug in bugs if args.only in bug.name]
     caught: dict[str, Found] = {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hapax-mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:
@@ -140,16 +155,16 @@ def main() -> int:
         for number in range(args.jobs):
             scratches.put(Scratch(Path(folder) / str(number), MACHINE_LIMIT_S if args.machines else CHECK_LIMIT_S))
 
-        def hunt(number: int, mutant: Mutant) -> None:
+        def hunt(number: int, bug: Bug) -> None:
             scratch = scratches.get()
-            scratch.put_in(mutant)
+            scratch.put_in(bug)
             try:
-                found = look(scratch, mutant, f"[{number}/{len(chosen)}]", everything=args.find)
+                found = look(scratch, bug, f"[{number}/{len(chosen)}]", everything=args.find)
             finally:
-                scratch.take_out(mutant)
+                scratch.take_out(bug)
                 scratches.put(scratch)
             if found is not None:
-                caught[mutant.name] = found
+                caught[bug.name] = found
 
         list(pool.map(hunt, range(1, len(chosen) + 1), chosen))
         if not args.no_baseline:
@@ -163,29 +178,35 @@ def main() -> int:
         former = next(
             (text.partition("found. ")[2] for text in PAGE.read_text().splitlines() if "The last whole run" in text), ""
         )
-        rows, by_machines = known_rows(_COLUMNS), known_rows(_MACHINE_COLUMNS)
-        (by_machines if args.machines else rows).update(
-            {name: (machine_row if args.machines else row)(name, found) for name, found in caught.items()})
-        PAGE.write_text(page(rows, by_machines, whole if chosen == list(MUTANTS) else former))
+        rows = known_rows(_COLUMNS, [mutant.name for mutant in MUTANTS])
+        by_machines = known_rows(_MACHINE_COLUMNS, ["; ".join(names) for names in MACHINES])
+        for bug in chosen:
+            if bug.name in caught:
+                found = caught[bug.name]
+                if args.machines:
+                    by_machines[bug.name] = machine_row(bug, found)
+                else:
+                    rows[bug.name] = row(bug, found)
+        PAGE.write_text(page(rows, by_machines, whole if len(chosen) == len(MUTANTS) and not args.machines else former))
     print(f"{len(chosen)} mutants in {took:.0f} s, {cpu:.0f} s of processor time")
     print(f"{len(caught)} passed, {len(chosen) - len(caught)} failed")
     return 0 if len(caught) == len(chosen) else 1
 
 
-def look(scratch: Scratch, mutant: Mutant, which: str, *, everything: bool) -> Found | None:
+def look(scratch: Scratch, bug: Bug, which: str, *, everything: bool) -> Found | None:
     """The first check that finds it."""
     first: Found | None = None
-    for check in sorted(mutant.checks, key=cost):
+    for check in sorted(bug.checks, key=cost):
         found = scratch.run(check)
         if found is not None:
-            say(which, mutant, f"found by {found.check}: {found.detail} ({found.seconds:.0f} s)")
+            say(which, bug, f"found by {found.check}: {found.detail} ({found.seconds:.0f} s)")
             first = first or found
             if not everything:
                 break
         elif everything:
-            say(which, mutant, f"not found by {check}")
+            say(which, bug, f"not found by {check}")
     if first is None:
-        say(which, mutant, "SURVIVED")
+        say(which, bug, "SURVIVED")
     return first
 
 
@@ -203,33 +224,32 @@ def failing(pool: ThreadPoolExecutor, scratches: SimpleQueue[Scratch], checks: s
     return {check for check, bad in zip(ordered, pool.map(fails, ordered), strict=True) if bad}
 
 
-def say(which: str, mutant: Mutant, what: str) -> None:
-    print(f"{which} {mutant.name} ({mutant.about}): {what}", flush=True)
+def say(which: str, bug: Bug, what: str) -> None:
+    print(f"{which} {bug.name} ({bug.mutants[0].about}): {what}", flush=True)
 
 
-def row(name: str, found: Found) -> str:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+def row(bug: Bug, found: Found) -> str:
+    (mutant,) = bug.mutants
     told = found.detail.replace("|", "/")
-    return f"| {name} | {mutant.about} | `{mutant.path}` | `{found.check}` | {told} |"
+    return f"| {mutant.name} | {mutant.about} | `{mutant.path}` | `{found.check}` | {told} |"
 
 
-def machine_row(name: str, found: Found) -> str:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+def machine_row(bug: Bug, found: Found) -> str:
     told = found.detail.replace("|", "/")
-    return f"| {name} | {mutant.about} | `{found.check}` | {told} | {found.seconds:.0f} |"
+    return f"| {bug.name} | {bug.mutants[0].about} | `{found.check}` | {told} | {found.seconds:.0f} |"
 
 
 _COLUMNS: Final = "| bug | whose, or which rule | put into | found by | with |"
 _MACHINE_COLUMNS: Final = "| bug | whose, or which rule | found by | with | seconds |"
 
 
-def known_rows(columns: str) -> dict[str, str]:
-    """Of former runs, for mutants that this one leaves out: the table with these columns."""
+def known_rows(columns: str, names: list[str]) -> dict[str, str]:
+    """Of former runs, for bugs that this one leaves out: the table with these columns."""
     lines = PAGE.read_text().splitlines() if PAGE.exists() else []
     begin = lines.index(columns) + 2 if columns in lines else len(lines)
     end = next((i for i in range(begin, len(lines)) if not lines[i].startswith("| ")), len(lines))
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines[begin:end]}
-    return {mutant.name: rows[mutant.name] for mutant in MUTANTS if mutant.name in rows}
+    return {name: rows[name] for name in names if name in rows}
 
 
 def page(rows: dict[str, str], by_machines: dict[str, str], last_run: str) -> str:
@@ -253,11 +273,12 @@ def page(rows: dict[str, str], by_machines: dict[str, str], last_run: str) -> st
         "",
         "Those that lose, double, tear, reorder or hide data must be found without their unit test, in fifteen minutes",
         "of processor time: `python -m hapax_mutants --machines --write` (with PYTHONPATH=tests). The checks that",
-        "found them pass without the mutant.",
+        "found them pass without the bug. Where several are named, they are put in together: the fix has several lines",
+        "of defence, and one of them suffices.",
         "",
         _MACHINE_COLUMNS,
         "|---|---|---|---|---|",
-        *(by_machines[mutant.name] for mutant in MUTANTS if mutant.name in by_machines),
+        *(by_machines[name] for names in MACHINES if (name := "; ".join(names)) in by_machines),
         "",
         "Not found so:",
         "",

@@ -13,7 +13,7 @@ MUTANTS = (
         (explore("timers"),),
     ),
     Mutant(
-        "a marker leaves parked writes of version 1 waiting", "rules 3 and 24; issue 16, defect 2",
+        "a marker leaves parked writes of version 1 waiting", "rules 3 and 24",
         "core/verification.py",
         "        ended = [parked for parked in queue.writes if parked.produce_version < FIRST_VERSION_THAT_ADDS]\n",
         "        ended: list[_Parked[Write]] = []\n",
