@@ -7,7 +7,7 @@ from hapax_mutants.mutant import Mutant, explore, unit
 
 MUTANTS = (
     Mutant(
-        "a timer that was early is never set again", "rule 14; issue 16, defect 3", "core/transaction.py",
+        "a timer that was early is never set again", "rule 14", "core/transaction.py",
         "        if decision is None and transaction.is_open:\n",
         "        if False:\n",
         (explore("timers"),),
@@ -20,7 +20,7 @@ MUTANTS = (
         (explore("parked"),),
     ),
     Mutant(
-        "a leader that was replaced confirms reads from memory", "rules 12 and 23; issue 16, defect 1",
+        "a leader that was replaced confirms reads from memory", "rules 12 and 23",
         "core/replication.py",
         "        return min((member.round for member in self._members), default=ENDLESS)\n",
         "        return ENDLESS\n",
