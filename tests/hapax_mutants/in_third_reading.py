@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hapax_mutants.mutant import Mutant, unit
+from hapax_mutants.mutant import SCENARIOS, Mutant, unit
 
 INHERITANCE = unit("broker/test_inheritance.py")
 FETCHING = unit("client/test_fetching.py")
@@ -107,5 +107,11 @@ MUTANTS = (
         "    at_most = _BY_ID if all(name in ids for name in topics) else _BY_ID - 1\n",
         "    at_most = _BY_ID - 1\n",
         (FETCHING,),
+    ),
+    Mutant(
+        "an owner whose fence is lost takes itself for replaced", "rule 1", "core/partition.py",
+        "            above = shard_epoch > self.shard_epoch\n",
+        "            above = False\n",
+        (SCENARIOS, unit("core/test_partition.py")),
     ),
 )

@@ -137,7 +137,8 @@ class Faults:
 
     async def _other_settings(self) -> None:
         """A broker loses its power while all others have everything, and comes back under other settings; meanwhile
-        leaders are elected by preference. One that has lost what was only in its page cache must not lead."""
+        leaders are elected by preference, or the others are killed. One that has lost what was only in its page
+        cache must not lead."""
         node = self._node("broker")
         brokers = [other for other in self.cluster.nodes.values() if other.role == "broker"]
         if not all(broker.service is not None and not broker.service.ready() for broker in brokers):
@@ -154,6 +155,10 @@ class Faults:
         )
         self._say(f"{node.name}: {node.settings}")
         self.cluster.kill(node.name, power_cut=True)
+        others = [broker for broker in brokers if broker is not node]
+        if all("durability=fsync" in broker.settings for broker in others):  # they have everything, and are away
+            for broker in others:
+                self.cluster.kill(broker.name, absent_s=(6.0, LONGEST_S))
         for _ in range(4):
             await self._for(0.1, 2.0)
             await self.workload.elect_preferred()

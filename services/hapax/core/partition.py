@@ -258,12 +258,12 @@ class Partition:
         return True
 
     def _check_shard_epoch(self, shard_epoch: int) -> None:
-        """Rule 1. Above the fence is as wrong as below: a take-over appends its fence first, or it fences nobody."""
+        """Rule 1. A take-over appends its fence first, or it fences nobody. One whose fence an unclean election took was
+        not replaced: it begins again."""
         if shard_epoch != self.shard_epoch:
-            raise Refusal(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"shard epoch {shard_epoch}; the last fence is {self.shard_epoch}",
-            )
+            above = shard_epoch > self.shard_epoch
+            code = ErrorCode.OPERATION_NOT_ATTEMPTED if above else ErrorCode.TRANSACTION_COORDINATOR_FENCED
+            raise Refusal(code, f"shard epoch {shard_epoch}; the last fence is {self.shard_epoch}")
 
     def _check_internal_producer(self, header: BatchHeader) -> None:
         """Transactional offsets bear the client's producer id: no sequences, but epochs count."""

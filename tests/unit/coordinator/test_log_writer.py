@@ -128,6 +128,14 @@ async def test_a_higher_epoch_in_the_log_ends_it(watched: Watched) -> None:
     assert watched.happened == ["fenced: "] and watched.log.closed
 
 
+async def test_a_log_without_its_fence_makes_it_begin_again(watched: Watched) -> None:
+    """An unclean election took the fence: nobody has replaced this owner, and nobody else would take the shard over."""
+    watched.append("a")
+    watched.leaves()
+    watched.answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
+    assert watched.happened == ["lost: append answered OPERATION_NOT_ATTEMPTED "] and watched.log.closed
+
+
 async def test_an_offset_from_before_means_that_the_leader_had_it(watched: Watched) -> None:
     watched.append("a")
     watched.leaves()

@@ -72,6 +72,7 @@ def test_internal_writers_send_fences_and_markers_and_nothing_else() -> None:
     assert partition.decide_control(Marker(7, 0, True, 0, serial=1), 3) is APPEND
     for control, shard_epoch, code in (
         (Marker(7, 0, True, 0, serial=1), 2, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (Marker(7, 0, True, 0, serial=1), 4, ErrorCode.OPERATION_NOT_ATTEMPTED),
         (ProducerFence(7, 0, 10), 3, ErrorCode.INVALID_RECORD),
         (ProducerExpiry(0, 0), 3, ErrorCode.INVALID_RECORD),
         (ShardFence(4, 100), 3, ErrorCode.INVALID_RECORD),
