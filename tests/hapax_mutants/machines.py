@@ -27,6 +27,7 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ),
     ("compressed batches are kept whole",): (sim("1", _KEYS),),
     ("a tombstone's age counts from its client's timestamp",): (sim("3", _KEYS),),
+    ("compaction merges segments by size alone",): (sim("1-3", "--hours 0.02 --scene far"),),
     ("acks=0 overtakes what waits for the connection",): (sim("1-4", "--hours 0.02 --scene weak"),),
     ("an abort overtakes the registration of its partitions",): (explore("timers"),),
     ("an answer leaves before its record is durable",): (explore("elections"),),
@@ -63,6 +64,5 @@ UNSEEN: Final[Mapping[str, str]] = {
         "30 histories of `keys` under kills and power cuts alone showed nothing",
     "a lookup by time ends at a batch that lost its newest record":
         "not in the seeds of `keys` that were tried; presumably compaction leaves no such batch now",
-    "compaction merges segments by size alone": "simulated logs begin at offset 0 and stay far below 2^31",
 }
 """What loses, doubles, tears, reorders or hides data and is not found so -> why."""

@@ -40,6 +40,7 @@ SCENES: Final[Mapping[str, Scene]] = {
         **_CLUSTER, appenders=1, pause_s=(0.0, 0.3), faults_every_s=6.0,
         faults=("other settings",), settings=("durability=page-cache",),
     ),
+    "far": Scene(**_CLUSTER, far=True, appenders=1, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=6.0),
     "keys": Scene(**_CLUSTER, programs=False, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=10.0),
 }
 """`plain`: a few programs, as fast as they come. `lively`: 50 transactions and more a logical second, over every

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
@@ -18,6 +19,7 @@ from hapax.runtime.log.segment import Segment
 from hapax.runtime.self_corrections import CORRECTIONS
 from hapax_checker import Operation
 from hapax_sim.cluster import SimCluster
+from hapax_sim.far import far_offsets
 from hapax_sim.faults import Faults
 from hapax_sim.judgement import judge
 from hapax_sim.loop import CURRENT, Deadlock, Runaway, SimLoop
@@ -50,6 +52,8 @@ class Scene:
     """Whether the programs of `clients` run, beside the parts'."""
     parts: tuple[str, ...] = ()
     """Further programs, each with its topics and its verdict: names of `hapax_sim.parts.PARTS`."""
+    far: bool = False
+    """Logs that are compacted begin near 2^31 and 2^32: see `hapax_sim.far`."""
 
 
 @dataclass
@@ -110,7 +114,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
         services.setLevel(logging.INFO)
     propagates, services.propagate = services.propagate, False
     try:
-        with served.watching():
+        with served.watching(), far_offsets(seed) if scene.far else contextlib.nullcontext():
             loop.run_until_complete(_history(loop, scene, result, served))
     except (Deadlock, Runaway) as error:
         result.anomalies.append(f"{type(error).__name__.lower()}: {error}")
