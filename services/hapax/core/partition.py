@@ -258,8 +258,8 @@ class Partition:
         return True
 
     def _check_shard_epoch(self, shard_epoch: int) -> None:
-        """Rule 1. A take-over appends its fence first, or it fences nobody. One whose fence an unclean election took was
-        not replaced: it begins again."""
+        """Rule 1. A take-over appends its fence first, or it fences nobody. One whose fence an unclean election took
+        was not replaced: it begins again."""
         if shard_epoch != self.shard_epoch:
             above = shard_epoch > self.shard_epoch
             code = ErrorCode.OPERATION_NOT_ATTEMPTED if above else ErrorCode.TRANSACTION_COORDINATOR_FENCED
