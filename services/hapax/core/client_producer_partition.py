@@ -97,10 +97,11 @@ class PartitionQueue:
         return not self.numbered and not self.fresh
 
     def wants(self, window: int = WINDOW) -> bool:
-        """Whether a new batch would be sent at once, so that closing one early (linger) is worth it."""
-        if self.fresh or self.unresolved or self.gap or self.recovering:
+        """Whether a new batch would be sent at once, so that closing one early (linger) is worth it. One that has nothing
+        left to resend wants the next, whatever has failed: nobody else would ask for it."""
+        if self.fresh or self.unresolved or self.gap:
             return False
-        return len(self.numbered) < (window if self.established else 1)
+        return len(self.numbered) < (window if self.established and not self.recovering else 1)
 
     def take(self, now: Millis, identity: Identity, window: int) -> list[Batch]:
         """Marks and returns what may be sent now, in order. `identity`: the producer's current one."""

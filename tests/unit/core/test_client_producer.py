@@ -156,6 +156,21 @@ def test_a_batch_that_expires_in_flight_and_is_answered_later_leaves_no_gap() ->
     assert machine.identity == identity(7, 0)
 
 
+def test_a_partition_whose_only_batch_was_given_up_wants_the_next() -> None:
+    """A batch is closed once it is wanted: the next one would lie open for ever."""
+    machine = producer()
+    only = batch(deadline=LATER)
+    assert enqueue(machine, only) == [only]
+    machine.unsent(only, "no leader", NOW)
+    assert not machine.wants(P0)
+    machine.expire(LATER)
+    machine.poll(LATER)
+    assert machine.pending == 0 and machine.wants(P0)
+    following = batch()
+    machine.enqueue(following)
+    assert sent(machine, Millis(2 * LATER)) == [following]
+
+
 def test_an_expired_batch_certainly_not_written_gives_its_sequence_to_the_next() -> None:
     machine = producer()
     established(machine)
