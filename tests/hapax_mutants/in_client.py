@@ -65,4 +65,16 @@ MUTANTS: Final = (
         "(reading.out_of_range or reading.made_again):",
         (_FETCHING,),
     ),
+    Mutant(
+        "a partition that has given its only batch up wants no other", "a hang", "core/client_producer_partition.py",
+        "        if self.fresh or self.unresolved or self.gap:\n",
+        "        if self.fresh or self.unresolved or self.gap or self.recovering:\n",
+        (unit("core/test_client_producer.py"),),
+    ),
+    Mutant(
+        "a coordinator that is restarted ends the call", "calls wait for who is restarted", "client/groups.py",
+        "                    raise RetriableError(\n                        f\"{what}: coordinator",
+        "                    raise HapaxError(\n                        f\"{what}: coordinator",
+        (unit("client/test_admin.py"),),
+    ),
 )

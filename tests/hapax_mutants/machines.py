@@ -25,6 +25,13 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("a topic deleted while a connection opens costs others their outcome",): (
         sim("33", "--hours 0.03 --scene remade"),
     ),
+    ("a partition that has given its only batch up wants no other",): (
+        sim("910302", "--hours 0.1 --scene remade"),
+    ),
+    (
+        "a lookup by time ends at a batch that lost its newest record",
+        "compaction leaves a batch's greatest timestamp as it was",
+    ): (sim("1", _KEYS),),
     ("compressed batches are kept whole",): (sim("1", _KEYS),),
     ("a tombstone's age counts from its client's timestamp",): (sim("3", _KEYS),),
     ("compaction merges segments by size alone",): (sim("1-3", "--hours 0.02 --scene far"),),
@@ -49,8 +56,7 @@ UNSEEN: Final[Mapping[str, str]] = {
         "shard epoch in the partition's log was written behind that epoch's fence, so whoever was replaced by then "
         "cannot answer the new leader at all. What a leader knows of shard epochs is a second line behind that.",
     "a parked write of an ended transaction enters the next":
-        "14 histories of `old` with parked writes and crashing clients alone showed nothing, nor did an "
-        "exploration; on the code before all of the fix, `old` showed it",
+        "a marker ends what is parked first; with that line of defence gone, `explore parked` finds the bug",
     "a file counts as synced by its size":
         "a cut and an append must come to one size while one sync runs, which no history drew",
     "a folder is believed by the setting of the process that finds it":
@@ -62,7 +68,5 @@ UNSEEN: Final[Mapping[str, str]] = {
         "it is in the real disk, in whose place the simulator has its own",
     "a segment that a crash closed has no last time":
         "30 histories of `keys` under kills and power cuts alone showed nothing",
-    "a lookup by time ends at a batch that lost its newest record":
-        "not in the seeds of `keys` that were tried; presumably compaction leaves no such batch now",
 }
 """What loses, doubles, tears, reorders or hides data and is not found so -> why."""

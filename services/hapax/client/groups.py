@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from hapax.client.cluster import COORDINATORS, Cluster
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
-from hapax.client.errors import HapaxError, NotHapaxError, RetriableError, from_code
+from hapax.client.errors import HapaxError, RetriableError, from_code
 from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -187,13 +187,14 @@ class GroupAdmin(OffsetAdmin):
             address = await self._cluster.rpc_address(node)
             try:
                 if address is None:
-                    raise NotHapaxError(f"{what}: node {node} names no address for calls")
+                    raise RetriableError(
+                        f"{what}: coordinator {node} is not there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 answer = decode(await self._cluster.channel(address).call(
                     _SERVICE + method, request, self._options["request.timeout.ms"] / 1000))
                 if answer.error not in (0, final):
                     raise from_code(answer.error, what, answer.reason)
             except HapaxError as error:
-                if isinstance(error, NotHapaxError) or error.code in _LOOK_AGAIN:
+                if error.code in _LOOK_AGAIN:
                     self._cluster.forget_coordinator("group", group)
                 raise
             return answer

@@ -227,7 +227,8 @@ class ProducerAdmin(Connected):
             address = await self._cluster.rpc_address(node)
             if address is None:
                 self._cluster.forget_coordinator("transaction", transactional_id)
-                raise NotHapaxError(f"{what}: node {node} names no address for calls")
+                raise RetriableError(
+                    f"{what}: coordinator {node} is not there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
             try:
                 answer = response.FromString(await self._cluster.channel(address).call(
                     _TRANSACTIONS + method, request.SerializeToString(), self._options["request.timeout.ms"] / 1000))

@@ -132,7 +132,7 @@ class Rest:
 
     def _crash(self, life: Life, process: SimProcess) -> None:
         """Of a replica that is at work, if it has not died since."""
-        if process.alive and self._gates[process.name][0] is process:
+        if process.alive and self._gates[process.name][0] is process and not life.stopping():  # or none would follow
             del self._gates[process.name]
             life.crash(process.name)
 

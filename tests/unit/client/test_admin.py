@@ -88,3 +88,32 @@ async def test_a_repeated_abort_leaves_the_next_transaction_alone() -> None:
     assert not await admin.abort_hanging(where, 4001, 17)
     assert admin.markers == 1
     assert await admin.abort_hanging(where, 4001)
+
+
+class RestartingCoordinator(Admin):
+    """An Admin whose coordinator, node 100, is listed and not registered at its first look."""
+
+    def __init__(self) -> None:
+        super().__init__({"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 1})
+        self.looks: list[str | None] = [None, "127.0.0.1:2"]
+        self.called: list[str] = []
+        self._cluster.coordinator = self._coordinator  # type: ignore[method-assign]
+        self._cluster.rpc_address = self._address  # type: ignore[method-assign]
+        self._cluster.channel = lambda address: self  # type: ignore[assignment, method-assign, return-value]
+
+    async def _coordinator(self, kind: str, key: str) -> int:
+        return 100
+
+    async def _address(self, node_id: int) -> str | None:
+        return self.looks.pop(0)
+
+    async def call(self, method: str, request: bytes, seconds: float) -> bytes:
+        self.called.append(method.rpartition("/")[2])
+        return b""
+
+
+async def test_a_coordinator_that_is_not_registered_is_looked_for_again() -> None:
+    group, transaction = RestartingCoordinator(), RestartingCoordinator()
+    assert await group.delete_group_offsets("g") == 0
+    assert (await transaction.describe_transactional_id("t")).transactional_id == "t"
+    assert group.called + transaction.called == ["DeleteOffsets", "DescribeTransactionalId"]
