@@ -97,8 +97,8 @@ class PartitionQueue:
         return not self.numbered and not self.fresh
 
     def wants(self, window: int = WINDOW) -> bool:
-        """Whether a new batch would be sent at once, so that closing one early (linger) is worth it. With nothing left to
-        resend it wants the next, whatever has failed: nobody else would ask for it."""
+        """Whether a new batch would be sent at once, so that closing one early (linger) is worth it. With nothing left
+        to resend it wants the next, whatever has failed: nobody else would ask for it."""
         if self.fresh or self.unresolved or self.gap:
             return False
         return len(self.numbered) < (window if self.established and not self.recovering else 1)
