@@ -81,7 +81,8 @@ class _Inode:
         if len(unsynced) > 1 and rng.random() < _HOLE_SHARE:
             hole = rng.randrange(0, len(unsynced))
             size = rng.randrange(1, len(unsynced) - hole + 1)
-            unsynced[hole : hole + size] = bytes(size)
+            before = self.durable[begin + hole : begin + hole + size]  # of a sector that was not written
+            unsynced[hole : hole + size] = before + bytes(size - len(before))
         content = self.durable[:begin]
         if unsynced:
             content += bytes(begin - len(content)) + unsynced
