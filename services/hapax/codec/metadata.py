@@ -314,6 +314,7 @@ class PartitionRecord(PartitionState):
             "leader_registration": self.leader_registration, "isr": self.isr,
             "isr_registrations": self.isr_registrations, "replicas": self.replicas,
             "accepted_epoch": self.accepted_epoch, "adding": self.adding, "removing": self.removing, **unclean,
+            **({"passed_over": self.passed_over} if self.passed_over else {}),
         })
 
     @classmethod
@@ -328,6 +329,7 @@ class PartitionRecord(PartitionState):
             tuple(NodeId(n) for n in f.get("removing", ())),
             LeaderEpoch(f.get("unclean_epoch", NO_LEADER_EPOCH)),
             f.get("unclean", -1),
+            tuple((NodeId(node), RegistrationEpoch(r)) for node, r in f.get("passed_over", ())),
         )
 
 

@@ -6,7 +6,8 @@
    is, so that no other replica is ever chosen in its place; unless the topic allows an unclean election.
 3. The in-sync set names registrations. A member that is gone leaves it, so that nobody waits for it, and a process
    that came back has to catch up first; the last member stays whatever happens, for nobody else has what it has.
-4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5).
+4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5). If it was
+   elected and lost them before it accepted, those that its election passed over are in sync in its place.
 5. A leader that is unfit (it is about to stop, its disk is full, or it does not answer) gives way as soon as a fitter
    member could lead.
 6. A reassignment ends by itself once everything that it adds is in sync, and never takes the last in-sync copy.
@@ -75,6 +76,9 @@ class PartitionState:
     """That began with the last unclean election: what is odd in the log may come from it. For people."""
     unclean_ms: int = -1
     """When that was, by the controller's clock."""
+    passed_over: tuple[tuple[NodeId, RegistrationEpoch], ...] = ()
+    """In-sync members that were left out by elections since a leader last accepted, because they were away. They have
+    all that was acknowledged before."""
 
     @property
     def accepted(self) -> bool:
@@ -103,6 +107,7 @@ P = TypeVar("P", bound=PartitionState)
 def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
     """The partition's next state after brokers came and went. `unclean`: a replica that is not in sync may lead where
     no member can, and what it does not have is lost."""
+    partition = _recalled(partition, brokers)
     leader = brokers.get(partition.leader)
     same_leader = leader is not None and leader.registration == partition.leader_registration
     if leader is not None and same_leader and partition.leader in partition.isr:
@@ -122,7 +127,7 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
         saved = [node for node in partition.replicas if node in brokers]
         saved.sort(key=lambda node: -brokers[node].rank)
         if saved:
-            return _led(partition, saved[0], (saved[0],), brokers)
+            return replace(_led(partition, saved[0], (saved[0],), brokers), passed_over=())
     if partition.leader == NO_NODE:
         return _restricted(partition, members)
     return replace(
@@ -132,7 +137,8 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
 
 def is_unclean(before: PartitionState, after: PartitionState) -> bool:
     """Whether that election gave the partition to a replica that may lack what was acknowledged."""
-    return after.leader != NO_NODE and after.leader not in before.isr
+    eligible = before.isr if before.accepted else (*before.isr, *(node for node, _ in before.passed_over))
+    return after.leader != NO_NODE and after.leader not in eligible
 
 
 def mark_unclean(before: PartitionState, after: P, now_ms: int) -> P:
@@ -201,11 +207,30 @@ def complete(partition: P, brokers: Brokers) -> P:
 # --- members ------------------------------------------------------------------------------------------------------
 
 
+def _recalled(partition: P, brokers: Brokers) -> P:
+    """With the members that were passed over as its in-sync set, where every present member came back without what
+    was not on disk before any leader accepted, and one of those that were passed over may still have it."""
+    if partition.accepted or any(
+        _may_have(node, partition.member_registration(node), brokers) for node in partition.isr
+    ):
+        return partition
+    recalled = [each for each in partition.passed_over if each[0] in partition.replicas and _may_have(*each, brokers)]
+    if not recalled:
+        return partition
+    return replace(
+        partition, isr=tuple(node for node, _ in recalled), passed_over=(),
+        isr_registrations=tuple(registration for _, registration in recalled))
+
+
+def _may_have(node: NodeId, registration: RegistrationEpoch, brokers: Brokers) -> bool:
+    """Whether a node has what the process of that registration had, or is away and may have it."""
+    return node not in brokers or brokers[node].has_what(registration)
+
+
 def _members(partition: PartitionState, brokers: Brokers) -> tuple[NodeId, ...]:
     """The in-sync set without those that nobody should wait for; never empty."""
     intact = tuple(
-        node for node in partition.isr
-        if node not in brokers or brokers[node].has_what(partition.member_registration(node)))
+        node for node in partition.isr if _may_have(node, partition.member_registration(node), brokers))
     live = tuple(node for node in intact if node in brokers)
     same = tuple(node for node in live if _is_same(partition, node, brokers[node]))
     staying = tuple(node for node in same if _counts(partition, node, brokers))
@@ -274,9 +299,12 @@ def _led(partition: P, leader: NodeId, members: tuple[NodeId, ...], brokers: Bro
         confirmed = broker is not None and (node == leader or broker.has_what(recorded))
         return broker.registration if broker is not None and confirmed else recorded
 
+    former = {} if partition.accepted else dict(partition.passed_over)
+    former |= {node: partition.member_registration(node) for node in partition.isr}
     return replace(
         partition, leader=leader, leader_epoch=_raised(partition), leader_registration=brokers[leader].registration,
-        isr=members, isr_registrations=tuple(map(registration, members)))
+        isr=members, isr_registrations=tuple(map(registration, members)),
+        passed_over=tuple(each for each in former.items() if each[0] not in members))
 
 
 def _raised(partition: PartitionState) -> LeaderEpoch:

@@ -47,6 +47,8 @@ RECORDS = [
     DeletedTopicRecord(TOPIC, "flights", 5),
     PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(2**40), (NodeId(1), NodeId(2)), (NodeId(1),),
                     LeaderEpoch(6)),
+    PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(8), (NodeId(1), NodeId(2)), (NodeId(1),),
+                    passed_over=((NodeId(2), RegistrationEpoch(2**40)),)),
     ShardRecord(NodeId(100), RegistrationEpoch(9), ShardEpoch(4)),
     PidCounterRecord(ProducerId(2**62)),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),

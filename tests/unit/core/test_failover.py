@@ -138,6 +138,45 @@ def test_one_that_lost_writes_does_not_lead_while_another_may_have_them() -> Non
     assert settle(waiting, back(0, 99, 0) | back(1, 100, 11)).leader == 1
 
 
+def test_who_was_elected_dead_and_lost_writes_gives_way_to_those_that_its_election_passed_over() -> None:
+    # All died at once, and of node 1 nobody knew it yet. It is back first, without what was not on disk.
+    elected = settle(state(0), live(1))
+    assert (elected.leader, elected.isr, elected.passed_over) == (1, (1,), ((0, 10), (2, 12)))
+    lossy = back(1, 99, 0)
+    waiting = settle(elected, lossy)
+    assert (waiting.leader, waiting.isr, waiting.leader_epoch) == (-1, (0, 2), 7)
+    after = settle(waiting, lossy | back(2, 100, 12))
+    assert (after.leader, after.isr, after.isr_registrations) == (2, (2,), (100,))
+    at_once = settle(elected, lossy | back(2, 100, 12))
+    assert (at_once.leader, at_once.leader_epoch) == (2, 7) and not is_unclean(elected, at_once)
+
+
+def test_those_that_an_election_passed_over_count_for_nothing_once_its_leader_accepts() -> None:
+    accepted = replace(settle(state(0), live(1)), accepted_epoch=LeaderEpoch(6))
+    assert accepted.passed_over
+    after = settle(accepted, back(1, 99, 0) | back(2, 100, 12))
+    assert (after.leader, after.isr) == (1, (1,))
+    assert is_unclean(accepted, replace(after, leader=NodeId(2)))
+
+
+def test_one_that_was_passed_over_leads_only_where_it_lost_nothing_and_is_still_a_replica() -> None:
+    elected = settle(state(0), live(1))
+    lossy = back(1, 99, 0) | back(0, 98, 0)
+    assert settle(elected, lossy | back(2, 100, 0)).leader == 1, "all lost writes: the elected member has to do"
+    assert settle(elected, lossy).isr == (2,)
+    assert settle(replace(elected, replicas=ids(0, 1)), lossy).leader == 1
+    assert settle(elected, back(1, 99, 1) | back(0, 98, 1)).leader == 1, "its folder is whole"
+
+
+def test_passed_over_members_are_remembered_through_further_elections_but_an_unclean_one() -> None:
+    elected = settle(settle(state(0), live(1, 2)), live(2))
+    assert (elected.leader, elected.isr, dict(elected.passed_over)) == (2, (2,), {0: 10, 1: 11})
+    assert settle(elected, back(2, 99, 0)).isr == (0, 1)
+    dark = settle(elected, {})
+    saved = settle(dark, live(0), unclean=True)
+    assert (saved.leader, saved.passed_over) == (0, ())
+
+
 def test_the_last_member_leads_even_if_it_lost_what_was_not_on_disk() -> None:
     after = settle(settle(state(0, isr=(0,)), {}), back(0, 99, 0))
     assert (after.leader, after.isr) == (0, (0,))
@@ -317,9 +356,16 @@ def test_whatever_happens_only_members_lead_epochs_rise_and_a_copy_stays(steps: 
         assert set(partition.adding) | set(partition.removing) <= set(partition.replicas)
         assert not set(partition.adding) & set(partition.removing)
         assert partition.target and partition.original
-        assert any(node in before.isr for node in partition.isr)  # what was acknowledged is still somewhere
+        # What was acknowledged is still somewhere: with a member, or with one that was passed over before any leader
+        # accepted, where every member is back and has lost its writes.
+        members = before.isr
+        if not any(node in members for node in partition.isr):
+            assert not before.accepted and all(
+                node in brokers and not brokers[node].has_what(before.member_registration(node)) for node in members)
+            members = tuple(node for node, _ in before.passed_over)
+            assert set(partition.isr) <= set(members)
         moved = (partition.leader, partition.leader_registration) != (before.leader, before.leader_registration)
         assert partition.leader_epoch == before.leader_epoch + moved
         if moved and partition.leader >= 0:
-            assert partition.leader in partition.isr and partition.leader in before.isr
+            assert partition.leader in partition.isr and partition.leader in members
             assert partition.leader_registration == brokers[partition.leader].registration
