@@ -103,7 +103,8 @@ class Housekeeping:
         if self._compaction is not None:
             self._compaction.cancel()
         at_work = [task for task in (self._compaction, self.checkpoint) if task is not None]
-        await asyncio.gather(*at_work, return_exceptions=True)
+        if at_work:
+            await asyncio.gather(*at_work, return_exceptions=True)
 
     # --- compaction and retention ---------------------------------------------------------------------------------
 

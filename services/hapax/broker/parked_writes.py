@@ -37,6 +37,10 @@ class ParkedWrite(NamedTuple):
 class ParkedWrites:
     """What is parked, and what the leader learned about the producers on the way. No replica else knows it."""
 
+    __slots__ = (
+        "_replica", "_shard_epochs", "_verification", "fencing", "holds", "transactional_ids", "under_way",
+    )
+
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._shard_epochs = replica.shared.shard_epochs

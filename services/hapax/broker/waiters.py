@@ -32,9 +32,11 @@ class Settled:
 class Waiters(deque[tuple[int, Settles, int, PartitionResult]]):
     """(offset below which everything must be durable, whom to tell, number, what), by rising offsets."""
 
+    __slots__ = ("_marks",)
+
     def __init__(self) -> None:
         super().__init__()
-        self._marks: deque[tuple[int, int]] = deque()
+        self._marks: list[tuple[int, int]] = []    # no deque: empty, it takes 760 bytes in each partition
         """(when, end of the log then): who waits for less has waited since then."""
 
     def settle(self, offset: int) -> None:
@@ -55,7 +57,7 @@ class Waiters(deque[tuple[int, Settles, int, PartitionResult]]):
         marks = self._marks
         marks.append((now_ms, log_end))
         while marks and (not self or marks[0][1] < self[0][0]):
-            marks.popleft()
+            marks.pop(0)
         if not marks:
             return
         longest = now_ms - marks[0][0]

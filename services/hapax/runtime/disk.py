@@ -137,6 +137,8 @@ class RealFile:
 class RealFolder:
     """An open folder of `RealDisk`; see `ports.OpenFolder`."""
 
+    __slots__ = ("_disk", "_fd", "path")
+
     def __init__(self, disk: RealDisk, path: str, fd: int) -> None:
         self.path = path
         self._disk = disk

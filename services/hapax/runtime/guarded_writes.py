@@ -96,6 +96,6 @@ async def accept_partitions(
         key = view.keys.partition(topic_id, index)
         changes.append(Change(
             (Compare(key, "mod_revision", partition.mod_revision),),
-            (Put(key, replace(record, accepted_epoch=record.leader_epoch).encode()),),
+            (Put(key, replace(record, accepted_epoch=record.leader_epoch, passed_over=()).encode()),),
         ))
     return await write_changes(store, registration.fence(), changes)
