@@ -20,13 +20,16 @@ from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.group import CommittedOffset, OffsetRecord
 from hapax.core.transaction_record import (
     CommittedToken,
+    Delta,
     Fencing,
     FencingCause,
     Holder,
     Member,
+    PartitionSet,
     Policy,
     ProducerIdentity,
     Token,
+    Tombstone,
     Transaction,
     TransactionPartition,
 )
@@ -168,12 +171,21 @@ def transaction_records() -> Iterator[KeyValue]:
         "spark-q", State.PREPARE_COMMIT, **{**common, "holder": None},
         tokens=(CommittedToken("q", 6, 100, Serial(1), TimestampMs(T0)),), open_token=Token("q", 7),
         members=(
-            Member("task-0", ProducerId(10), ProducerEpoch(1), partitions[:2], partitions[:1]),
+            Member("task-0", ProducerId(10), ProducerEpoch(1), PartitionSet.of(partitions[:2]),
+                   PartitionSet.of(partitions[:1])),
             Member("task-1", ProducerId(11), ProducerEpoch(0)),
         ),
         idle_members=(ProducerIdentity(ProducerId(12), ProducerEpoch(3)),),
     )
-    yield transaction_log.encode_key("forgotten"), None
+    yield _transaction("spark-r", State.ONGOING, **{**common, "holder": None}, open_token=Token("r", 0),
+                       members=(Member("task-0", ProducerId(13), ProducerEpoch(0)),))  # fmt: skip
+    registered = Member("task-1", ProducerId(14), ProducerEpoch(2), PartitionSet.of(partitions))
+    for member in (registered, None):
+        yield from transaction_log.encode_record(Delta(
+            transactional_id="spark-r", serial=Serial(2), elapsed_ms=Millis(20), limit_ms=Millis(40_000),
+            last_update_ms=TimestampMs(T0 + 2), member=member,
+        ))
+    yield from transaction_log.encode_record(Tombstone("forgotten", (ProducerId(15),)))
 
 
 def _transaction(name: str, state: State, **fields: object) -> KeyValue:

@@ -11,13 +11,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
+from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.core.control import Marker as ControlMarker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import CommitRequest, GroupShard, MarkerDecision, OffsetsMarker
 from hapax.core.partition import VERIFIED, Append, Duplicate
 from hapax.core.transaction import TransactionShard
-from hapax.core.transaction_record import OFFSETS_TOPIC, Record, Transaction, TransactionPartition
+from hapax.core.transaction_record import (
+    OFFSETS_TOPIC,
+    Delta,
+    Member,
+    Record,
+    Tombstone,
+    Transaction,
+    TransactionPartition,
+)
 from hapax.core.transaction_requests import (
     Caller,
     CheckWinners,
@@ -86,6 +94,11 @@ class World:
         self.next_id = 1000
         self.epoch = 1                                   # of the coordinator shard
         self.log: list[tuple[bytes, bytes | None]] = []
+        self.compacted: set[int] = set()
+        """Places in `log` that compaction has emptied."""
+        self.delaying = False
+        """What members register is on its way to the log until `flush`, or until a record that must not wait."""
+        self.under_way: list[tuple[Delta, Call | None, Any]] = []
         self.said: list[str] = []
         self.losing = False
         self.postponing = False
@@ -183,8 +196,35 @@ class World:
         """Persists a record and replays it; then its reply, then what waited for it."""
         if self.losing:
             raise CoordinatorDied
-        value = encode_value(record) if isinstance(record, Transaction) else None
-        self.log.append((encode_key(record.transactional_id), value))
+        if isinstance(record, Delta) and self.delaying:
+            self.under_way.append((record, call, reply))
+            return
+        self.flush()
+        self._store(record, call, reply)
+
+    def flush(self) -> None:
+        under_way, self.under_way = self.under_way, []
+        for each in under_way:
+            self._store(*each)
+
+    def withdraw(self, which: int) -> None:
+        """One of the records under way is refused by the log."""
+        record, call, _ = self.under_way.pop(which)
+        assert self.shard.withdraw(record, self.now) == []
+        if call is not None:
+            self.say(f"{call.who}: refused")
+        self._ask_held(record.transactional_id)
+
+    def compact(self, below: int) -> None:
+        """Of all records below a place in the log, only the last one of each key is kept."""
+        last = {self.log[place][0]: place for place in range(min(below, len(self.log)))}
+        self.compacted |= set(range(min(below, len(self.log)))) - set(last.values())
+
+    def _store(self, record: Record, call: Call | None, reply: Any) -> None:
+        entries = encode_record(record)
+        kept = record._replace(deltas=()) if isinstance(record, Tombstone) else record
+        assert decode_record(*entries[0]) == kept, "the log keeps the whole record"
+        self.log += entries
         self.say(f"stored {show(record)}")
         for effect in self.shard.replay(record, self.now):
             self.effect(effect)
@@ -222,6 +262,7 @@ class World:
         self.epoch += 1
         self.losing = False
         self.held.clear()
+        self.under_way.clear()
         self.timers.clear()
         self.outgoing.clear()
         self.shard = self.loaded()
@@ -230,10 +271,10 @@ class World:
 
     def loaded(self, newest_connection: int = -1) -> TransactionShard:
         shard = TransactionShard(self.limits, self, newest_connection)
-        for key, value in self.log:
-            transactional_id = decode_key(key)
-            assert transactional_id is not None
-            shard.load(decode_value(transactional_id, value))
+        for place, entry in enumerate(self.log):
+            record = None if place in self.compacted else decode_record(*entry)
+            if record is not None:
+                shard.load(record)
         return shard
 
     def advance(self, milliseconds: int) -> None:
@@ -389,8 +430,11 @@ class World:
 
 def show(record: Record) -> str:
     """One line for a state: `app ONGOING 1000@0 serial=1 t-0 t-1`."""
-    if not isinstance(record, Transaction):
+    if isinstance(record, Tombstone):
         return f"{record.transactional_id} gone"
+    if isinstance(record, Delta):
+        what = f"limit={record.limit_ms}" if record.member is None else show_member(record.member)
+        return f"{record.transactional_id} serial={record.serial} {what}"
     words = [record.transactional_id, record.state.name]
     if record.producer_id >= 0:
         words.append(f"{record.producer_id}@{record.producer_epoch}")
@@ -400,13 +444,16 @@ def show(record: Record) -> str:
     words += [name(each) for each in record.partitions]
     if record.open_token is not None:
         words.append(f"token={record.open_token.scope}:{record.open_token.value}")
-    for member in record.members:
-        held = [("+" if each in member.won else "") + name(each) for each in member.partitions]
-        words.append(f"[{member.key} {member.producer_id}@{member.producer_epoch} {' '.join(held)}".rstrip() + "]")
+    words += [show_member(member) for member in record.members]
     if record.idle_members:
         words.append("idle=" + ",".join(f"{pid}@{epoch}" for pid, epoch in record.idle_members))
     words += [f"committed={token.scope}:{token.value}/{token.record_count}" for token in record.tokens]
     return " ".join(words)
+
+
+def show_member(member: Member) -> str:
+    held = [("+" if each in member.won else "") + name(each) for each in member.partitions]
+    return f"[{member.key} {member.producer_id}@{member.producer_epoch} {' '.join(held)}".rstrip() + "]"
 
 
 def name(partition: TransactionPartition) -> str:

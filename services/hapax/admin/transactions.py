@@ -51,6 +51,8 @@ class Token(BaseModel):
     value: int
     records: int
     committed_ms: int
+    owner: str = Field(default="", description="Whose commits these are, for a Spark sink the query's id; empty: none.")
+    number: int = Field(default=0, description="The value as its owner counts: Spark's batch id.")
 
 
 class Fencing(BaseModel):

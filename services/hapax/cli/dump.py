@@ -18,6 +18,7 @@ from hapax.cli import output
 from hapax.codec.control import decode_control
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import Refusal
+from hapax.core.transaction_record import Delta, PartitionSet
 from hapax.runtime.log import layout
 from hapax.runtime.log.walk import Broken, walk
 
@@ -127,12 +128,12 @@ def _transaction_records(batch: bytes, header: BatchHeader) -> Iterator[Entry]:
     from hapax.codec import internal_records, transaction_log
 
     for offset, key, value in internal_records.decode_batch(batch, header):
-        transactional_id = transaction_log.decode_key(key)
-        if transactional_id is None:
+        record = transaction_log.decode_record(key, value)
+        if record is None:
             yield {"offset": offset, "kind": "unknown key", "content": key.hex()}
             continue
-        content = transaction_log.decode_value(transactional_id, value)
-        yield {"offset": offset, "kind": "transaction", "key": transactional_id, "content": _plain(content)}
+        kind = "member" if isinstance(record, Delta) else "transaction"
+        yield {"offset": offset, "kind": kind, "key": record.transactional_id, "content": _plain(record)}
 
 
 def _offset_records(batch: bytes, header: BatchHeader) -> Iterator[Entry]:
@@ -236,6 +237,8 @@ def _plain(value: Any) -> Any:
 
     if isinstance(value, enum.Enum):
         return value.name
+    if isinstance(value, PartitionSet):
+        return [_plain(item) for item in value]
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {"type": type(value).__name__} | {name: _plain(item) for name, item in value._asdict().items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

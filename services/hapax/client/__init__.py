@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hapax.client.producer import Committed, Producer, StartFrom
     from hapax.client.records import DeliveryReport, Record
     from hapax.client.replication import BrokerInfo, ReassignmentInfo, Refused, ReplicaInfo
-    from hapax.client.tokens import CommitToken
+    from hapax.client.tokens import CommitToken, Conflict, LastToken, TokenConflictError, Work
     from hapax.core.types import TopicPartition
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "CommitToken",
     "Committed",
     "ConfigValue",
+    "Conflict",
     "Consumer",
     "ConsumerGroup",
     "DeliveryReport",
@@ -56,6 +57,7 @@ __all__ = [
     "FencedError",
     "HapaxError",
     "Joined",
+    "LastToken",
     "Lease",
     "LeaseInfo",
     "Leases",
@@ -74,11 +76,13 @@ __all__ = [
     "RetriableError",
     "SettingsError",
     "StartFrom",
+    "TokenConflictError",
     "TopicInfo",
     "TopicPartition",
     "TopicPartitionInfo",
     "TransactionInfo",
     "Winner",
+    "Work",
     "Writer",
     "WrongState",
 ]
@@ -99,7 +103,7 @@ _MODULES = {
     "hapax.client.producer": ("Committed", "Producer", "StartFrom"),
     "hapax.client.records": ("DeliveryReport", "Record"),
     "hapax.client.replication": ("BrokerInfo", "ReassignmentInfo", "Refused", "ReplicaInfo"),
-    "hapax.client.tokens": ("CommitToken",),
+    "hapax.client.tokens": ("CommitToken", "Conflict", "LastToken", "TokenConflictError", "Work"),
     "hapax.core.types": ("TopicPartition",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -351,9 +351,12 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
 
         await self._cluster.within(self._timeout, what, attempt)
 
-    async def list_topics(self) -> list[TopicInfo]:
-        """All topics, internal ones included, by name."""
-        found = await self._cluster.within(self._timeout, "listing topics", self._cluster.all_topics)
+    async def list_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """By name: those of these topics that exist; None: all, internal ones included."""
+        wanted = None if names is None else list(names)
+        found = await self._cluster.within(
+            self._timeout, "listing topics",
+            self._cluster.all_topics if wanted is None else lambda: self._cluster.existing(wanted))
         return [
             TopicInfo(
                 topic.name,

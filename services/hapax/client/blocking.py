@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 from hapax.client import admin, consumer, leases, multiwriter, producer, replication
 from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata, Offsets
 from hapax.client.environment import ClientPorts
+from hapax.client.errors import WrongState
 from hapax.client.producer import Committed, StartFrom
 from hapax.client.records import DeliveryReport, Header, Record
 from hapax.client.settings import Settings
@@ -41,8 +42,9 @@ class _Background:
 
     def _start_over(self) -> None:
         """Also in a forked child: the parent's thread is not there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may run while this very thread holds it
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -50,11 +52,21 @@ class _Background:
                 import uvloop
 
                 self._loop = uvloop.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="hapax-client", daemon=True).start()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="hapax-client", daemon=True)
+                self._thread.start()
             return self._loop
 
+    def inside(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop())
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self.loop())
+        if self.inside():
+            work.close()
+            raise WrongState("a blocking call on the loop's own thread would wait for itself for ever")
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
@@ -71,6 +83,22 @@ class _Background:
 
 
 _background = _Background()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on the loop of this process's blocking clients and waits for it. For users of the asyncio
+    classes that compute between two calls: the loop runs meanwhile. Raises WrongState on the loop's own thread."""
+    return _background.run(work)
+
+
+def submit(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """As `run`, without waiting. The future may be waited for from any thread but the loop's own."""
+    return _background.submit(work)
+
+
+def on_loop() -> bool:
+    """Whether this is the loop's own thread. A finalizer may run there: the garbage collector runs anywhere."""
+    return _background.inside()
 
 
 class _Closing:
@@ -301,8 +329,8 @@ class Admin(_Closing):
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         _background.run(self._inner.create_partitions(totals))
 
-    def list_topics(self) -> list[admin.TopicInfo]:
-        return _background.run(self._inner.list_topics())
+    def list_topics(self, names: Iterable[str] | None = None) -> list[admin.TopicInfo]:
+        return _background.run(self._inner.list_topics(names))
 
     def describe_cluster(self) -> admin.ClusterInfo:
         return _background.run(self._inner.describe_cluster())
@@ -391,8 +419,8 @@ class MultiWriter(_Closing):
     def join(self, token: CommitToken, member: str, *, timeout_ms: int | None = None) -> multiwriter.Joined:
         return _background.run(self._inner.join(token, member, timeout_ms=timeout_ms))
 
-    def writer(self, joined: multiwriter.Joined) -> Writer:
-        return Writer(self._inner.writer(joined))
+    def writer(self, joined: multiwriter.Joined, *, shared: bool = False) -> Writer:
+        return Writer(self._inner.writer(joined, shared=shared))
 
     def renew(self, joined: multiwriter.Joined, timeout_ms: int) -> int:
         return _background.run(self._inner.renew(joined, timeout_ms))

@@ -37,6 +37,8 @@ OTHER_NODES_TAG = 10003
 """Beside it the nodes without a Kafka listener, as JSON."""
 COORDINATORS: Final = range(100, 200)
 """Their node ids."""
+_COORDINATORS_KNOWN: Final = 1000
+"""Of groups and transactional ids at most: a client for many ids asks again for those it used first."""
 _DESCRIBED_MS: Final = 1000
 """So long is known where nodes answer."""
 _QUESTION_MS: Final = 1500
@@ -89,7 +91,7 @@ class Cluster:
         self.topic_errors: dict[str, int] = {}
         self.transaction_version = 0
         """The finalized feature; 0 or 1: version 1."""
-        self.on_change: Callable[[Iterable[TopicPartition]], None] | None = None
+        self.listeners: list[Callable[[Iterable[TopicPartition]], None]] = []
         """Told after each answer to a question for metadata, and of the partitions that have new leaders."""
         self._auto_create = auto_create
         self._interesting: dict[str, None] = {}
@@ -188,8 +190,8 @@ class Cluster:
         return await self._ask_for(None)
 
     async def existing(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that there are now."""
-        return await self._ask_for(list(dict.fromkeys(names)))
+        """Those of the topics that there are now; none is created."""
+        return await self._ask_for(list(dict.fromkeys(names)), create=False)
 
     async def known(self, partitions: Iterable[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
         """Those of the partitions' topics that there are, as last heard, unless one of the partitions is not known or a
@@ -228,9 +230,10 @@ class Cluster:
             for waiting in rounds:
                 if not waiting.done():
                     waiting.set_result(None)
-            if self.on_change is not None:
+            if self.listeners:
                 moved, self._moved = self._moved, {}
-                self.on_change(moved)
+                for told in list(self.listeners):
+                    told(moved)
             await asyncio.sleep(pause)
 
     def _has_no_leader(self, partition: TopicPartition) -> bool:
@@ -239,11 +242,11 @@ class Cluster:
         return leader is not None and leader.node_id < 0
 
     async def _ask(self) -> None:
-        await self._ask_for(list(self._interesting))
+        await self._ask_for(list(self._interesting), create=self._auto_create)
 
-    async def _ask_for(self, names: list[str] | None) -> dict[str, Topic]:
+    async def _ask_for(self, names: list[str] | None, *, create: bool = False) -> dict[str, Topic]:
         """None: for all."""
-        response = await self._from_any_node(lambda: self._metadata_request(names), _QUESTION_MS)
+        response = await self._from_any_node(lambda: self._metadata_request(names, create), _QUESTION_MS)
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
         self.cluster_id = response.cluster_id
@@ -257,10 +260,10 @@ class Cluster:
         self.topics.update(found)
         return found
 
-    def _metadata_request(self, names: list[str] | None) -> Any:
+    def _metadata_request(self, names: list[str] | None, create: bool) -> Any:
         Message = messages.MetadataRequest
         topics = None if names is None else [Message.MetadataRequestTopic(name=name) for name in names]
-        return Message(topics=topics, allow_auto_topic_creation=self._auto_create)
+        return Message(topics=topics, allow_auto_topic_creation=create)
 
     def _merged(self, answer: Any) -> Topic:
         known = self.topics.get(answer.name)
@@ -399,6 +402,8 @@ class Cluster:
         if self.nodes[answer.node_id] != (answer.host, answer.port):
             self.nodes[answer.node_id] = (answer.host, answer.port)
         self._coordinators[kind, key] = answer.node_id
+        if len(self._coordinators) > _COORDINATORS_KNOWN:
+            del self._coordinators[next(iter(self._coordinators))]
         return int(answer.node_id)
 
     async def coordinator_peer(self, kind: CoordinatorKind, key: str) -> Peer:

@@ -120,17 +120,19 @@ class Consumer(Connected):
                 yield record
 
     async def fetch(
-        self, partition: TopicPartition | tuple[str, int], offset: int, *, topic_id: str = ""
+        self, partition: TopicPartition | tuple[str, int], offset: int, *, topic_id: str = "",
+        max_bytes: int | None = None,
     ) -> RawFetch:
-        """Whole record batches from `offset` on, as the leader sends them: at most max.partition.fetch.bytes (the
-        first batch always), none at the end. Positions are not touched. For readers that decode by themselves.
+        """Whole record batches from `offset` on, as the leader sends them: at most max.partition.fetch.bytes, or
+        `max_bytes` (the first batch always), none at the end. Positions are not touched. For readers that decode by
+        themselves.
         `topic_id`: as in `Admin.list_topics`; a topic that was made anew under the name is not read.
         Raises HapaxError, with code OFFSET_OUT_OF_RANGE where the log begins later or ends before."""
         self._check_usable()
         return await fetch_raw(
             self._cluster, _partition(partition), offset, timeout_ms=self._timeout,
             committed=self._options["isolation.level"] == "read_committed",
-            max_bytes=self._options["max.partition.fetch.bytes"], topic_id=topic_id)
+            max_bytes=max_bytes or self._options["max.partition.fetch.bytes"], topic_id=topic_id)
 
     # --- offsets ----------------------------------------------------------------------------------------------
 

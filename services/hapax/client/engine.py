@@ -55,9 +55,13 @@ class Committed(NamedTuple):
 
 
 class Engine:
-    def __init__(self, cluster: Cluster, machine: ClientProducer, transactional_id: str | None) -> None:
+    def __init__(
+        self, cluster: Cluster, machine: ClientProducer, transactional_id: str | None, *, owns_cluster: bool = True
+    ) -> None:
+        """`owns_cluster`: it is closed with the engine."""
         options = cluster.options
         self.cluster = cluster
+        self._owns_cluster = owns_cluster
         self.machine = machine
         self.sticky = Sticky(cluster.ports.random)
         self.accumulator = Accumulator(
@@ -100,7 +104,10 @@ class Engine:
             task.cancel()
         self._settle_all("the producer is closed")
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.cluster.close()
+        if self.leaders_moved in self.cluster.listeners:
+            self.cluster.listeners.remove(self.leaders_moved)
+        if self._owns_cluster:
+            await self.cluster.close()
 
     def error(self) -> HapaxError:
         """Why the machine does not do what it is asked for."""

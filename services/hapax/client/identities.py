@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from hapax.client.admin import Admin
 from hapax.client.errors import from_code
-from hapax.client.tokens import transactions_call
+from hapax.client.tokens import LastToken, transactions_call
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
@@ -19,15 +19,6 @@ _ELSEWHERE: Final = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
 )
 """To be asked again, perhaps of another node."""
-
-
-class LastToken(NamedTuple):
-    """The newest commit token of a scope."""
-
-    scope: str
-    value: int
-    records: int
-    committed_ms: int
 
 
 class FencingInfo(NamedTuple):
@@ -41,6 +32,8 @@ class FencingInfo(NamedTuple):
     fenced_client: str
     fenced_peer: str
     fenced_epoch: int
+    serial: int = 0
+    """Of the transaction that was open then, or the last one."""
 
 
 class IdentityInfo(NamedTuple):
@@ -67,6 +60,8 @@ class IdentityInfo(NamedTuple):
     fencing: FencingInfo | None
     serial: int = 0
     """Of the transaction that is open, or else the last one."""
+    open_token: LastToken | None = None
+    """Of the open multi-writer transaction, not committed yet."""
 
 
 _Answer = TypeVar("_Answer", bound=Message)
@@ -133,10 +128,11 @@ def _described(transactional_id: str, answer: pb.DescribeTransactionalIdResponse
         tuple(TopicPartition(each.topic, PartitionIndex(each.partition)) for each in answer.partitions),
         answer.partition_count, answer.instance, answer.holder_client_id, answer.holder_peer,
         answer.committed if answer.decided else None, answer.decided_ms if answer.decided else -1,
-        tuple(LastToken(each.scope, each.value, each.record_count, each.committed_at_ms) for each in answer.tokens),
+        tuple(LastToken.decode(token) for token in answer.tokens),
         FencingInfo(
             fencing.cause, fencing.at_ms, fencing.client_id, fencing.peer, fencing.fenced_client_id,
-            fencing.fenced_peer, fencing.fenced_epoch)
+            fencing.fenced_peer, fencing.fenced_epoch, fencing.serial)
         if answer.HasField("fencing") else None,
         answer.serial,
+        LastToken.decode(answer.open_token) if answer.HasField("open_token") else None,
     )

@@ -15,17 +15,27 @@ task attempt is a writer, the driver decides.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple, NoReturn, Self, TypeVar
 
 from google.protobuf.message import Message
 
+from hapax.client.cluster import Cluster
 from hapax.client.connected import Connected
 from hapax.client.coordination import ConsumerGroup, Offsets
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import AbortableError, FencedError, WrongState, from_code
 from hapax.client.producer import Committed, Producer
-from hapax.client.settings import Options, Settings
-from hapax.client.tokens import CommitToken, TokenOutcome, transactions_call
+from hapax.client.settings import Settings, producer_options
+from hapax.client.tokens import (
+    CommitToken,
+    Conflict,
+    LastToken,
+    TokenConflictError,
+    TokenOutcome,
+    Work,
+    transactions_call,
+)
 from hapax.core.client_producer_partition import Identity, advance
 from hapax.core.client_producer_verdicts import Verdict, coordinator_verdict
 from hapax.core.errors import ErrorCode
@@ -70,10 +80,12 @@ class Winner(NamedTuple):
 class Writer(Producer):
     """The producer of one place in a multi-writer transaction: `send`, `flush`, then `finish`."""
 
-    def __init__(self, settings: Settings, joined: Joined, *, ports: ClientPorts | None = None) -> None:
+    def __init__(
+        self, settings: Settings, joined: Joined, *, ports: ClientPorts | None = None, cluster: Cluster | None = None
+    ) -> None:
         if joined.already_committed:
             raise WrongState(f"token {joined.token.value} of {joined.token.scope!r} is committed: nothing to write")
-        super().__init__({**settings, "transactional.id": joined.transactional_id}, ports=ports)
+        super().__init__({**settings, "transactional.id": joined.transactional_id}, ports=ports, cluster=cluster)
         self._machine.take_up(Identity(ProducerId(joined.producer_id), ProducerEpoch(joined.epoch)))
 
     async def start(self) -> Self:
@@ -116,7 +128,7 @@ class MultiWriter(Connected):
 
     def __init__(self, settings: Settings, transactional_id: str, *, ports: ClientPorts | None = None) -> None:
         self._settings = {k: v for k, v in settings.items() if k != "transactional.id"}
-        options = Options(self._settings, "p")
+        options = producer_options(self._settings)
         super().__init__(options, options["max.block.ms"], ports)
         self._id = transactional_id
 
@@ -142,8 +154,16 @@ class MultiWriter(Connected):
             answer.committed_records,
         )
 
-    def writer(self, joined: Joined) -> Writer:
-        return Writer(self._settings, joined, ports=self._ports)
+    def under(self, transactional_id: str) -> MultiWriter:
+        """The same for another id, over the connections of this object, which has to outlive it: what is returned is
+        neither started nor closed."""
+        other = copy(self)
+        other._id = transactional_id
+        return other
+
+    def writer(self, joined: Joined, *, shared: bool = False) -> Writer:
+        """`shared`: over the connections of this object, which has to outlive it. Such a writer creates no topics."""
+        return Writer(self._settings, joined, ports=self._ports, cluster=self._cluster if shared else None)
 
     async def renew(self, joined: Joined, timeout_ms: int) -> int:
         """Pushes the transaction's deadline out. Returns the time left, ms."""
@@ -164,6 +184,7 @@ class MultiWriter(Connected):
             record_count=token.records,
             allow_other_count=token.allow_other_count,
             allow_unknown_history=token.allow_unknown_history,
+            single_use=token.single_use,
             serial=serial,
         )
         answer = await self._call("EndTransaction", request, pb.EndTransactionResponse)
@@ -177,10 +198,14 @@ class MultiWriter(Connected):
         await self._call("EndTransaction", request, pb.EndTransactionResponse)
 
     async def committed_token(self, scope: str) -> CommitToken | None:
-        """The token last committed in a scope."""
+        """The token last committed in a scope; its value is as its owner counts, where it has one."""
         request = pb.GetCommitTokenRequest(transactional_id=self._id, scope=scope)
         answer = await self._call("GetCommitToken", request, pb.GetCommitTokenResponse)
-        return CommitToken(scope, answer.value, answer.record_count) if answer.found else None
+        if not answer.found:
+            return None
+        if not answer.owner:
+            return CommitToken(scope, answer.value, answer.record_count)
+        return CommitToken(scope, answer.number, answer.record_count, work=Work(answer.owner))
 
     async def _call(self, method: str, request: Message, response: type[Answer]) -> Answer:
         self._check_usable()
@@ -192,17 +217,22 @@ class MultiWriter(Connected):
             except (RpcError, ConnectionError):
                 self._cluster.forget_coordinator("transaction", self._id)
                 raise
-            self._check(answer.error, method, answer.reason)
+            self._check(answer, method)
             return answer
 
         return await self._cluster.within(self._timeout, method, attempt)
 
-    def _check(self, code: int, method: str, reason: str) -> None:
+    def _check(self, answer: Answer, method: str) -> None:
+        code, reason = answer.error, answer.reason
         if code == 0:
             return
         what = f"{method} of {self._id!r}"
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._cluster.forget_coordinator("transaction", self._id)
+        if isinstance(answer, pb.JoinTransactionResponse | pb.EndTransactionResponse) and answer.HasField("conflict"):
+            told = answer.conflict
+            newest = LastToken.decode(told.newest) if told.HasField("newest") else None
+            raise TokenConflictError(f"{what}: {reason}", code=code, conflict=Conflict(told.cause), newest=newest)
         if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             raise FencedError(f"{what}: {reason}", code=code)
         if coordinator_verdict(code) is Verdict.ABORT:

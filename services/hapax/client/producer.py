@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -60,8 +60,10 @@ class Producer:
     """
 
     def __init__(
-        self, settings: Settings, *, ports: ClientPorts | None = None, start_from: StartFrom | None = None
+        self, settings: Settings, *, ports: ClientPorts | None = None, start_from: StartFrom | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
+        """`cluster`: one that is connected already, with a producer's options; it outlives the producer."""
         self._options = options = producer_options(settings)
         self._ports = ports or RealPorts()
         self._id: str | None = options["transactional.id"]
@@ -84,8 +86,9 @@ class Producer:
             identity,
             sequences,
         )
-        self._cluster = Cluster(options, self._ports, auto_create=True)
-        self._engine = Engine(self._cluster, self._machine, self._id)
+        self._owns_cluster = cluster is None
+        self._cluster = Cluster(options, self._ports, auto_create=True) if cluster is None else cluster
+        self._engine = Engine(self._cluster, self._machine, self._id, owns_cluster=self._owns_cluster)
         self._started = False
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -97,9 +100,10 @@ class Producer:
             raise WrongState("the producer was started before; make a new one")
         self._started = True
         engine = self._engine
-        self._cluster.on_change = engine.leaders_moved
+        self._cluster.listeners.append(engine.leaders_moved)
         try:
-            await self._cluster.start()
+            if self._owns_cluster:
+                await self._cluster.start()
             if self._machine.state is State.UNINITIALIZED:
                 engine.ready = asyncio.get_running_loop().create_future()
                 self._machine.initialize()
@@ -211,7 +215,13 @@ class Producer:
 
     async def partitions_of(self, topic: str) -> int:
         """How many a topic has. Raises HapaxError."""
-        return len((self._cluster.topics.get(topic) or await self._topic(topic)).partitions)
+        return len((await self._topic(topic)).partitions)
+
+    async def existing_topics(self, names: Iterable[str]) -> set[str]:
+        """Those of the topics that there are now; none is created. Raises HapaxError."""
+        wanted = list(names)
+        timeout = self._options["max.block.ms"]
+        return set(await self._cluster.within(timeout, "finding topics", lambda: self._cluster.existing(wanted)))
 
     def available_partitions(self, topic: str) -> list[int]:
         """Those that have a leader, of a topic that was used before."""
@@ -239,8 +249,9 @@ class Producer:
         """Sends what is left, then makes all of the transaction visible at once.
 
         With `token` (Hapax only) the commit is idempotent: a token that is not newer than the last one of its scope
-        is answered `already`, and what was written now is aborted. Raises AbortableError (abort, then begin again),
-        RetriableError where the outcome is not known in time (call `commit()` again), FencedError, FatalError.
+        is answered `already`, and what was written now is aborted. One that says whose work it is (`token.work`) is
+        answered so only for the same work as the newest, and else refused. Raises AbortableError (abort, then begin
+        again), RetriableError where the outcome is not known in time (call `commit()` again), FencedError, FatalError.
         """
         engine = self._engine
         if engine.outcome is None:

@@ -173,7 +173,10 @@ class ProducerAdmin(Connected):
             t.instance, f"{t.holder_client_id} {t.holder_peer}".strip(),
             ("committed" if t.committed else "aborted") if t.decided else None, t.decided_ms,
             tuple(
-                {"scope": k.scope, "value": k.value, "records": k.record_count, "committed_ms": k.committed_at_ms}
+                {
+                    "scope": k.scope, "value": k.value, "records": k.record_count, "committed_ms": k.committed_at_ms,
+                    "owner": k.owner, "number": k.number,
+                }
                 for k in t.tokens),
             {
                 "cause": t.fencing.cause, "at_ms": t.fencing.at_ms,

@@ -32,12 +32,10 @@ async def fetch_raw(
     """What lies from `offset` on; empty at the end of the log. `topic_id`: where only that topic will do, not another
     of its name (code UNKNOWN_TOPIC_ID). Raises HapaxError."""
     name = f"{partition.topic}-{partition.partition}"
-    found = (await cluster.topic(partition.topic, timeout_ms)).topic_id
-    if topic_id and str(found) != topic_id:
-        raise FatalError(
-            f"topic {partition.topic!r} has the id {found}, not {topic_id}", code=ErrorCode.UNKNOWN_TOPIC_ID)
+    await cluster.topic(partition.topic, timeout_ms)
 
     async def attempt() -> RawFetch:
+        found = await _topic_id(cluster, partition.topic, topic_id)
         leader = cluster.leader(partition)
         if leader is None or leader.node_id < 0:
             cluster.refresh_soon()
@@ -74,3 +72,17 @@ async def fetch_raw(
             answer.log_start_offset)
 
     return await cluster.within(timeout_ms, f"reading {name}", attempt)
+
+
+async def _topic_id(cluster: Cluster, name: str, wanted: str) -> Any:
+    """uuid.UUID of the topic of this name. Raises FatalError where it is not the `wanted` one, as text ('': any), also
+    by a fresh answer: what is known may be from before the topic was made again."""
+    topic = cluster.topics.get(name)
+    if topic is None or (wanted and str(topic.topic_id) != wanted):
+        topic = (await cluster.existing([name])).get(name)
+    if topic is None:
+        raise RetriableError(f"topic {name!r} is not known", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if wanted and str(topic.topic_id) != wanted:
+        raise FatalError(
+            f"topic {name!r} has the id {topic.topic_id}, not {wanted}", code=ErrorCode.UNKNOWN_TOPIC_ID)
+    return topic.topic_id

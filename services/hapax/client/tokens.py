@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from hapax.client.cluster import Backoff, Cluster
-from hapax.client.errors import HapaxError, RetriableError
+from hapax.client.errors import FatalError, HapaxError, RetriableError
 from hapax.core.client_producer import ClientProducer
 from hapax.core.client_producer_partition import Identity
 from hapax.core.client_producer_state import Trouble
@@ -27,20 +27,101 @@ if TYPE_CHECKING:
 SERVICE = "/hapax.v1.Transactions/"
 
 
+class Work(NamedTuple):
+    """What an engine that replays its newest commit, and no other, says of the work behind a token. The coordinator
+    confirms the newest commit to its owner only, and only for the same work; whatever else is not new is refused with
+    TokenConflictError.
+
+    `owner` names the query: the scope is its own from its first commit on. `run` names the driver, another one each
+    time the owner starts: the newest run alone can abort a transaction that several joined. `follows`: the owner's
+    value that was committed last. `fingerprints`: (kind, digest) pairs, equal for equal work; the first kind that was
+    kept with the commit, too, is compared. `continue_from`: (owner, value as the scope counts) of the newest commit,
+    to go on from another owner's or from a newer one than the owner knows; the owner's value then stands for the
+    one after it. `allow_other_work`: a replay whose fingerprint differs is confirmed, and not written."""
+
+    owner: str
+    run: str = ""
+    follows: int | None = None
+    fingerprints: tuple[tuple[str, bytes], ...] = ()
+    continue_from: tuple[str, int] | None = None
+    allow_other_work: bool = False
+
+    def encode(self) -> pb.Work:
+        from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+
+        return pb.Work(
+            owner=self.owner, run=self.run, follows=self.follows, allow_other_work=self.allow_other_work,
+            fingerprints=[pb.Fingerprint(kind=kind, digest=digest) for kind, digest in self.fingerprints],
+            continue_from=None
+            if self.continue_from is None
+            else pb.CommitName(owner=self.continue_from[0], value=self.continue_from[1]),
+        )
+
+
 class CommitToken(NamedTuple):
     """`records`: the number of records the commit stands for, kept with it; a replay with another number fails
-    unless `allow_other_count`. A value above 0 in a scope without history fails unless `allow_unknown_history`."""
+    unless `allow_other_count`. A value above 0 in a scope without history fails unless `allow_unknown_history`.
+    `single_use`: the scope has no other commit; it costs nothing once nobody can ask for this one again.
+    With `work` the value is as its owner counts; without, whatever is not newer has been committed."""
 
     scope: str
     value: int
     records: int = 0
     allow_other_count: bool = False
     allow_unknown_history: bool = False
+    single_use: bool = False
+    work: Work | None = None
 
     def encode(self) -> pb.CommitToken:
         from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
-        return pb.CommitToken(scope=self.scope, value=self.value)
+        return pb.CommitToken(
+            scope=self.scope, value=self.value, work=None if self.work is None else self.work.encode()
+        )
+
+
+class Conflict(Enum):
+    """Why a token is refused. As numbered in proto/hapax/v1/transactions.proto."""
+
+    OLDER = 1
+    OTHER_OWNER = 2
+    OTHER_WORK = 3
+    OTHER_COUNT = 4
+    UNKNOWN_HISTORY = 5
+    OTHER_RUN = 6
+
+
+class LastToken(NamedTuple):
+    """The newest commit token of a scope."""
+
+    scope: str
+    value: int
+    records: int
+    committed_ms: int
+    """Wall clock."""
+    owner: str = ""
+    """Empty: it has none."""
+    number: int = 0
+    """The value as its owner counts."""
+    fingerprints: tuple[str, ...] = ()
+    """Their kinds."""
+
+    @staticmethod
+    def decode(token: pb.LastCommitToken) -> LastToken:
+        return LastToken(
+            token.scope, token.value, token.record_count, token.committed_at_ms, token.owner, token.number,
+            tuple(token.fingerprints),
+        )
+
+
+class TokenConflictError(FatalError):
+    """A commit token was refused by what is committed in its scope; nothing is decided. `newest`: what it was held
+    against, None: nothing is committed there."""
+
+    def __init__(self, message: str, *, code: int, conflict: Conflict, newest: LastToken | None) -> None:
+        super().__init__(message, code=code)
+        self.conflict = conflict
+        self.newest = newest
 
 
 class TokenOutcome(Enum):
@@ -85,6 +166,7 @@ async def end_with_token(
         record_count=token.records,
         allow_other_count=token.allow_other_count,
         allow_unknown_history=token.allow_unknown_history,
+        single_use=token.single_use,
     ).SerializeToString()
     backoff = Backoff(cluster.options, cluster.ports)
     while True:

@@ -1,30 +1,39 @@
-"""Records of `__transaction_state`: Kafka's TransactionLogKey v0 and TransactionLogValue v0-v1.
+"""Records of `__transaction_state`: Kafka's TransactionLogKey v0 and TransactionLogValue v0-v1, and Hapax's own.
 
-Values are written in version 1, whose tagged fields from 10000 on are Hapax's own; Kafka's readers skip them. The
-whole layout stands in `schemas/TransactionLogValue.json`, in the notation of Kafka's message schemas, and a test
-holds this hand-written codec to it byte by byte. Written by hand, because every transaction writes three of them.
+Values are written in version 1, whose tagged fields from 10000 on are Hapax's own; Kafka's readers skip them. While a
+multi-writer transaction is open or being decided they are written in version 2, which Kafka does not know: its members
+may have deltas beside it, under keys of version 10000, and a reader that skips those must not take the value for the
+whole. The layouts stand in `schemas/TransactionLogValue.json` and `schemas/TransactionDelta*.json`, in the notation of
+Kafka's message schemas, and a test holds this hand-written codec to them byte by byte. Written by hand, because every
+transaction writes three of them.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from hapax.codec.internal_records import KeyValue
 from hapax.core.transaction_record import (
     NO_TRANSACTION,
     CommittedToken,
+    Delta,
     Fencing,
     FencingCause,
+    Fingerprint,
     Holder,
     LastOutcome,
     Member,
+    PartitionSet,
     Policy,
     ProducerIdentity,
     Record,
     Token,
     Tombstone,
+    TopicBits,
     Transaction,
     TransactionPartition,
 )
@@ -43,12 +52,17 @@ from hapax.core.types import (
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
+MULTI_WRITER_VERSION: Final = 2
+DELTA_KEY_VERSION: Final = 10_000
+DELTA_VALUE_VERSION: Final = 0
 
 _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION = 0, 1, 2
 (
     _SERIAL, _LAST_EPOCH, _TOPIC_IDS, _LIMIT, _FENCING, _TOKENS, _OPEN_TOKEN, _MEMBERS, _IDLE_MEMBERS, _POLICY,
-    _HOLDER, _OUTCOME,
-) = range(10000, 10012)  # fmt: skip
+    _HOLDER, _OUTCOME, _MEMBER_SETS,
+) = range(10000, 10013)  # fmt: skip
+_SINGLE_USE: Final = 10013
+_RUNS, _TOKEN_OWNERS, _OPEN_TOKEN_OWNER = range(10014, 10017)
 
 _KEY = struct.Struct(">hh")
 _HEAD = struct.Struct(">hqhib")             # version, producer id, epoch, time-out, status
@@ -58,7 +72,8 @@ _FENCING_HEAD = struct.Struct(">bqqhq")     # cause, at, fenced producer id, fen
 _TOKEN_TAIL = struct.Struct(">qqqq")        # value, record count, serial, committed at
 _LAST_OUTCOME = struct.Struct(">?q")        # committed, at
 _IDENTITY = struct.Struct(">qh")
-_MEMBER_PARTITION = struct.Struct(">ii?")   # place of its topic, partition, won
+_MEMBER_PARTITION = struct.Struct(">ii?")   # place of its topic, partition, won; up to version 1
+_DELTA_HEAD = struct.Struct(">hqqqq")       # version, serial, elapsed, limit, last update
 
 _Item = TypeVar("_Item")
 _Default = TypeVar("_Default")
@@ -79,15 +94,56 @@ def decode_key(data: bytes) -> str | None:
     return data[4:].decode()
 
 
+def encode_record(record: Record) -> tuple[KeyValue, ...]:
+    """What the log keeps of it: one key, but for a tombstone, which stands for the keys of the id's deltas, too."""
+    if isinstance(record, Transaction):
+        return ((encode_key(record.transactional_id), encode_value(record)),)
+    if isinstance(record, Delta):
+        return ((_delta_key(record.transactional_id, record.producer_id), _delta_value(record)),)
+    deltas = [(_delta_key(record.transactional_id, producer_id), None) for producer_id in record.deltas]
+    return (encode_key(record.transactional_id), None), *deltas
+
+
+def decode_record(key: bytes, value: bytes | None) -> Record | None:
+    """None: nothing to apply, as for a key of an unknown version and for a delta's tombstone. Raises ValueError."""
+    transactional_id = decode_key(key)
+    if transactional_id is not None:
+        return decode_value(transactional_id, value)
+    if len(key) < 2 or _I16.unpack_from(key)[0] != DELTA_KEY_VERSION or value is None:
+        return None
+    try:
+        return _delta(_Reader(key), _Reader(value))
+    except (struct.error, IndexError) as error:
+        raise ValueError("a transaction delta that ends too early") from error
+
+
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
+def _delta_key(transactional_id: str, producer_id: ProducerId) -> bytes:
+    name = transactional_id.encode()
+    return _KEY.pack(DELTA_KEY_VERSION, len(name)) + name + _I64.pack(producer_id)
+
+
+def _delta_value(delta: Delta) -> bytes:
+    parts = [_DELTA_HEAD.pack(
+        DELTA_VALUE_VERSION, delta.serial, delta.elapsed_ms, delta.limit_ms, delta.last_update_ms)]
+    member = delta.member
+    if member is None:
+        parts += (b"\x00", _I16.pack(NO_PRODUCER_EPOCH), b"\x01")
+    else:
+        parts += (_string(member.key), _I16.pack(member.producer_epoch), _varint(len(member.partitions.topics) + 1))
+        for topic, topic_id, bits in member.partitions.topics:
+            parts += (_string(topic), topic_id, _bits(bits), b"\x00")
+    return b"".join([*parts, b"\x00"])
+
+
 def encode_value(transaction: Transaction) -> bytes:
-    """Always version 1."""
+    """Version 1; of an open or deciding multi-writer transaction version 2."""
     topics = _by_topic(transaction.every_partition)
     parts = [
         _HEAD.pack(
-            VALUE_VERSION,
+            MULTI_WRITER_VERSION if transaction.is_multi_writer else VALUE_VERSION,
             transaction.producer_id,
             transaction.producer_epoch,
             transaction.timeout_ms,
@@ -137,13 +193,12 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_LIMIT, _TIMES.pack(transaction.elapsed_ms, transaction.limit_ms) + b"\x00"))
     if transaction.fencing is not None:
         fields.append((_FENCING, _fencing(transaction.fencing)))
-    if transaction.tokens:
-        fields.append((_TOKENS, _tokens(transaction.tokens)))
+    lasting = tuple([token for token in transaction.tokens if not token.single_use])
+    if lasting:
+        fields.append((_TOKENS, _tokens(lasting)))
     if transaction.open_token is not None:
-        scope, value = transaction.open_token
+        scope, value, _, _ = transaction.open_token
         fields.append((_OPEN_TOKEN, _string(scope) + _I64.pack(value) + b"\x00"))
-    if transaction.members:
-        fields.append((_MEMBERS, _members(transaction.members, topics)))
     if transaction.idle_members:
         identities = b"".join([_IDENTITY.pack(*idle) + b"\x00" for idle in transaction.idle_members])
         fields.append((_IDLE_MEMBERS, _varint(len(transaction.idle_members) + 1) + identities))
@@ -153,6 +208,18 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_HOLDER, _holder(transaction.holder)))
     if transaction.outcome is not None:
         fields.append((_OUTCOME, _LAST_OUTCOME.pack(*transaction.outcome) + b"\x00"))
+    if transaction.members:
+        fields.append((_MEMBER_SETS, _members(transaction.members, topics)))
+    if len(lasting) < len(transaction.tokens):
+        fields.append((_SINGLE_USE, _tokens(transaction.tokens[len(lasting):])))
+    if transaction.runs:
+        runs = b"".join([_string(run) for run in transaction.runs])
+        fields.append((_RUNS, _varint(len(transaction.runs) + 1) + runs))
+    if any(token.owner for token in lasting):
+        fields.append((_TOKEN_OWNERS, _token_owners(lasting)))
+    if transaction.open_token is not None and transaction.open_token.owner:
+        owner, base = transaction.open_token[2:]
+        fields.append((_OPEN_TOKEN_OWNER, _string(owner) + _I64.pack(base) + b"\x00"))
     return fields
 
 
@@ -180,18 +247,37 @@ def _tokens(tokens: tuple[CommittedToken, ...]) -> bytes:
     return b"".join(parts)
 
 
+@lru_cache(maxsize=256)
+def _token_owners(tokens: tuple[CommittedToken, ...]) -> bytes:
+    parts = [_varint(len(tokens) + 1)]
+    for token in tokens:
+        parts += (_string(token.owner), _I64.pack(token.base), _varint(len(token.fingerprints) + 1))
+        for kind, digest in token.fingerprints:
+            parts += (_string(kind), _varint(len(digest) + 1), digest, b"\x00")
+        parts.append(b"\x00")
+    return b"".join(parts)
+
+
 def _members(members: tuple[Member, ...], topics: _Topics) -> bytes:
     """A member's partitions name their topic by its place in TransactionPartitions."""
     place = {topic: index for index, topic in enumerate(topics)}
     parts = [_varint(len(members) + 1)]
     for member in members:
         identity = _IDENTITY.pack(member.producer_id, member.producer_epoch)
-        parts += (_string(member.key), identity, _varint(len(member.partitions) + 1))
-        for partition in member.partitions:
-            index = place[partition.topic, partition.topic_id]
-            parts += (_MEMBER_PARTITION.pack(index, partition.partition, partition in member.won), b"\x00")
+        won = {each[:2]: each.bits for each in member.won.topics}
+        parts += (_string(member.key), identity, _varint(len(member.partitions.topics) + 1))
+        for topic, topic_id, bits in member.partitions.topics:
+            parts += (
+                _I32.pack(place[topic, topic_id]), _bits(bits), _bits(won.get((topic, topic_id), 0)), b"\x00",
+            )
         parts.append(b"\x00")
     return b"".join(parts)
+
+
+def _bits(bits: int) -> bytes:
+    """Compact bytes: bit i of byte n stands for 8 n + i."""
+    size = (bits.bit_length() + 7) // 8
+    return _varint(size + 1) + bits.to_bytes(size, "little")
 
 
 def _policy(policy: Policy) -> bytes:
@@ -225,7 +311,7 @@ def _varint(value: int) -> bytes:
 
 
 def decode_value(transactional_id: str, data: bytes | None) -> Record:
-    """None is a tombstone. Raises ValueError where the bytes are not a value of version 0 or 1."""
+    """None is a tombstone. Raises ValueError where the bytes are not a value of version 0 to 2."""
     if data is None:
         return Tombstone(transactional_id)
     try:
@@ -276,6 +362,9 @@ class _Reader:
     def tagged(self) -> dict[int, bytes]:
         return {self.varint(): self.take(self.varint()) for _ in range(self.varint())}
 
+    def bits(self) -> int:
+        return int.from_bytes(self.take(self._length()), "little")
+
     def end(self) -> None:
         if self._at != len(self._data):
             raise ValueError(f"{len(self._data) - self._at} bytes too many")
@@ -290,7 +379,7 @@ _TopicPartitions = tuple[str, tuple[int, ...]]
 
 def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
     version, producer_id, epoch, timeout_ms, status = reader.unpack(_HEAD)
-    if version not in (0, VALUE_VERSION):
+    if version not in (0, VALUE_VERSION, MULTI_WRITER_VERSION):
         raise ValueError(f"a transaction log value of version {version}")
     listed = _plain_topics(reader) if version == 0 else reader.array(lambda: _compact_topic(reader))
     last_update_ms, start_ms = reader.unpack(_TIMES)
@@ -298,9 +387,11 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
     reader.end()
     fields = {tag: _Reader(content) for tag, content in tagged.items()}
     topics = _with_ids(listed, fields.get(_TOPIC_IDS))
-    members = _each(fields, _MEMBERS, lambda field: _read_member(field, topics))
+    members = _each(fields, _MEMBER_SETS, lambda field: _read_member(field, topics))
+    members += _each(fields, _MEMBERS, lambda field: _read_old_member(field, topics))
     state = State(status)
-    untold = (0, timeout_ms if state is State.ONGOING else 0)
+    opened = state is State.ONGOING
+    untold = (0, timeout_ms if opened else 0)
     elapsed_ms, limit_ms = _read(fields, _LIMIT, lambda field: field.unpack(_TIMES), untold)
     return Transaction(
         transactional_id=transactional_id,
@@ -320,12 +411,17 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
         limit_ms=Millis(limit_ms),
         holder=_read(fields, _HOLDER, _read_holder, None),
         fencing=_read(fields, _FENCING, _read_fencing, None),
-        tokens=_each(fields, _TOKENS, _read_token),
-        open_token=_read(fields, _OPEN_TOKEN, _read_open_token, None),
-        members=members,
+        tokens=_with_owners(_each(fields, _TOKENS, _read_token), _each(fields, _TOKEN_OWNERS, _read_token_owner))
+        + tuple([replace(token, single_use=True) for token in _each(fields, _SINGLE_USE, _read_token)]),
+        open_token=_with_owner(
+            _read(fields, _OPEN_TOKEN, _read_open_token, None), _read(fields, _OPEN_TOKEN_OWNER, _read_owner, ("", 0))
+        ),
+        members=tuple(sorted(members, key=lambda member: member.producer_id)),
         idle_members=_each(fields, _IDLE_MEMBERS, _read_idle),
         policy=_read(fields, _POLICY, _read_policy, None),
         outcome=_read(fields, _OUTCOME, _read_outcome, None),
+        runs=_each(fields, _RUNS, _Reader.string),
+        takes_deltas=version >= MULTI_WRITER_VERSION or not opened,
     )
 
 
@@ -419,7 +515,65 @@ def _read_open_token(reader: _Reader) -> Token:
     return Token(reader.string(), reader.unpack(_I64)[0])
 
 
+def _read_owner(reader: _Reader) -> tuple[str, int]:
+    return reader.string(), reader.unpack(_I64)[0]
+
+
+def _with_owner(token: Token | None, owner: tuple[str, int]) -> Token | None:
+    return None if token is None else Token(token.scope, token.value, *owner)
+
+
+_TokenOwner = tuple[str, int, tuple[Fingerprint, ...]]
+
+
+def _read_token_owner(reader: _Reader) -> _TokenOwner:
+    owner, base = _read_owner(reader)
+    fingerprints = reader.array(lambda: _read_fingerprint(reader))
+    reader.tagged()
+    return owner, base, fingerprints
+
+
+def _with_owners(tokens: tuple[CommittedToken, ...], owners: tuple[_TokenOwner, ...]) -> tuple[CommittedToken, ...]:
+    """A record of an earlier version tells none."""
+    if not owners:
+        return tokens
+    if len(owners) != len(tokens):
+        raise ValueError(f"{len(owners)} owners for {len(tokens)} commit tokens")
+    return tuple(
+        replace(token, owner=owner, base=base, fingerprints=fingerprints)
+        for token, (owner, base, fingerprints) in zip(tokens, owners, strict=True)
+    )
+
+
+def _read_fingerprint(reader: _Reader) -> Fingerprint:
+    kind, digest = reader.string(), reader.take(max(0, reader.varint() - 1))
+    reader.tagged()
+    return Fingerprint(kind, digest)
+
+
 def _read_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
+    key = reader.string()
+    producer_id, epoch = reader.unpack(_IDENTITY)
+    held = reader.array(lambda: _read_member_topic(reader, topics))
+    reader.tagged()
+    return Member(
+        key=key,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=ProducerEpoch(epoch),
+        partitions=PartitionSet(tuple([registered for registered, _ in held])),
+        won=PartitionSet(tuple([won for _, won in held if won.bits])),
+    )
+
+
+def _read_member_topic(reader: _Reader, topics: tuple[_Topic, ...]) -> tuple[TopicBits, TopicBits]:
+    topic, topic_id, _ = topics[reader.unpack(_I32)[0]]
+    registered, won = reader.bits(), reader.bits()
+    reader.tagged()
+    return TopicBits(topic, topic_id, registered), TopicBits(topic, topic_id, won)
+
+
+def _read_old_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
+    """As version 1 had them."""
     key = reader.string()
     producer_id, epoch = reader.unpack(_IDENTITY)
     held = reader.array(lambda: _read_member_partition(reader, topics))
@@ -428,8 +582,8 @@ def _read_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
         key=key,
         producer_id=ProducerId(producer_id),
         producer_epoch=ProducerEpoch(epoch),
-        partitions=tuple(partition for partition, _ in held),
-        won=tuple(partition for partition, won in held if won),
+        partitions=PartitionSet.of(partition for partition, _ in held),
+        won=PartitionSet.of(partition for partition, won in held if won),
     )
 
 
@@ -448,3 +602,32 @@ def _read_idle(reader: _Reader) -> ProducerIdentity:
 
 def _read_policy(reader: _Reader) -> Policy:
     return Policy(reader.array(reader.string), reader.unpack(_I32)[0])
+
+
+def _delta(key: _Reader, value: _Reader) -> Delta:
+    _, length = key.unpack(_KEY)
+    transactional_id = key.take(length).decode()
+    producer_id = ProducerId(key.unpack(_I64)[0])
+    key.end()
+    version, serial, elapsed_ms, limit_ms, last_update_ms = value.unpack(_DELTA_HEAD)
+    if version != DELTA_VALUE_VERSION:
+        raise ValueError(f"a transaction delta of version {version}")
+    member_key = value.string()
+    epoch = ProducerEpoch(value.unpack(_I16)[0])
+    partitions = PartitionSet(value.array(lambda: _read_topic_bits(value)))
+    value.tagged()
+    value.end()
+    return Delta(
+        transactional_id=transactional_id,
+        serial=Serial(serial),
+        elapsed_ms=Millis(elapsed_ms),
+        limit_ms=Millis(limit_ms),
+        last_update_ms=TimestampMs(last_update_ms),
+        member=None if producer_id == NO_PRODUCER_ID else Member(member_key, producer_id, epoch, partitions),
+    )
+
+
+def _read_topic_bits(reader: _Reader) -> TopicBits:
+    topic, topic_id, bits = reader.string(), TopicId(reader.take(16)), reader.bits()
+    reader.tagged()
+    return TopicBits(topic, topic_id, bits)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from hapax.core.transaction_admin import instance_of
-from hapax.core.transaction_record import LastOutcome, Transaction
+from hapax.core.transaction_record import CommittedToken, LastOutcome, Token, Transaction
 from hapax.core.transaction_states import State
+from hapax.core.transaction_tokens import TokenConflict
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
@@ -29,14 +30,27 @@ def description(transaction: Transaction) -> pb.DescribeTransactionalIdResponse:
         holder_client_id=holder.client_id if holder else "", holder_peer=holder.peer if holder else "",
         decided=outcome is not None, committed=outcome is not None and outcome.committed,
         decided_ms=outcome.at_ms if outcome else -1,
-        tokens=[
-            pb.LastCommitToken(
-                scope=token.scope, value=token.value, record_count=token.record_count,
-                committed_at_ms=token.committed_at_ms)
-            for token in transaction.tokens
-        ],
-        fencing=_fencing(transaction), serial=transaction.serial,
+        tokens=[_committed(token) for token in transaction.tokens],
+        fencing=_fencing(transaction), serial=transaction.serial, open_token=_open(transaction.open_token),
     )
+
+
+def conflict(refusal: TokenConflict) -> pb.TokenConflict:
+    newest = None if refusal.newest is None else _committed(refusal.newest)
+    return pb.TokenConflict(cause=pb.TokenConflict.Cause.Name(refusal.cause), newest=newest)
+
+
+def _committed(token: CommittedToken) -> pb.LastCommitToken:
+    return pb.LastCommitToken(
+        scope=token.scope, value=token.value, record_count=token.record_count, committed_at_ms=token.committed_at_ms,
+        owner=token.owner, number=token.number, fingerprints=[each.kind for each in token.fingerprints],
+    )
+
+
+def _open(token: Token | None) -> pb.LastCommitToken | None:
+    if token is None:
+        return None
+    return pb.LastCommitToken(scope=token.scope, value=token.value, owner=token.owner, number=token.number)
 
 
 def last_outcome(transaction: Transaction) -> LastOutcome | None:
@@ -56,5 +70,5 @@ def _fencing(transaction: Transaction) -> pb.Fencing | None:
     return pb.Fencing(
         cause=fencing.cause.name.lower(), at_ms=fencing.at_ms, client_id=fencing.client_id, peer=fencing.peer,
         fenced_client_id=fenced.client_id if fenced else "", fenced_peer=fenced.peer if fenced else "",
-        fenced_epoch=fencing.fenced_epoch,
+        fenced_epoch=fencing.fenced_epoch, serial=fencing.serial,
     )

@@ -221,7 +221,7 @@ class KafkaApi:
         running = transaction.is_open or transaction.is_decided
         partitions = [
             TopicPartition(partition.topic, partition.partition)
-            for partition in transaction.partitions + tuple(p for m in transaction.members for p in m.partitions)
+            for partition in transaction.every_partition
         ] if running else []
         return Description(
             transaction.state.kafka_name, transaction.timeout_ms, transaction.start_ms if running else -1,

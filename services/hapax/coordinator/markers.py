@@ -10,8 +10,9 @@ be this very process: then without a wire, by the same handler.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
 from hapax.codec.metadata import OFFSETS_TOPIC
@@ -33,14 +34,20 @@ WRITE_OFFSETS_MARKERS: Final = "/hapax.internal.v1.GroupCoordinator/WriteOffsets
 MAX_CALLS: Final = 2
 """Calls under way to one destination."""
 MAX_PER_CALL: Final = 500
+"""Transactions."""
+MAX_MARKERS_PER_CALL: Final = 2_000
+"""Markers times partitions, but for a partition with more of them: neither side's loop is held for long by one call."""
 CALL_TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 1.0
+_MARKERS_A_SECOND: Final = 20_000
 
 
-def retry_after(attempt: int, random: Randomness) -> float:
-    """Seconds before markers are sent again, after the `attempt`-th failure (from 0)."""
-    longest: float = min(_RETRY_FIRST_S * (1 << min(attempt, 10)), _RETRY_MAX_S)
+def retry_after(attempt: int, random: Randomness, markers: int = 1) -> float:
+    """Seconds before markers are sent again, after the `attempt`-th failure (from 0). The longest pause grows with
+    their number, which takes the loop's time at each attempt."""
+    most = _RETRY_MAX_S * max(1.0, markers / _MARKERS_A_SECOND)
+    longest: float = min(_RETRY_FIRST_S * (1 << min(attempt, 10)), most)
     return longest * (0.5 + random.random() / 2)
 
 
@@ -78,7 +85,7 @@ class _Item(NamedTuple):
     sender: Sender
     epoch: ShardEpoch
     sent: SendMarkers
-    markers: tuple[Marker, ...]
+    """Those of the destination alone."""
 
     def wanted(self) -> bool:
         return self.sender.serving and self.sender.epoch == self.epoch
@@ -87,6 +94,12 @@ class _Item(NamedTuple):
 LocalOffsetsMarkers = Callable[
     [coordinator_pb2.WriteOffsetsMarkersRequest], Awaitable[coordinator_pb2.WriteOffsetsMarkersResponse]
 ]
+
+
+_Address = tuple[str, bool]
+"""Of a broker, or of a coordinator for offsets."""
+_Share = tuple[_Address, int]
+"""One of the calls that a transaction's markers for an address are divided into."""
 
 
 @dataclass(slots=True)
@@ -119,25 +132,45 @@ class MarkerSender:
 
     def send(self, sender: Sender, sent: SendMarkers) -> None:
         """Once; the answers come by `sender.markers_answered`, one call for each destination, never from within."""
-        destinations: dict[tuple[str, bool], list[Marker]] = {}
-        nowhere: list[MarkerResult] = []
-        for marker in sent.markers:
-            shares: dict[tuple[str, bool], list[TransactionPartition]] = {}
-            for partition in marker.partitions:
-                destination = self._destination(partition)
-                if isinstance(destination, ErrorCode):
-                    nowhere.append(MarkerResult(marker.producer_id, partition.by_id, destination))
-                else:
-                    shares.setdefault(destination, []).append(partition)
-            for address, partitions in shares.items():
-                share = Marker(marker.producer_id, marker.producer_epoch, marker.commit, tuple(partitions))
-                destinations.setdefault(address, []).append(share)
-        for address, markers in destinations.items():
+        shares, nowhere = self._shares(sent)
+        for (address, _), markers in shares.items():
             queue = self._queues.setdefault(address, _Queue())
-            queue.items.append(_Item(sender, sender.epoch, sent, tuple(markers)))
+            queue.items.append(_Item(sender, sender.epoch, replace(sent, markers=tuple(markers))))
             self._schedule(address, queue)
         if nowhere:
             self._loop.call_soon(sender.markers_answered, sent, sender.epoch, nowhere)
+
+    def _shares(self, sent: SendMarkers) -> tuple[dict[_Share, list[Marker]], list[MarkerResult]]:
+        """What goes where, and the answers for what goes nowhere. All markers of a partition are in one share."""
+        counts = Counter(partition for marker in sent.markers for partition in marker.partitions)
+        places: dict[TransactionPartition, _Share | ErrorCode] = {}
+        filled: dict[_Address, tuple[int, int]] = {}
+        for partition, count in counts.items():
+            address = self._destination(partition)
+            if isinstance(address, ErrorCode):
+                places[partition] = address
+                continue
+            share, size = filled.get(address, (0, 0))
+            if size and size + count > MAX_MARKERS_PER_CALL:
+                share, size = share + 1, 0
+            filled[address] = share, size + count
+            places[partition] = address, share
+        some_nowhere = any(isinstance(place, ErrorCode) for place in places.values())
+        shares: dict[_Share, list[Marker]] = {}
+        nowhere: list[MarkerResult] = []
+        divided: dict[int, dict[_Share, tuple[TransactionPartition, ...]]] = {}
+        for marker in sent.markers:
+            if id(marker.partitions) not in divided:  # members have often written to the same partitions
+                divided[id(marker.partitions)] = _divide(marker.partitions, places)
+            for place, partitions in divided[id(marker.partitions)].items():
+                shares.setdefault(place, []).append(replace(marker, partitions=partitions))
+            if some_nowhere:
+                nowhere += [
+                    MarkerResult(marker.producer_id, partition.by_id, error)
+                    for partition in marker.partitions
+                    if isinstance(error := places[partition], ErrorCode)
+                ]
+        return shares, nowhere
 
     def holds(self, sender: Sender, transactional_id: str) -> bool:
         """Whether markers of the transaction wait for others to be sent before them. Looks at all that wait."""
@@ -175,8 +208,9 @@ class MarkerSender:
 
     def _start(self, address: tuple[str, bool], queue: _Queue) -> None:
         queue.scheduled = False
-        items = [item for item in queue.items[:MAX_PER_CALL] if item.wanted()]
-        del queue.items[:MAX_PER_CALL]
+        taken = _fitting(queue.items)
+        items = [item for item in queue.items[:taken] if item.wanted()]
+        del queue.items[:taken]
         if items:
             queue.calls += 1
             call = supervision.vital(self._call(address, queue, items), "markers", self._on_fault)
@@ -215,7 +249,7 @@ class MarkerSender:
                 last_offset=item.sent.last_offset,
             )
             for item in items
-            for marker in item.markers
+            for marker in item.sent.markers
         ])
         channel = self._network.rpc_channel(address)
         answer = await channel.call(WRITE_MARKERS, request.SerializeToString(), CALL_TIMEOUT_S)
@@ -230,7 +264,7 @@ class MarkerSender:
                 group_shards=[p.partition for p in marker.partitions], shard=item.sender.shard,
             )
             for item in items
-            for marker in item.markers
+            for marker in item.sent.markers
         ])
         if address:
             channel = self._network.rpc_channel(address)
@@ -241,16 +275,37 @@ class MarkerSender:
         return _results(items, [[p.error for p in result.partitions] for result in response.results])
 
 
+def _divide(
+    partitions: tuple[TransactionPartition, ...], places: dict[TransactionPartition, _Share | ErrorCode]
+) -> dict[_Share, tuple[TransactionPartition, ...]]:
+    found: dict[_Share, list[TransactionPartition]] = {}
+    for partition in partitions:
+        place = places[partition]
+        if not isinstance(place, ErrorCode):
+            found.setdefault(place, []).append(partition)
+    return {place: tuple(each) for place, each in found.items()}
+
+
+def _fitting(items: list[_Item]) -> int:
+    """How many of them are one call."""
+    size = 0
+    for number, item in enumerate(items[:MAX_PER_CALL]):
+        size += sum(len(marker.partitions) for marker in item.sent.markers)
+        if number and size > MAX_MARKERS_PER_CALL:
+            return number
+    return min(len(items), MAX_PER_CALL)
+
+
 def _results(items: Sequence[_Item], errors: Sequence[Sequence[int]]) -> list[list[MarkerResult]]:
     """`errors`: for each marker, in the order of the request, one code per partition."""
-    markers = [marker for item in items for marker in item.markers]
+    markers = [marker for item in items for marker in item.sent.markers]
     if [len(of_marker) for of_marker in errors] != [len(marker.partitions) for marker in markers]:
         raise RpcError("INTERNAL", "the answer does not fit the markers that were sent")
     answered = iter(errors)
     return [
         [
             MarkerResult(marker.producer_id, partition.by_id, ErrorCode(error))
-            for marker in item.markers
+            for marker in item.sent.markers
             for partition, error in zip(marker.partitions, next(answered), strict=True)
         ]
         for item in items
@@ -260,6 +315,6 @@ def _results(items: Sequence[_Item], errors: Sequence[Sequence[int]]) -> list[li
 def _failed(item: _Item, code: ErrorCode) -> list[MarkerResult]:
     return [
         MarkerResult(marker.producer_id, p.by_id, code)
-        for marker in item.markers
+        for marker in item.sent.markers
         for p in marker.partitions
     ]

@@ -9,6 +9,7 @@ from typing import Final
 from hapax.codec.metadata import OFFSETS_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.hashing import shard_of
+from hapax.core.transaction_record import TransactionPartition
 from hapax.core.transaction_requests import CheckWinners, WinnerCheck
 from hapax.core.types import NodeId, Serial, ShardId
 from hapax.kafka.txn_offset_commit import TxnOffsetCommit
@@ -23,6 +24,8 @@ _CALL_TIMEOUT_S: Final = 2.0
 _PATIENCE_S: Final = 3.0
 """So long a question is asked again while its shard or partition moves, before the client is asked to."""
 _RETRY_S: Final = 0.02
+MAX_CHECKS_PER_CALL: Final = 4_000
+"""Winners times partitions, but for a partition with more winners: neither side's loop is held for long by one call."""
 
 _MOVING: Final = frozenset({
     ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -109,21 +112,30 @@ class WinnersOfPartitions:
         self._view = view
 
     async def missing(self, check: CheckWinners) -> tuple[WinnerCheck, ...]:
-        by_address: dict[str, list[WinnerCheck]] = {}
+        by_partition: dict[TransactionPartition, list[WinnerCheck]] = {}
         for one in check.checks:
-            by_address.setdefault(await self._leader(one), []).append(one)
-        answers = await asyncio.gather(*(self._ask(address, checks) for address, checks in by_address.items()))
+            by_partition.setdefault(one.partition, []).append(one)
+        by_address: dict[str, list[list[WinnerCheck]]] = {}
+        for partition, checks in by_partition.items():
+            calls = by_address.setdefault(await self._leader(partition), [[]])
+            if len(calls[-1]) + len(checks) > MAX_CHECKS_PER_CALL and calls[-1]:
+                calls.append([])
+            calls[-1] += checks
+        answers = await asyncio.gather(*(self._ask_one_by_one(*asked) for asked in by_address.items()))
         return tuple(one for missing in answers for one in missing)
 
-    async def _leader(self, check: WinnerCheck) -> str:
-        topic_id, index = check.partition.by_id
+    async def _leader(self, partition: TransactionPartition) -> str:
+        topic_id, index = partition.by_id
         try:
             leader = await self._view.wait_for(lambda view: view.leader_of(topic_id, index), _PATIENCE_S)
         except TimeoutError:
             leader = None
         if leader is None:
-            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{check.partition.topic}-{index} has no leader")
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{partition.topic}-{index} has no leader")
         return leader.rpc_address
+
+    async def _ask_one_by_one(self, address: str, calls: list[list[WinnerCheck]]) -> list[WinnerCheck]:
+        return [one for checks in calls for one in await self._ask(address, checks)]
 
     async def _ask(self, address: str, checks: list[WinnerCheck]) -> list[WinnerCheck]:
         partitions = {check.partition.by_id: None for check in checks}

@@ -7,19 +7,21 @@ failed, and then nobody knows whether it took effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from hapax.codec.metadata import OFFSETS_TOPIC
 from hapax.coordinator.administration import CoordinatorAdministration
-from hapax.coordinator.descriptions import description
+from hapax.coordinator.descriptions import conflict, description
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import OffsetsMarker
-from hapax.core.transaction_record import ProducerIdentity, Token, TransactionPartition
+from hapax.core.transaction_record import Fingerprint, ProducerIdentity, Token, TransactionPartition
 from hapax.core.transaction_requests import (
+    NO_WORK,
     Caller,
+    CommitName,
     CommitTokenFound,
     EndTransaction,
     EnsureTransactionalId,
@@ -34,7 +36,9 @@ from hapax.core.transaction_requests import (
     VerifyPartitions,
     Winner,
     WinnerPartition,
+    Work,
 )
+from hapax.core.transaction_tokens import TokenConflict
 from hapax.core.types import (
     Millis,
     PartitionIndex,
@@ -45,13 +49,15 @@ from hapax.core.types import (
     TopicId,
 )
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
-from hapax.rpc.gen.hapax.v1 import transactions_pb2
+from hapax.rpc.gen.hapax.v1 import lease_pb2, transactions_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, RpcHandler
 
 TXN_COORDINATOR: Final = "/hapax.internal.v1.TxnCoordinator/"
 GROUP_COORDINATOR: Final = "/hapax.internal.v1.GroupCoordinator/"
 TRANSACTIONS: Final = "/hapax.v1.Transactions/"
+
+_WINNERS_AT_ONCE: Final = 20
 
 _Response = TypeVar("_Response")
 
@@ -174,7 +180,7 @@ class RpcApi:
             shard = self._shards.txn_shard(request.transactional_id)
             question = JoinTransaction(
                 request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
-                self._caller(), request.allow_unknown_history,
+                self._caller(), request.allow_unknown_history, _work(request.token),
             )
             reply = await shard.ask(
                 request.transactional_id, lambda now: shard.machine.join_transaction(question, now)
@@ -218,8 +224,9 @@ class RpcApi:
                 _token(request.token) if request.HasField("token") else None,
                 ProducerId(request.producer_id if single else -1),
                 ProducerEpoch(request.producer_epoch if single else -1),
-                tuple(self._winner(winner) for winner in request.winners), request.record_count,
+                await self._winners(request.winners), request.record_count,
                 request.allow_other_count, Serial(request.serial), request.allow_unknown_history,
+                single_use=request.single_use, work=_work(request.token),
             ))
             return transactions_pb2.EndTransactionResponse(
                 outcome=transactions_pb2.Outcome.Name(reply.outcome), producer_id=reply.identity.producer_id,
@@ -243,7 +250,8 @@ class RpcApi:
             if token is None:
                 return transactions_pb2.GetCommitTokenResponse(found=False)
             return transactions_pb2.GetCommitTokenResponse(
-                found=True, value=token.value, record_count=token.record_count
+                found=True, value=token.value, record_count=token.record_count, owner=token.owner,
+                number=token.number,
             )
 
         return (await _answered(answer, transactions_pb2.GetCommitTokenResponse)).SerializeToString()
@@ -293,20 +301,27 @@ class RpcApi:
 
         return (await _answered(answer, transactions_pb2.FenceProducerResponse)).SerializeToString()
 
-    def _winner(self, winner: transactions_pb2.Winner) -> Winner:
+    async def _winners(self, winners: Iterable[transactions_pb2.Winner]) -> tuple[Winner, ...]:
         """Raises Refusal(UNKNOWN_TOPIC_OR_PARTITION): what was written there is gone."""
-        partitions = []
-        for part in winner.partitions:
-            topic = self._view.topic(part.partition.topic)
-            if topic is None or not 0 <= part.partition.partition < topic.partitions:
-                raise Refusal(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{part.partition.topic}-{part.partition.partition}"
-                )
-            partition = TransactionPartition(
-                topic.name, topic.topic_id, PartitionIndex(part.partition.partition)
-            )
-            partitions.append(WinnerPartition(partition, Sequence(part.last_sequence)))
-        return Winner(ProducerId(winner.producer_id), ProducerEpoch(winner.producer_epoch), tuple(partitions))
+        known: dict[tuple[str, int], TransactionPartition] = {}
+
+        def place(partition: lease_pb2.Partition) -> TransactionPartition:
+            name = partition.topic, partition.partition
+            if name not in known:
+                topic = self._view.topic(name[0])
+                if topic is None or not 0 <= name[1] < topic.partitions:
+                    raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name[0]}-{name[1]}")
+                known[name] = TransactionPartition(topic.name, topic.topic_id, PartitionIndex(name[1]))
+            return known[name]
+
+        found = []
+        for number, winner in enumerate(winners):
+            found.append(Winner(ProducerId(winner.producer_id), ProducerEpoch(winner.producer_epoch), tuple([
+                WinnerPartition(place(each.partition), Sequence(each.last_sequence)) for each in winner.partitions
+            ])))
+            if number % _WINNERS_AT_ONCE == _WINNERS_AT_ONCE - 1:
+                await asyncio.sleep(0)  # a large commit names hundreds of thousands of partitions
+        return tuple(found)
 
     def _caller(self) -> Caller:
         return Caller("", "", Millis(self._clock.monotonic_ms()))
@@ -316,8 +331,21 @@ def _token(token: transactions_pb2.CommitToken) -> Token:
     return Token(token.scope, token.value)
 
 
+def _work(token: transactions_pb2.CommitToken) -> Work:
+    if not token.HasField("work"):
+        return NO_WORK
+    work = token.work
+    return Work(
+        work.owner, work.run, work.follows if work.HasField("follows") else None,
+        CommitName(work.continue_from.owner, work.continue_from.value) if work.HasField("continue_from") else None,
+        tuple(Fingerprint(each.kind, each.digest) for each in work.fingerprints), work.allow_other_work,
+    )
+
+
 async def _answered(answer: Callable[[], Awaitable[_Response]], refused: Callable[..., _Response]) -> _Response:
     try:
         return await answer()
+    except TokenConflict as refusal:
+        return refused(error=refusal.code, reason=refusal.reason, conflict=conflict(refusal))
     except Refusal as refusal:
         return refused(error=refusal.code, reason=refusal.reason)

@@ -208,7 +208,10 @@ def limits_of(settings: Settings) -> Limits:
         max_timeout_ms=settings.transaction_max_timeout_ms,
         id_expiration_ms=settings.transactional_id_expiration_ms,
         token_id_expiration_ms=settings.transactional_token_expiration_ms,
+        single_use_keep_ms=settings.transaction_single_use_retention_ms,
         hold_ms=Millis(settings.transaction_completion_wait_ms),
+        max_scopes=settings.transaction_max_scopes,
+        max_members=settings.transaction_max_members,
     )
 
 

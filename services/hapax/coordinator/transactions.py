@@ -7,11 +7,11 @@ step of the shard's mailbox. What a replay asks for (markers, timers, events) is
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
+from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.markers import Asked, MarkerSender, retry_after
 from hapax.coordinator.shard import SLICE, Node, Shard, SupersededConnection
@@ -20,7 +20,7 @@ from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction import Answer, TransactionShard
-from hapax.core.transaction_record import Record, Tombstone, Transaction
+from hapax.core.transaction_record import Record, Transaction
 from hapax.core.transaction_requests import (
     AbortHanging,
     CheckWinners,
@@ -114,8 +114,8 @@ class TxnShard(Shard):
         self._winners = winners
         self._events = events
         self._held: dict[str, list[_HeldCall]] = {}
-        self._writing: set[str] = set()
-        """Ids whose pending record is being appended."""
+        self._writing: Counter[str] = Counter()
+        """Ids of which records are being appended: how many."""
         self._marking: dict[str, int] = {}
         """Transactional id -> how often something became of its markers: sent, answered, sent again."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -126,7 +126,7 @@ class TxnShard(Shard):
         """Transactional id -> the phase that its end is in, and since when, by the stopwatch; for the metrics."""
         self._complain = Incidents(log, asyncio.get_running_loop().time)
         self._newest: dict[bytes, bytes | None] = {}
-        """While the shard loads: the last value of each key."""
+        """While the shard loads: the last value of each key, in the order of the log."""
         self._completer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -223,7 +223,7 @@ class TxnShard(Shard):
         asked_at = self.node.counters.stopwatch()
 
         def stored(offset: int) -> None:
-            self._writing.discard(transactional_id)
+            self._written(transactional_id)
             effects = self.machine.replay(record, self.now())
             self._count(record, asked_at)
             self._wake(transactional_id)
@@ -233,7 +233,7 @@ class TxnShard(Shard):
                 self._carry_out(effects)
 
         def refused(code: ErrorCode, reason: str) -> None:
-            self._writing.discard(transactional_id)
+            self._written(transactional_id)
             log.error("a record was refused", transactional_id=transactional_id, code=code.name, reason=reason)
             self._carry_out(self.machine.withdraw(record, self.now()))
             self._wake(transactional_id)
@@ -241,10 +241,14 @@ class TxnShard(Shard):
                 waiter.set_exception(Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
                 waiter.exception()
 
-        value = None if isinstance(record, Tombstone) else encode_value(record)
-        self.append(Unit(((encode_key(transactional_id), value),), stored, refused))
-        self._writing.add(transactional_id)
+        self.append(Unit(encode_record(record), stored, refused))
+        self._writing[transactional_id] += 1
         return waiter
+
+    def _written(self, transactional_id: str) -> None:
+        self._writing[transactional_id] -= 1
+        if not self._writing[transactional_id]:
+            del self._writing[transactional_id]
 
     def _count(self, record: Record, asked_at: float) -> None:
         """A record was stored. A completion that waits may be stored by the id's next record."""
@@ -336,7 +340,7 @@ class TxnShard(Shard):
         """Called by the marker sender."""
         if not self.serving or epoch != self.epoch:
             return
-        progress = self.machine.markers_answered(sent.transactional_id, sent.serial, results, self.now())
+        progress = self.machine.markers_answered(sent.transactional_id, sent.serial, results, self.now(), sent)
         if sent.transactional_id in self._marking:
             self._marking[sent.transactional_id] += 1
         if progress.decision is not None:
@@ -363,7 +367,7 @@ class TxnShard(Shard):
                 failing = sorted({result.error.name for result in results if result.error})
                 log.warning("markers are not stored yet", transactional_id=sent.transactional_id, errors=failing)
             asyncio.get_running_loop().call_later(
-                retry_after(attempt, self.node.random), self._send_again, progress.retry, epoch
+                retry_after(attempt, self.node.random, len(results)), self._send_again, progress.retry, epoch
             )
 
     def _postpone(self, completion: Transaction) -> None:
@@ -458,14 +462,15 @@ class TxnShard(Shard):
         self._newest = {}
 
     def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
-        """A record is the whole state of its id: only the last one of each needs to be understood."""
+        """A record is the whole state of its key: only the last one of each needs to be understood, in its place."""
+        self._newest.pop(key, None)
         self._newest[key] = value
 
     async def _finish_load(self) -> None:
         for number, (key, value) in enumerate(self._newest.items()):
-            transactional_id = decode_key(key)
-            if transactional_id is not None and value is not None:
-                self.machine.load(decode_value(transactional_id, value))
+            record = decode_record(key, value)
+            if record is not None:
+                self.machine.load(record)
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
         self._newest = {}

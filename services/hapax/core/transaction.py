@@ -16,13 +16,23 @@ from typing import NamedTuple, TypeVar
 from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_admin import ensure_transactional_id, fence_producer
+from hapax.core.transaction_deltas import UnderWay, belongs, grown, whole
 from hapax.core.transaction_fencing import Fenced
 from hapax.core.transaction_markers import Unmarked, abort_hanging, markers_of, only, settle, unmarked_by
 from hapax.core.transaction_multiwriter import end_transaction, join_transaction, renew_transaction
 from hapax.core.transaction_partitions import add_partitions_to_txn, verify_partitions
 from hapax.core.transaction_policy import UNLIMITED, TransactionPolicy
 from hapax.core.transaction_producer import end_txn, init_producer_id
-from hapax.core.transaction_record import NO_TRANSACTION, ProducerIdentity, Record, Tombstone, Transaction
+from hapax.core.transaction_record import (
+    NO_PARTITIONS,
+    NO_TRANSACTION,
+    Delta,
+    PartitionSet,
+    ProducerIdentity,
+    Record,
+    Tombstone,
+    Transaction,
+)
 from hapax.core.transaction_requests import (
     AbortHanging,
     AddPartitionsToTxn,
@@ -96,6 +106,11 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self._connections = ConnectionFencing(newest_connection)
         self._pending: dict[str, State] = {}
+        self._under_way: dict[str, UnderWay] = {}      # members' records; nothing waits for them
+        self._deltas: dict[str, dict[ProducerId, None]] = {}
+        """Whose deltas the log may hold, those of earlier transactions included: tombstones remove them."""
+        self._waiting: dict[str, dict[ProducerId, PartitionSet]] = {}
+        """What members ask to register while another record of theirs is being written."""
         self._began: dict[str, Millis] = {}        # monotonic beginning of each open transaction
         self._timers: dict[str, Millis] = {}       # when each timer that was started fires
         self._overdue: set[str] = set()            # timed out while a record was pending: nothing else goes first
@@ -106,11 +121,22 @@ class TransactionShard:
     # --- log ------------------------------------------------------------------------------------------------------
 
     def load(self, record: Record) -> None:
-        """Applies a record read from the shard's log at a take-over. No effects: `resume` gives them at the end."""
+        """Applies a record read from the shard's log at a take-over, in the order of the log. No effects: `resume`
+        gives them at the end."""
+        self._apply(record)
+
+    def _apply(self, record: Record) -> None:
+        transactional_id = record.transactional_id
         if isinstance(record, Tombstone):
-            self.transactions.pop(record.transactional_id, None)
+            self.transactions.pop(transactional_id, None)
+            self._deltas.pop(transactional_id, None)
+        elif isinstance(record, Delta):
+            self._deltas.setdefault(transactional_id, {})[record.producer_id] = None
+            transaction = self.transactions.get(transactional_id)
+            if transaction is not None and belongs(record, transaction):
+                self.transactions[transactional_id] = grown(transaction, record)
         else:
-            self.transactions[record.transactional_id] = record
+            self.transactions[transactional_id] = record
 
     def highest_producer_id(self) -> int:
         """Of all ids and members; -1: none. The store's counter must be above it (rule 12)."""
@@ -124,15 +150,17 @@ class TransactionShard:
     def replay(self, record: Record, now: Now) -> list[Effect]:
         """Applies a decision's record once it is durable. The id is no longer pending: ask its held calls again."""
         transactional_id = record.transactional_id
+        if isinstance(record, Delta):
+            return self._replay_delta(record, now)
         pending = self._pending.pop(transactional_id, None)
         before = self._current(transactional_id)
         _check_transition(before, record, pending)
         self._completed.pop(transactional_id, None)
+        self._waiting.pop(transactional_id, None)
+        self._apply(record)
         if isinstance(record, Tombstone):
-            del self.transactions[transactional_id]
             self._connections.forget(transactional_id)
             return []
-        self.transactions[transactional_id] = record
         effects: list[Effect] = []
         if pending is State.PREPARE_EPOCH_FENCE and record.fencing is not (before.fencing if before else None):
             effects.append(ReportFencing(transactional_id))
@@ -141,9 +169,26 @@ class TransactionShard:
         effects.extend(self._work(record, now))
         return effects
 
+    def _replay_delta(self, delta: Delta, now: Now) -> list[Effect]:
+        transactional_id = delta.transactional_id
+        under_way = self._under_way.get(transactional_id)
+        before = self.transactions.get(transactional_id)
+        if under_way is None or not under_way.stored(delta) or not belongs(delta, before):
+            raise IllegalTransition(f"{transactional_id}: {before}, to {delta}")
+        if not under_way:
+            del self._under_way[transactional_id]
+        self._apply(delta)
+        return list(self._work(self.transactions[transactional_id], now))
+
     def withdraw(self, record: Record, now: Now) -> list[Effect]:
         """The record was certainly not written (refused before any append). Where that is uncertain, give the shard
         up and load it again. The effects start again what the record would have ended."""
+        if isinstance(record, Delta):
+            under_way = self._under_way[record.transactional_id]
+            under_way.withdrawn(record, self.transactions[record.transactional_id])
+            if not under_way:
+                del self._under_way[record.transactional_id]
+            return list(self._work(self.transactions[record.transactional_id], now))
         return self.give_up(record.transactional_id, now)
 
     def markers_of(self, transactional_id: str) -> SendMarkers | None:
@@ -172,6 +217,12 @@ class TransactionShard:
     def _current(self, transactional_id: str) -> Transaction | None:
         """The id's state: its last record, and what is certain since."""
         return self._completed.get(transactional_id) or self.transactions.get(transactional_id)
+
+    def _decided(self, transactional_id: str) -> Transaction | None:
+        """What the next decision starts from: `_current`, and what members' records under way will make of it. Those
+        come before its record in the log."""
+        under_way = self._under_way.get(transactional_id)
+        return self._current(transactional_id) if under_way is None else under_way.transaction
 
     def _work(self, transaction: Transaction, now: Now) -> Iterator[Effect]:
         """What a transaction in this state needs to have done: the same after a replay and after a load."""
@@ -220,7 +271,21 @@ class TransactionShard:
 
     def verify_partitions(self, request: VerifyPartitions, now: Now) -> Answer:
         """VerifyPartitions, and AddPartitionsToTxn v4 and later, for one transaction. Reply: `PartitionResults`."""
-        return self._pend(self._ask(request, now, verify_partitions))
+        answer = self._pend(self._ask(request, now, verify_partitions))
+        if isinstance(answer, Held) and request.add and self._is_being_written(request):
+            waiting = self._waiting.setdefault(request.transactional_id, {})
+            others = waiting.get(request.producer_id, NO_PARTITIONS)
+            waiting[request.producer_id] = others | PartitionSet.of(request.partitions)
+        return answer
+
+    def _is_being_written(self, request: VerifyPartitions) -> bool:
+        """The question waits for a record of its member, and for nothing else: it was found to be in order."""
+        transactional_id = request.transactional_id
+        under_way = self._under_way.get(transactional_id)
+        return under_way is not None and under_way.of_member(request.producer_id) and not (
+            transactional_id in self._pending or transactional_id in self._overdue
+            or transactional_id in self._checking
+        )
 
     def end_txn(self, request: EndTxn, now: Now) -> Answer:
         """EndTxn. Reply: `ProducerIdentity` (version 2: the one for the next transaction)."""
@@ -281,16 +346,18 @@ class TransactionShard:
     # --- results and time -----------------------------------------------------------------------------------------
 
     def markers_answered(
-        self, transactional_id: str, serial: Serial, results: Iterable[MarkerResult], now: Now
+        self, transactional_id: str, serial: Serial, results: Iterable[MarkerResult], now: Now,
+        sent: SendMarkers | None = None,
     ) -> MarkersProgress:
-        """Answers may come late, twice, or for a transaction long completed."""
+        """Answers may come late, twice, or for a transaction long completed. `sent`: what they answer, where that is
+        less than all of the transaction's."""
         transaction = self._current(transactional_id)
         if transaction is None or transaction.serial != serial or not transaction.is_decided:
             return MarkersProgress(None, None)
         unmarked = self._unmarked[transactional_id]
         failed = settle(unmarked, results)
         if unmarked:
-            return MarkersProgress(None, only(markers_of(transaction), failed))
+            return MarkersProgress(None, only(sent or markers_of(transaction), failed) if failed else None)
         if transactional_id in self._pending:
             return MarkersProgress(None, None)
         outcome = TABLE[transaction.state, Event.MARKED]
@@ -301,7 +368,7 @@ class TransactionShard:
     def time_out(self, transactional_id: str, now: Now) -> Decision | None:
         """The id's timer fired. None: nothing to do now; should that change, a new timer is started. A timer that
         fired early is set again: no clock keeps the time of another to the millisecond (rule 14)."""
-        transaction = self._current(transactional_id)
+        transaction = self._decided(transactional_id)
         if transaction is None:
             return None
         decision = time_out(transaction, self._context(transactional_id, now))
@@ -323,7 +390,8 @@ class TransactionShard:
         """Ids for which something should be under way and is not: `timed` have a running timer, the record of those in
         `writing` is being appended, `postponed` are waited for. Those whose markers are not all stored are told, too:
         whether any is on its way only the service knows."""
-        found = [Adrift("pending_record", each) for each in self._pending if each not in writing]
+        pending = {**self._pending, **self._under_way}
+        found = [Adrift("pending_record", each) for each in pending if each not in writing]
         for each in self._began:
             if each not in self._pending and each not in timed:
                 found.append(Adrift("timer", each))
@@ -338,6 +406,7 @@ class TransactionShard:
     def give_up(self, transactional_id: str, now: Now) -> list[Effect]:
         """The pending record will never be written: as `withdraw`."""
         self._pending.pop(transactional_id, None)
+        self._under_way.pop(transactional_id, None)
         self._timers.pop(transactional_id, None)
         transaction = self._current(transactional_id)
         return [] if transaction is None else list(self._work(transaction, now))
@@ -355,7 +424,7 @@ class TransactionShard:
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transactional_id in self._pending:
             return None
-        decision = expire(transaction, self.limits, now)
+        decision = expire(transaction, tuple(self._deltas.get(transactional_id, ())), self.limits, now)
         if decision is not None:
             self._pending[transactional_id] = State.DEAD
         return decision
@@ -409,11 +478,22 @@ class TransactionShard:
         context = self._context(transactional_id, now)
         if transactional_id in self._pending or transactional_id in self._overdue:
             return context.hold(request.caller, "a record of this transactional id is being written")
-        return decide(self._current(transactional_id), request, context)
+        return decide(self._decided(transactional_id), request, context)
 
     def _pend(self, answer: _Outcome) -> _Outcome:
-        """From here until its replay the record is under way, and nothing else is decided for its id."""
-        if isinstance(answer, Decision) and isinstance(answer.record, Transaction):
+        """From here until its replay the record is under way, and nothing else is decided for its id; beside a member's
+        record other members' may be."""
+        if isinstance(answer, Decision) and isinstance(answer.record, Delta):
+            opened = self.transactions[answer.record.transactional_id]
+            if not opened.takes_deltas:
+                answer = replace(answer, record=whole(opened, answer.record))
+        if isinstance(answer, Decision) and isinstance(answer.record, Delta):
+            transactional_id = answer.record.transactional_id
+            if transactional_id not in self._under_way:
+                self._under_way[transactional_id] = UnderWay(self.transactions[transactional_id])
+            self._under_way[transactional_id].add(answer.record)
+            self._waiting.get(transactional_id, {}).pop(answer.record.producer_id, None)
+        elif isinstance(answer, Decision) and isinstance(answer.record, Transaction):
             by_another = answer.reply is None
             self._pending[answer.record.transactional_id] = (
                 State.PREPARE_EPOCH_FENCE if by_another else answer.record.state
@@ -456,7 +536,8 @@ class TransactionShard:
         began = self._began.get(transactional_id, now.monotonic)
         return Context(
             self.limits, self.ids, now, Millis(now.monotonic - began), self.policy_of(transactional_id),
-            transactional_id in self._checking)
+            transactional_id in self._checking, self._under_way.get(transactional_id),
+            self._waiting.get(transactional_id, {}))
 
 
 def _knows_caller(answer: Answer | Refusal) -> bool:
@@ -464,7 +545,7 @@ def _knows_caller(answer: Answer | Refusal) -> bool:
     return isinstance(answer, Refusal) and answer.code is not ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-def _check_transition(before: Transaction | None, record: Record, pending: State | None) -> None:
+def _check_transition(before: Transaction | None, record: Transaction | Tombstone, pending: State | None) -> None:
     if isinstance(record, Tombstone):
         legal = pending is State.DEAD and before is not None
     else:

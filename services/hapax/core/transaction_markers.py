@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction_record import Transaction, TransactionPartition
+from hapax.core.transaction_record import PartitionSet, Transaction, TransactionPartition
 from hapax.core.transaction_requests import (
     AbortHanging,
     Decision,
@@ -19,7 +19,7 @@ from hapax.core.transaction_states import State
 from hapax.core.transaction_steps import Context
 from hapax.core.types import NO_PRODUCER_EPOCH, NO_SERIAL, ProducerEpoch, ProducerId, TopicIdPartition
 
-Unmarked = dict[tuple[ProducerId, TopicIdPartition], None]
+Unmarked = dict[ProducerId, dict[TopicIdPartition, None]]
 """What still waits for its marker, in the order of sending (a set would forget it)."""
 
 _DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -30,27 +30,31 @@ def markers_of(transaction: Transaction) -> SendMarkers:
     """Every marker of a decided transaction. The epoch in it is the one the producer goes on under."""
     commit = transaction.state is State.PREPARE_COMMIT
     markers = []
+    listed: dict[PartitionSet, tuple[TransactionPartition, ...]] = {}
     if transaction.partitions:
         markers.append(
             Marker(transaction.producer_id, transaction.producer_epoch, commit, transaction.partitions)
         )
     for member in transaction.members:
         raised = ProducerEpoch(member.producer_epoch + 1)
-        lost = tuple(partition for partition in member.partitions if partition not in member.won)
-        for outcome, partitions in ((True, member.won), (False, lost)):
+        for outcome, partitions in ((True, member.won), (False, member.partitions - member.won)):
             if partitions:
-                markers.append(Marker(member.producer_id, raised, outcome, partitions))
+                if partitions not in listed:  # members have often written to the same partitions
+                    listed[partitions] = tuple(partitions)
+                markers.append(Marker(member.producer_id, raised, outcome, listed[partitions]))
     return SendMarkers(
         transaction.transactional_id, transaction.serial, transaction.client_version, tuple(markers)
     )
 
 
 def unmarked_by(markers: SendMarkers) -> Unmarked:
-    return {
-        (marker.producer_id, partition.by_id): None
-        for marker in markers.markers
-        for partition in marker.partitions
-    }
+    unmarked: Unmarked = {}
+    ids: dict[int, dict[TopicIdPartition, None]] = {}
+    for marker in markers.markers:
+        if id(marker.partitions) not in ids:  # `markers_of` lists what several members share once
+            ids[id(marker.partitions)] = dict.fromkeys([partition.by_id for partition in marker.partitions])
+        unmarked.setdefault(marker.producer_id, {}).update(ids[id(marker.partitions)])
+    return unmarked
 
 
 def settle(unmarked: Unmarked, results: Iterable[MarkerResult]) -> set[tuple[ProducerId, TopicIdPartition]]:
@@ -61,10 +65,13 @@ def settle(unmarked: Unmarked, results: Iterable[MarkerResult]) -> set[tuple[Pro
     failed = set()
     for result in results:
         key = (result.producer_id, result.partition)
+        waiting = unmarked.get(result.producer_id, {})
         if result.error in _DONE:
-            unmarked.pop(key, None)
+            waiting.pop(result.partition, None)
             failed.discard(key)
-        elif key in unmarked:
+            if not waiting:
+                unmarked.pop(result.producer_id, None)
+        elif result.partition in waiting:
             failed.add(key)
     return failed
 

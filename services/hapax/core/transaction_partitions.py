@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_deltas import delta_of
 from hapax.core.transaction_fencing import current, fenced, stale_epoch_code
 from hapax.core.transaction_producer import refuse_multi_writer
-from hapax.core.transaction_record import OFFSETS_TOPIC, Member, Transaction, TransactionPartition
+from hapax.core.transaction_record import NO_PARTITIONS, OFFSETS_TOPIC, PartitionSet, Transaction, TransactionPartition
 from hapax.core.transaction_requests import (
     AddPartitionsToTxn,
     Decision,
@@ -25,6 +26,7 @@ from hapax.core.transaction_steps import Context, begin, by_policy
 from hapax.core.types import ProducerId, TopicId
 
 AddRequest = AddPartitionsToTxn | VerifyPartitions
+Registered = tuple[TransactionPartition, ...] | PartitionSet
 
 
 def add_partitions_to_txn(
@@ -117,27 +119,25 @@ def _verify_member(transaction: Transaction, request: VerifyPartitions, context:
     refused = _refused_partitions(transaction, request, member.partitions, context)
     if refused is not None:
         return Decision(None, refused)
-    if not request.add or set(request.partitions) <= set(member.partitions):
+    if context.is_under_way(member.producer_id):
+        return context.hold(request.caller, "partitions of this member are being registered")
+    wanted = PartitionSet.of(request.partitions)
+    if not request.add or wanted <= member.partitions:
         return Decision(None, _verified(transaction, request, member.partitions), confirm=True)
-    grown = replace(member, partitions=_union(member.partitions, request.partitions))
-    record = replace(
-        transaction,
-        members=_with_member(transaction.members, grown),
-        elapsed_ms=context.elapsed_ms,
-        last_update_ms=context.now.wall,
+    # With those that its other questions wait for: one record for all of them.
+    wanted |= context.waiting.get(member.producer_id, NO_PARTITIONS)
+    record = delta_of(
+        transaction, context.elapsed_ms, context.now.wall,
+        member=replace(member, partitions=member.partitions | wanted),
     )
-    return Decision(record, _all_registered(record, request))
-
-
-def _with_member(members: tuple[Member, ...], grown: Member) -> tuple[Member, ...]:
-    return tuple(grown if member.producer_id == grown.producer_id else member for member in members)
+    return Decision(record, _all_registered(transaction, request))
 
 
 # --- results ------------------------------------------------------------------------------------------------------
 
 
 def _refused_partitions(
-    transaction: Transaction, request: AddRequest, registered: tuple[TransactionPartition, ...], context: Context
+    transaction: Transaction, request: AddRequest, registered: Registered, context: Context
 ) -> PartitionResults | None:
     """One bad partition refuses all: the bad ones say why, the others are OPERATION_NOT_ATTEMPTED.
 
@@ -145,6 +145,9 @@ def _refused_partitions(
     can go on with the next one (TRANSACTIONAL_ID_AUTHORIZATION_FAILED would end the producer). What is part of the
     open transaction already stays so, whatever the policy has become: its records are there.
     """
+    topics = {each.topic for each in request.partitions}
+    if not request.unknown and all(topic == OFFSETS_TOPIC or context.policy.allows(topic) for topic in topics):
+        return None
     bad = [
         PartitionResult(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         for topic, partition in request.unknown
@@ -169,7 +172,7 @@ def _all_registered(transaction: Transaction, request: AddRequest) -> PartitionR
 
 
 def _verified(
-    transaction: Transaction, request: VerifyPartitions, registered: tuple[TransactionPartition, ...]
+    transaction: Transaction, request: VerifyPartitions, registered: Registered
 ) -> PartitionResults:
     reason = "the partition was not added to the transaction"
     results = [

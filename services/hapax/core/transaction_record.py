@@ -1,12 +1,16 @@
 """What the log keeps of a transactional id: one immutable `Transaction` is one record's value, and it is the state.
 
-Deciding makes the next `Transaction`; persisting writes it; replaying puts it in the place of the last. Live operation
-and recovery cannot differ, because there is nothing else to restore.
+Deciding makes the next `Transaction`; persisting writes it; replaying puts it in the place of the last. While a
+multi-writer transaction is open, what one of its members changes is a `Delta` instead: that member whole, to be put
+into the transaction (`transaction_deltas`). Live operation and recovery cannot differ, because there is nothing else
+to restore.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -46,6 +50,70 @@ class TransactionPartition(NamedTuple):
         return TopicIdPartition(self.topic_id, self.partition)
 
 
+class TopicBits(NamedTuple):
+    """Partitions of one topic: bit i stands for partition i."""
+
+    topic: str
+    topic_id: TopicId
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSet:
+    """What one member has registered: in the order of names, ids and indexes, whatever the order of registration. A
+    micro-batch of 1,000 tasks in 200 partitions has 200,000 of these pairs: sets cost a bit for each, not an object."""
+
+    topics: tuple[TopicBits, ...] = ()
+
+    @classmethod
+    def of(cls, partitions: Iterable[TransactionPartition]) -> PartitionSet:
+        bits: dict[tuple[str, TopicId], int] = {}
+        for topic, topic_id, partition in partitions:
+            bits[topic, topic_id] = bits.get((topic, topic_id), 0) | 1 << partition
+        return cls._sorted(bits)
+
+    @classmethod
+    def _sorted(cls, bits: dict[tuple[str, TopicId], int]) -> PartitionSet:
+        return cls(tuple([TopicBits(*topic, bits[topic]) for topic in sorted(bits) if bits[topic]]))
+
+    def __iter__(self) -> Iterator[TransactionPartition]:
+        for topic, topic_id, bits in self.topics:
+            while bits:
+                lowest = bits & -bits
+                yield TransactionPartition(topic, topic_id, PartitionIndex(lowest.bit_length() - 1))
+                bits ^= lowest
+
+    def __len__(self) -> int:
+        return sum(each.bits.bit_count() for each in self.topics)
+
+    def __contains__(self, partition: TransactionPartition) -> bool:
+        topic, topic_id, index = partition
+        return any(
+            each.bits >> index & 1 for each in self.topics if each.topic_id == topic_id and each.topic == topic
+        )
+
+    def __or__(self, other: PartitionSet) -> PartitionSet:
+        bits = {each[:2]: each.bits for each in self.topics}
+        for topic, topic_id, more in other.topics:
+            bits[topic, topic_id] = bits.get((topic, topic_id), 0) | more
+        return self._sorted(bits)
+
+    def __and__(self, other: PartitionSet) -> PartitionSet:
+        return self - (self - other)
+
+    def __sub__(self, other: PartitionSet) -> PartitionSet:
+        bits = {each[:2]: each.bits for each in self.topics}
+        for topic, topic_id, less in other.topics:
+            bits[topic, topic_id] = bits.get((topic, topic_id), 0) & ~less
+        return self._sorted(bits)
+
+    def __le__(self, other: PartitionSet) -> bool:
+        return not self - other
+
+
+NO_PARTITIONS: Final = PartitionSet()
+
+
 class FencingCause(IntEnum):
     """Why an epoch was raised by another hand."""
 
@@ -75,6 +143,13 @@ class Fencing:
     fenced: Holder | None = None    # who held the id until then
 
 
+class Fingerprint(NamedTuple):
+    """Of the work that a commit stands for. Two of one kind are equal exactly where the work is the same."""
+
+    kind: str                       # "offsets", "records": the caller's own word for what went into the digest
+    digest: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedToken:
     """The newest commit token of a scope (rule 7)."""
@@ -84,6 +159,15 @@ class CommittedToken:
     record_count: int
     serial: Serial                  # of the transaction that committed it
     committed_at_ms: TimestampMs
+    owner: str = ""                 # whose commits they are; empty: no one's, the caller told none
+    base: int = 0                   # the value of the owner's own number 0
+    fingerprints: tuple[Fingerprint, ...] = ()
+    single_use: bool = False        # no second commit ever comes: kept for those that ask again, then dropped
+
+    @property
+    def number(self) -> int:
+        """The value as the owner counts."""
+        return self.value - self.base
 
 
 class LastOutcome(NamedTuple):
@@ -94,10 +178,17 @@ class LastOutcome(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A commit token: `value` rises with every commit of `scope`."""
+    """A commit token: `value` rises with every commit of `scope`. In a request, `value` is as its owner counts."""
 
     scope: str
     value: int
+    owner: str = ""
+    base: int = 0                   # the value of the owner's own number 0
+
+    @property
+    def number(self) -> int:
+        """The value as the owner counts."""
+        return self.value - self.base
 
 
 class ProducerIdentity(NamedTuple):
@@ -114,8 +205,8 @@ class Member:
     key: str
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
-    partitions: tuple[TransactionPartition, ...] = ()
-    won: tuple[TransactionPartition, ...] = ()
+    partitions: PartitionSet = NO_PARTITIONS
+    won: PartitionSet = NO_PARTITIONS
     """After PREPARE_COMMIT: where this member's records are committed. Its other partitions are aborted."""
 
 
@@ -157,11 +248,17 @@ class Transaction:
     fencing: Fencing | None = None
     tokens: tuple[CommittedToken, ...] = ()
     open_token: Token | None = None         # set: the open or deciding transaction is a multi-writer one
-    members: tuple[Member, ...] = ()
+    members: tuple[Member, ...] = ()        # in the order of their producer ids
     idle_members: tuple[ProducerIdentity, ...] = ()
     """Member identities to be used next; their number is bounded by the peak of parallelism (rule 6)."""
+    runs: tuple[str, ...] = ()
+    """Of a multi-writer transaction: the drivers whose members joined, in the order in which each first did. The last
+    one is the live one; only it may abort the transaction, or commit nothing of it."""
     policy: Policy | None = None
     outcome: LastOutcome | None = None
+    takes_deltas: bool = field(default=True, compare=False)
+    """False: an older release wrote the record, one that would read it and skip deltas. The next change of the open
+    multi-writer transaction is a whole record, which such a release refuses."""
 
     @property
     def is_open(self) -> bool:
@@ -203,13 +300,35 @@ class Transaction:
 
     @property
     def every_partition(self) -> tuple[TransactionPartition, ...]:
-        """Of the single writer or of all members, each once, in the order of their registration."""
-        if not self.members:
-            return self.partitions
-        return tuple(dict.fromkeys(partition for member in self.members for partition in member.partitions))
+        """Of the single writer, in the order of their registration; or of all members, each once."""
+        return tuple(self.partitions_of_members) if self.members else self.partitions
+
+    @property
+    def partitions_of_members(self) -> PartitionSet:
+        every = NO_PARTITIONS
+        for member in self.members:
+            every |= member.partitions
+        return every
 
     def member(self, producer_id: ProducerId) -> Member | None:
-        return next((member for member in self.members if member.producer_id == producer_id), None)
+        place = self._place(producer_id)
+        found = self.members[place : place + 1]
+        return found[0] if found and found[0].producer_id == producer_id else None
+
+    def with_member(self, member: Member) -> Transaction:
+        """In the place of the one with its producer id; where that is new, it is no longer idle."""
+        place = self._place(member.producer_id)
+        known = place < len(self.members) and self.members[place].producer_id == member.producer_id
+        return replace(
+            self,
+            members=(*self.members[:place], member, *self.members[place + known :]),
+            idle_members=self.idle_members if known else tuple(
+                [idle for idle in self.idle_members if idle.producer_id != member.producer_id]
+            ),
+        )
+
+    def _place(self, producer_id: ProducerId) -> int:
+        return bisect_left(self.members, producer_id, key=_producer_id)
 
     def committed_token(self, scope: str) -> CommittedToken | None:
         return next((token for token in self.tokens if token.scope == scope), None)
@@ -220,10 +339,35 @@ class Transaction:
         return self.state is State.PREPARE_COMMIT or self.state is State.PREPARE_ABORT
 
 
-class Tombstone(NamedTuple):
-    """The record that removes an expired transactional id."""
+def _producer_id(member: Member) -> ProducerId:
+    return member.producer_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What one member has changed of an open multi-writer transaction; the newest of a member says all of it.
+
+    It counts where the id's last whole record stands before it in the log and has its serial.
+    """
 
     transactional_id: str
+    serial: Serial
+    elapsed_ms: Millis
+    limit_ms: Millis
+    last_update_ms: TimestampMs
+    member: Member | None = None            # None: only the limit was moved
+
+    @property
+    def producer_id(self) -> ProducerId:
+        """Part of the record's key; -1: no member's."""
+        return NO_PRODUCER_ID if self.member is None else self.member.producer_id
 
 
-Record = Transaction | Tombstone
+class Tombstone(NamedTuple):
+    """The record that removes an expired transactional id, and its deltas."""
+
+    transactional_id: str
+    deltas: tuple[ProducerId, ...] = ()
+
+
+Record = Transaction | Delta | Tombstone

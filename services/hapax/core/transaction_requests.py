@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode
 from hapax.core.transaction_record import (
     NO_TRANSACTION,
     CommittedToken,
+    Fingerprint,
     ProducerIdentity,
     Record,
     Token,
@@ -69,10 +70,12 @@ class Limits:
     id_expiration_ms: int = 7 * 24 * 3600 * 1000        # transactional.id.expiration.ms
     token_id_expiration_ms: int = 365 * 24 * 3600 * 1000
     """For ids with a commit token: losing one would let a replayed batch in again (rule 7)."""
+    single_use_keep_ms: int = 15 * 60 * 1000            # transaction.single.use.retention.ms
+    """For tokens of single-use scopes, and ids that had no other: whose answer was lost asks again within it."""
     hold_ms: int = 1000
     """A call that meets an unfinished transaction is held so long before it is told CONCURRENT_TRANSACTIONS."""
-    max_scopes: int = 100                               # commit-token scopes of one transactional id
-    max_members: int = 1000                             # writers of one multi-writer transaction
+    max_scopes: int = 100                               # transaction.max.scopes: of one transactional id
+    max_members: int = 1000                             # transaction.max.members: of one multi-writer transaction
 
 
 # --- requests -----------------------------------------------------------------------------------------------------
@@ -139,6 +142,28 @@ class EndTxn:
     transaction_version: int = 1                        # EndTxn v5 and later: 2
 
 
+class CommitName(NamedTuple):
+    """The newest commit of a scope, as its next owner names it to go on from it."""
+
+    owner: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an engine that replays says of the work behind its token (rule 7). Without it a token is its value alone."""
+
+    owner: str = ""                                     # the query; empty: the token has none
+    run: str = ""                                       # the driver: another one each time the owner is started
+    follows: int | None = None                          # the owner's number that was committed last; None: any
+    continue_from: CommitName | None = None             # goes on from another owner's commit, or over a newer one
+    fingerprints: tuple[Fingerprint, ...] = ()          # the first of a kind that is kept, too, is compared
+    allow_other_work: bool = False                      # confirm a replay whose fingerprint differs
+
+
+NO_WORK: Final = Work()
+
+
 @dataclass(frozen=True, slots=True)
 class JoinTransaction:
     transactional_id: str
@@ -147,6 +172,7 @@ class JoinTransaction:
     timeout_ms: int                                     # 0: the default
     caller: Caller
     allow_unknown_history: bool = False
+    work: Work = NO_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +211,8 @@ class EndTransaction:
     allow_other_count: bool = False
     serial: Serial = NO_TRANSACTION                     # multi-writer: the transaction meant; 0: the token's
     allow_unknown_history: bool = False
+    single_use: bool = False                            # the token's scope has no other commit
+    work: Work = NO_WORK
 
 
 @dataclass(frozen=True, slots=True)

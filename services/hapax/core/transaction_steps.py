@@ -5,9 +5,12 @@ Pure constructors: who may take the step has been checked by the caller.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction_deltas import UnderWay
 from hapax.core.transaction_policy import UNLIMITED, TransactionPolicy
 from hapax.core.transaction_record import (
     FIRST_EPOCH,
@@ -17,6 +20,7 @@ from hapax.core.transaction_record import (
     FencingCause,
     LastOutcome,
     Member,
+    PartitionSet,
     ProducerIdentity,
     Transaction,
 )
@@ -46,11 +50,19 @@ class Context:
     """The one that counts for the id."""
     checking: bool = False
     """A commit waits for what its winners' partitions hold."""
+    under_way: UnderWay | None = None
+    """Records of members that are being written: the transaction has what they say, the log may not."""
+    waiting: Mapping[ProducerId, PartitionSet] = field(default_factory=dict)
+    """What members ask to register while another record of theirs is being written."""
 
     @property
     def max_timeout_ms(self) -> int:
         """The id's own limit where it has one (rule 20), else the cluster's."""
         return min(self.policy.max_timeout_ms or self.limits.max_timeout_ms, self.limits.max_timeout_ms)
+
+    def is_under_way(self, producer_id: ProducerId) -> bool:
+        """Whether a record of this member is being written."""
+        return self.under_way is not None and self.under_way.of_member(producer_id)
 
     def hold(self, caller: Caller, reason: str) -> Held:
         """Raises CONCURRENT_TRANSACTIONS where the call has waited long enough."""
@@ -85,6 +97,7 @@ def begin(transaction: Transaction, context: Context, *, timeout_ms: int, client
         timeout_ms=timeout_ms,
         client_version=client_version,
         partitions=(),
+        runs=(),
         start_ms=context.now.wall,
         last_update_ms=context.now.wall,
         elapsed_ms=Millis(0),
@@ -128,7 +141,7 @@ def decide(
     prepared = replace(
         transaction,
         state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
-        tokens=transaction.tokens if token is None else _with_token(transaction.tokens, token),
+        tokens=transaction.tokens if token is None else _with_token(transaction.tokens, token, context.limits),
         members=transaction.members if members is None else members,
         elapsed_ms=context.elapsed_ms,
         last_update_ms=context.now.wall,
@@ -146,6 +159,7 @@ def complete(transaction: Transaction, now: Now) -> Transaction:
         members=(),
         idle_members=transaction.idle_members + _reusable(transaction.members),
         open_token=None,
+        runs=(),
         elapsed_ms=Millis(0),
         limit_ms=Millis(0),
         last_update_ms=now.wall,
@@ -189,8 +203,18 @@ def describe_fence(
     )
 
 
-def _with_token(tokens: tuple[CommittedToken, ...], newest: CommittedToken) -> tuple[CommittedToken, ...]:
-    return (*(token for token in tokens if token.scope != newest.scope), newest)
+_SINGLE_USE_KEPT: Final = 20
+"""Tokens of single-use scopes in a record at most: a commit is asked for again before the id has had as many others."""
+
+
+def _with_token(
+    tokens: tuple[CommittedToken, ...], newest: CommittedToken, limits: Limits
+) -> tuple[CommittedToken, ...]:
+    """Those of single-use scopes come last, as the log gives them back, and only while they may be asked for."""
+    after = (*(token for token in tokens if token.scope != newest.scope), newest)
+    since = newest.committed_at_ms - limits.single_use_keep_ms
+    single = [token for token in after if token.single_use and token.committed_at_ms > since]
+    return (*(token for token in after if not token.single_use), *single[-_SINGLE_USE_KEPT:])
 
 
 def _reusable(members: tuple[Member, ...]) -> tuple[ProducerIdentity, ...]:

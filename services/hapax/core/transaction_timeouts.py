@@ -11,6 +11,7 @@ from hapax.core.transaction_record import FencingCause, Tombstone, Transaction
 from hapax.core.transaction_requests import Decision, Limits, Now
 from hapax.core.transaction_states import TABLE, Event, State
 from hapax.core.transaction_steps import Context, fence
+from hapax.core.types import NO_PRODUCER_ID, ProducerId
 
 
 def time_out(transaction: Transaction, context: Context) -> Decision | None:
@@ -24,14 +25,22 @@ def time_out(transaction: Transaction, context: Context) -> Decision | None:
 
 def is_expired(transaction: Transaction, limits: Limits, now: Now) -> bool:
     """Not used for its expiry time. An id with a commit token has a long one of its own: a lost token would let a
-    replayed batch in again."""
+    replayed batch in again. One that only single-use scopes used has a short one: none of them comes again."""
     if TABLE[transaction.state, Event.EXPIRE] is not State.DEAD:
         return False
-    keep = limits.token_id_expiration_ms if transaction.tokens else limits.id_expiration_ms
+    if any(not token.single_use for token in transaction.tokens):
+        keep = limits.token_id_expiration_ms
+    elif transaction.tokens and transaction.producer_id == NO_PRODUCER_ID:
+        keep = limits.single_use_keep_ms
+    else:
+        keep = limits.id_expiration_ms
     return now.wall - transaction.last_update_ms >= keep
 
 
-def expire(transaction: Transaction, limits: Limits, now: Now) -> Decision | None:
+def expire(
+    transaction: Transaction, deltas: tuple[ProducerId, ...], limits: Limits, now: Now
+) -> Decision | None:
+    """`deltas`: whose the log may hold, of whatever transaction of the id."""
     if not is_expired(transaction, limits, now):
         return None
-    return Decision(Tombstone(transaction.transactional_id), reply=None)
+    return Decision(Tombstone(transaction.transactional_id, deltas), reply=None)

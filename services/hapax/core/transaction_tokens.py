@@ -1,81 +1,190 @@
-"""Commit tokens (rule 7): is this commit new, a repetition, or one without a past?
+"""Commit tokens (rule 7): is this commit new, a repetition, or another one's?
 
-A token makes a commit idempotent for an engine that replays: its value is stored with the very decision, and only a
-commit stores one. What is not newer than the newest of its scope has been committed, whatever became of the caller.
+A token makes a commit idempotent for an engine that replays: it is stored with the very decision, and only a commit
+stores one. A token names its work: its owner (the query), and fingerprints of what was committed. An engine replays
+its newest commit and no other, so
+
+- the newest is confirmed only to its owner, and only for the same work;
+- what is older is refused: the caller works from an older copy of its own state, and its records are others;
+- what does not follow the newest is refused: the commits between are not here;
+- another owner is refused, until it says which commit it goes on from; then its number 0 is the value after that.
+
+A token without an owner is its value alone, and whatever is not newer than it has been committed. Tokens that were
+stored before owners were kept are taken over by the next owner to commit after them, in the same numbers.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_record import CommittedToken, Token, Transaction
 from hapax.core.transaction_requests import (
+    CommitName,
     CommitTokenFound,
     Decision,
     EndTransaction,
     GetCommitToken,
     JoinTransaction,
+    Work,
 )
 from hapax.core.transaction_steps import Context
+from hapax.core.types import LONGEST_NAME_BYTES
 
 
-def check_token(token: Token) -> None:
-    """Refuses what is no token: no scope, or a negative value."""
+class Conflict(IntEnum):
+    """Why a token is refused. As in `hapax.v1.TokenConflict.Cause`."""
+
+    OLDER = 1               # the owner has committed later work
+    OTHER_OWNER = 2         # the scope is another's
+    OTHER_WORK = 3          # the owner's newest commit was of other work
+    OTHER_COUNT = 4         # the same work, with another number of records
+    UNKNOWN_HISTORY = 5     # the commit before is not known here
+    OTHER_RUN = 6           # another driver of the owner is writing the same commit
+
+
+class TokenConflict(Refusal):
+    """A refusal by what is committed in the scope (`newest`; None: nothing is)."""
+
+    def __init__(self, cause: Conflict, reason: str, newest: CommittedToken | None) -> None:
+        history = cause is Conflict.UNKNOWN_HISTORY
+        super().__init__(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if history else ErrorCode.INVALID_TXN_STATE, reason)
+        self.cause = cause
+        self.newest = newest
+
+
+def check_token(token: Token, work: Work) -> None:
+    """Refuses what is no token: no scope, a negative value, or work that is nobody's; and one too long to be kept."""
     if not token.scope:
         raise Refusal(ErrorCode.INVALID_REQUEST, "a commit token needs a scope that names the query, file or job")
+    prints = [each.kind for each in work.fingerprints] + [each.digest for each in work.fingerprints]
+    for what, texts in (("scope", [token.scope]), ("owner", [work.owner]), ("run", [work.run]), ("work", prints)):
+        size = sum(len(each.encode() if isinstance(each, str) else each) for each in texts)
+        if size > LONGEST_NAME_BYTES:
+            reason = f"the {what} of a commit token has {size} bytes; at most {LONGEST_NAME_BYTES} can be kept"
+            raise Refusal(ErrorCode.INVALID_REQUEST, reason)
     if token.value < 0:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"commit token {token.value} of {token.scope} is negative")
+    if not work.owner and work != Work():
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"commit token {token.value} of {token.scope} has no owner")
 
 
-def already_committed(transaction: Transaction | None, token: Token) -> CommittedToken | None:
-    """The newest committed token of the scope, where `token` is not newer than it."""
+def placed(
+    transaction: Transaction | None, token: Token, request: JoinTransaction | EndTransaction, context: Context
+) -> Token | CommittedToken:
+    """Where the caller's token stands: as a token to commit, or at the newest committed one, which it repeats."""
     newest = transaction.committed_token(token.scope) if transaction else None
-    return newest if newest is not None and token.value <= newest.value else None
+    work = request.work
+    if newest is None:
+        _check_history(transaction, token, request, context)
+        return token._replace(owner=work.owner)
+    following = newest.value + 1
+    onward = Token(token.scope, following, work.owner, following - token.value)
+    continuing = work.continue_from == CommitName(newest.owner, newest.value)
+    if newest.owner and newest.owner != work.owner:
+        if continuing:
+            return onward
+        raise _other_owner(newest, work)
+    value = newest.base + token.value
+    if value > newest.value:
+        if work.follows is None or newest.base + work.follows == newest.value:
+            return Token(token.scope, value, work.owner, newest.base)
+        if continuing:
+            return onward
+        if request.allow_unknown_history:
+            return Token(token.scope, value, work.owner, newest.base)
+        raise TokenConflict(
+            Conflict.UNKNOWN_HISTORY,
+            f"commit token {token.value} of {token.scope} follows {work.follows}, but the newest one here is "
+            f"{newest.number}: what came between is not here",
+            newest,
+        )
+    if not work.owner:
+        return newest
+    if continuing:
+        same = value == newest.value and isinstance(request, EndTransaction) and _is_same(newest, work)
+        return newest if same else onward
+    if value < newest.value:
+        raise TokenConflict(
+            Conflict.OLDER,
+            f"commit token {token.value} of {token.scope} is older than the newest, {newest.number}, of {work.owner}",
+            newest,
+        )
+    return newest
 
 
-def check_count(newest: CommittedToken, request: EndTransaction) -> None:
-    """A replay of the newest token with another number of records is not the same work: it fails loudly.
+def check_same_work(newest: CommittedToken, request: EndTransaction) -> None:
+    """A replay of the newest token that is not the same work fails loudly.
 
-    Of older tokens only the newest one's value is known, so their number cannot be compared.
+    Of older tokens, which only callers without an owner repeat, nothing is known that could be compared.
     """
-    assert request.token is not None
-    if request.token.value < newest.value or request.record_count == newest.record_count:
+    token = request.token
+    assert token is not None
+    if not request.work.owner and token.value < newest.value:
         return
-    if not request.allow_other_count:
-        raise Refusal(
-            ErrorCode.INVALID_TXN_STATE,
-            f"commit token {newest.value} of {newest.scope} was committed with {newest.record_count} records, "
+    if not request.work.allow_other_work and not _is_same(newest, request.work):
+        raise TokenConflict(
+            Conflict.OTHER_WORK,
+            f"commit token {newest.number} of {newest.scope} was committed with other work than this",
+            newest,
+        )
+    if request.record_count != newest.record_count and not request.allow_other_count:
+        raise TokenConflict(
+            Conflict.OTHER_COUNT,
+            f"commit token {newest.number} of {newest.scope} was committed with {newest.record_count} records, "
             f"this replay has {request.record_count}",
+            newest,
         )
 
 
-def check_history(
+def _is_same(newest: CommittedToken, work: Work) -> bool:
+    """By the first kind of fingerprint that both have. A token that was stored with none has its count alone."""
+    if not newest.fingerprints:
+        return True
+    kept = dict(newest.fingerprints)
+    return next((kept[kind] == digest for kind, digest in work.fingerprints if kind in kept), False)
+
+
+def _other_owner(newest: CommittedToken, work: Work) -> TokenConflict:
+    return TokenConflict(
+        Conflict.OTHER_OWNER,
+        f"the commits of {newest.scope} are those of {newest.owner}, up to {newest.value}, not of "
+        f"{work.owner or 'a caller without a name'}",
+        newest,
+    )
+
+
+def _check_history(
     transaction: Transaction | None, token: Token, request: JoinTransaction | EndTransaction, context: Context
 ) -> None:
-    """A token above 0 whose scope has no history: its past may have been lost, and with it what is committed."""
-    if transaction is not None:
-        if transaction.committed_token(token.scope) is not None:
-            return
-        if len(transaction.tokens) >= context.limits.max_scopes:
-            raise Refusal(
-                ErrorCode.INVALID_REQUEST,
-                f"{transaction.transactional_id} has {len(transaction.tokens)} scopes of commit tokens already",
-            )
-    if token.value > 0 and not request.allow_unknown_history:
+    """A scope without history: its past may have been lost, and with it what is committed."""
+    lasting = 0 if transaction is None else sum(not each.single_use for each in transaction.tokens)
+    if transaction is not None and lasting >= context.limits.max_scopes:
         raise Refusal(
-            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            ErrorCode.INVALID_REQUEST,
+            f"{transaction.transactional_id} has {lasting} scopes of commit tokens: "
+            "transaction.max.scopes of the coordinators allows no more. Raise it, or use another transactional id",
+        )
+    if (token.value > 0 or request.work.continue_from is not None) and not request.allow_unknown_history:
+        raise TokenConflict(
+            Conflict.UNKNOWN_HISTORY,
             f"commit token {token.value} of {token.scope} has no history here: what came before it may be lost",
+            None,
         )
 
 
-def committed_now(transaction: Transaction, request: EndTransaction, context: Context) -> CommittedToken:
+def committed_now(transaction: Transaction, token: Token, request: EndTransaction, context: Context) -> CommittedToken:
     """What a commit stores."""
-    assert request.token is not None
     return CommittedToken(
-        scope=request.token.scope,
-        value=request.token.value,
+        scope=token.scope,
+        value=token.value,
         record_count=request.record_count,
         serial=transaction.serial,
         committed_at_ms=context.now.wall,
+        owner=token.owner,
+        base=token.base,
+        fingerprints=request.work.fingerprints,
+        single_use=request.single_use and not token.owner,
     )
 
 

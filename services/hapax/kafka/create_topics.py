@@ -60,12 +60,11 @@ class CreateTopicsApi:
         check_topic_name(topic.name)
         if topic.name in INTERNAL_TOPICS:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "this name belongs to the cluster itself")
-        if self._view.topic(topic.name) is not None:
-            raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' exists")
         brokers = [node.node_id for node in self._view.nodes("broker")]
-        assignment: list[list[int]] = []
-        if topic.assignments:
-            assignment = _assignment(topic.assignments)
+        assignment = _assignment(topic.assignments)
+        if self._view.topic(topic.name) is not None:
+            pass  # whether it still exists only the controller knows: this node's image may lag behind its deletion
+        elif assignment:
             check_assignment(assignment, brokers)
         else:
             check_partition_count(topic.num_partitions)

@@ -277,6 +277,15 @@ class Settings:
     """An idle transactional id is forgotten after so long."""
     transactional_token_expiration_ms: Millis = 365 * 86_400_000
     """As transactional.id.expiration.ms, for an id that holds a commit token."""
+    transaction_single_use_retention_ms: Millis = 900_000
+    """The commit token of a scope that has one commit only, such as a Spark batch write, is kept for this time after
+    it; so is a transactional id that had no other use. Callers repeat a commit whose answer was lost within it."""
+    transaction_max_members: Annotated[int, Between(1)] = 1_000
+    """Writers of one multi-writer transaction, such as the task attempts of a Spark batch that write rows. Each takes
+    some 60 bytes of the decision's record and two bits for each partition of its topics; socket.request.max.bytes of
+    the brokers bounds that record."""
+    transaction_max_scopes: Annotated[int, Between(1)] = 100
+    """Scopes of commit tokens that one transactional id holds."""
     transaction_remove_expired_transaction_cleanup_interval_ms: Millis = 3_600_000
     """How often expired ids are looked for."""
     transaction_completion_wait_ms: Annotated[int, Between(0)] = 1_000

@@ -72,6 +72,7 @@ class FakeCluster:
         self.options = producer_options({"bootstrap.servers": "127.0.0.1:1", "linger.ms": 0, **settings})
         self.ports = RealPorts()
         self.topics = {name: topic_named(name) for name in ("a", "b")}
+        self.listeners: list[object] = []
         self.opened: FakePeer | None = None
         self.wanted = 0
         self._opening: asyncio.Future[FakePeer] | None = None

@@ -7,7 +7,9 @@ import concurrent.futures
 
 import pytest
 
+from hapax.client import blocking
 from hapax.client.blocking import _copy
+from hapax.client.errors import WrongState
 
 
 async def test_a_delivery_that_the_caller_gave_up_is_left_alone() -> None:
@@ -29,3 +31,15 @@ async def test_a_delivery_that_was_cancelled_ends_for_who_waits() -> None:
     _copy(done, target)
     with pytest.raises(concurrent.futures.CancelledError):
         target.result(0)
+
+
+def test_a_blocking_call_on_the_loops_own_thread_is_refused() -> None:
+    """It would wait for itself. A finalizer may try: the garbage collector runs on any thread."""
+
+    async def work() -> bool:
+        with pytest.raises(WrongState, match="would wait for itself"):
+            blocking.run(asyncio.sleep(0))
+        return blocking.on_loop()
+
+    assert blocking.submit(work()).result(20)
+    assert not blocking.on_loop()

@@ -17,6 +17,7 @@ from hapax.client.errors import FatalError, RetriableError
 from hapax.client.fetcher import Begin, Fetcher
 from hapax.client.groups import commit_once
 from hapax.client.metrics import ConsumerCounts
+from hapax.client.raw_fetch import fetch_raw
 from hapax.client.settings import Options
 from hapax.codec.batch import patch_prefix
 from hapax.codec.records import encode_records
@@ -59,7 +60,7 @@ class World:
         topic = self.topics.get(partition.topic)
         return None if topic is None else topic.partitions[partition.partition]
 
-    async def peer(self, node_id: int, purpose: str) -> World:
+    async def peer(self, node_id: int, purpose: str = "data") -> World:
         await self.connected.wait()
         return self
 
@@ -88,6 +89,20 @@ class World:
             if isinstance(refusal, asyncio.Event):
                 await refusal.wait()
         return found
+
+    async def topic(self, name: str, timeout_ms: int) -> Topic:
+        return self.topics[name]
+
+    async def existing(self, names: list[str]) -> dict[str, Topic]:
+        self.topics |= self.there
+        return {name: self.there[name] for name in names if name in self.there}
+
+    async def within(self, timeout_ms: int, what: str, attempt: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return await attempt()
+            except RetriableError:
+                await asyncio.sleep(0)
 
     async def known(self, partitions: list[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
         for partition in partitions:
@@ -119,6 +134,7 @@ class World:
                 answers.append(Answer.FetchableTopicResponse(topic_id=topic.topic_id, partitions=[
                     Answer.FetchableTopicResponse.PartitionData(
                         partition_index=0, error_code=int(error), high_watermark=0, last_stable_offset=0,
+                        log_start_offset=0,
                         aborted_transactions=[], records=records)]))
         await asyncio.sleep(0.001)  # a long poll that ends
         return Answer(error_code=0, session_id=0, responses=answers)
@@ -336,3 +352,22 @@ async def test_nothing_is_fetched_after_the_end() -> None:
     await world.fetcher.close()
     world.fetcher._fetch_ahead()
     assert not world.fetcher._fetches and not world.fetcher._starting
+
+
+async def test_one_fetch_is_of_the_topic_with_the_id_that_was_asked_for_and_no_other() -> None:
+    """What a client that lives on knows of a topic may be from before it was made again."""
+    world = World()
+    world.write("a", "old")
+    former = world.there["a"].topic_id
+
+    def fetch(topic_id: Any) -> Any:
+        return fetch_raw(
+            world, A, 0, committed=True, max_bytes=1000, timeout_ms=1000, topic_id=str(topic_id))  # type: ignore[arg-type]
+
+    assert (await fetch(former)).data == world.logs[former]
+    world.make_again("a", heard=False)
+    now = world.there["a"].topic_id
+    assert (await fetch(now)).data == world.logs[now]
+    world.topics["a"] = topic_named("a")  # as if it had heard nothing
+    with pytest.raises(FatalError, match=f"has the id {now}, not {former}"):
+        await fetch(former)

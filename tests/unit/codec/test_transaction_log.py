@@ -4,6 +4,7 @@ import json
 import re
 import timeit
 from contextlib import suppress
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 from uuid import UUID
@@ -14,14 +15,18 @@ from hypothesis import strategies as st
 from kafka.protocol.data_container import DataContainer
 from kafka.protocol.schemas import StructField
 
-from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
+from hapax.codec.transaction_log import decode_key, decode_record, decode_value, encode_key, encode_record, encode_value
 from hapax.core.transaction_record import (
+    NO_PARTITIONS,
     CommittedToken,
+    Delta,
     Fencing,
     FencingCause,
+    Fingerprint,
     Holder,
     LastOutcome,
     Member,
+    PartitionSet,
     Policy,
     ProducerIdentity,
     Token,
@@ -32,20 +37,22 @@ from hapax.core.transaction_record import (
 from hapax.core.transaction_states import State
 
 
-def reference() -> type[DataContainer]:
-    text = (files("hapax.codec") / "schemas" / "TransactionLogValue.json").read_text()
+def reference(name: str) -> type[DataContainer]:
+    text = (files("hapax.codec") / "schemas" / f"{name}.json").read_text()
     struct = StructField(json.loads(re.sub(r"(?m)^\s*//.*\n", "", text)))
-    made = type("TransactionLogValue", (DataContainer,), {"_struct": struct})
+    made = type(name, (DataContainer,), {"_struct": struct})
     struct.set_data_class(made)
     return made
 
 
-REFERENCE = reference()
+REFERENCE = reference("TransactionLogValue")
+DELTA_KEY, DELTA_VALUE = reference("TransactionDeltaKey"), reference("TransactionDeltaValue")
 
 
 def as_reference(transaction: Transaction) -> bytes:
     """The value as kafka-python's schema machinery writes it from the published schema."""
     made = REFERENCE
+    version = 2 if transaction.open_token is not None else 1
     topics: dict[tuple[str, bytes], list[int]] = {}
     for topic, topic_id, partition in transaction.every_partition:
         topics.setdefault((topic, topic_id), []).append(partition)
@@ -59,27 +66,35 @@ def as_reference(transaction: Transaction) -> bytes:
         "topic_ids": [UUID(bytes=topic_id) for _, topic_id in topics],
         "commit_tokens": [
             made.CommitToken(
-                version=1, scope=token.scope, value=token.value, record_count=token.record_count,
+                version=version, scope=token.scope, value=token.value, record_count=token.record_count,
                 token_serial=token.serial, committed_at_ms=token.committed_at_ms,
             )
-            for token in transaction.tokens
+            for token in transaction.tokens if not token.single_use
         ],
-        "members": [
-            made.MemberSchema(
-                version=1, member_key=member.key, member_producer_id=member.producer_id,
-                member_epoch=member.producer_epoch,
-                member_partitions=[
-                    made.MemberSchema.MemberPartition(
-                        version=1, topic_place=places.index(each[:2]), member_partition_id=each.partition,
-                        won=each in member.won,
+        "single_use_tokens": [
+            made.SingleUseToken(
+                version=version, single_use_scope=token.scope, single_use_value=token.value,
+                single_use_record_count=token.record_count, single_use_serial=token.serial,
+                single_use_committed_at_ms=token.committed_at_ms,
+            )
+            for token in transaction.tokens if token.single_use
+        ],
+        "member_sets": [
+            made.MemberSetSchema(
+                version=2, set_member_key=member.key, set_producer_id=member.producer_id,
+                set_epoch=member.producer_epoch,
+                set_topics=[
+                    made.MemberSetSchema.SetTopic(
+                        version=2, set_topic_place=places.index(each[:2]), registered=as_bytes(each.bits),
+                        won_bits=as_bytes(sum(won.bits for won in member.won.topics if won[:2] == each[:2])),
                     )
-                    for each in member.partitions
+                    for each in member.partitions.topics
                 ],
             )
             for member in transaction.members
         ],
         "idle_members": [
-            made.IdleMember(version=1, idle_producer_id=pid, idle_epoch=epoch)
+            made.IdleMember(version=version, idle_producer_id=pid, idle_epoch=epoch)
             for pid, epoch in transaction.idle_members
         ],
     }  # fmt: skip
@@ -87,41 +102,54 @@ def as_reference(transaction: Transaction) -> bytes:
     for name, default in defaults.items():
         if fields[name] == default:
             del fields[name]
-    for name in ("topic_ids", "commit_tokens", "members", "idle_members"):
+    for name in ("topic_ids", "commit_tokens", "single_use_tokens", "member_sets", "idle_members"):
         if not fields[name]:
             del fields[name]
     if transaction.limit_ms:
         fields["limit"] = made.TransactionLimit(
-            version=1, elapsed_ms=transaction.elapsed_ms, limit_ms=transaction.limit_ms
+            version=version, elapsed_ms=transaction.elapsed_ms, limit_ms=transaction.limit_ms
         )
     if transaction.fencing is not None:
         fencing = transaction.fencing
         fields["fencing"] = made.FencedBy(
-            version=1, cause=fencing.cause, at_ms=fencing.at_ms, fenced_producer_id=fencing.fenced_producer_id,
+            version=version, cause=fencing.cause, at_ms=fencing.at_ms, fenced_producer_id=fencing.fenced_producer_id,
             fenced_epoch=fencing.fenced_epoch, fenced_serial=fencing.serial, client_id=fencing.client_id,
             peer=fencing.peer, fenced_client_id=fencing.fenced.client_id if fencing.fenced else "",
             fenced_peer=fencing.fenced.peer if fencing.fenced else "",
         )  # fmt: skip
     if transaction.holder is not None:
         fields["holder"] = made.HolderSchema(
-            version=1, holder_client_id=transaction.holder.client_id, holder_peer=transaction.holder.peer
+            version=version, holder_client_id=transaction.holder.client_id, holder_peer=transaction.holder.peer
         )
     if transaction.open_token is not None:
-        fields["open_token"] = made.OpenTokenSchema(version=1, **transaction.open_token._asdict())
+        scope, value, owner, base = transaction.open_token
+        fields["open_token"] = made.OpenTokenSchema(version=version, scope=scope, value=value)
+        if owner:
+            fields["open_token_owner"] = made.OpenTokenOwnerSchema(version=version, owner=owner, base=base)
+    if any(token.owner for token in transaction.tokens):
+        fields["token_owners"] = [
+            made.TokenOwner(version=version, owner=token.owner, base=token.base, fingerprints=[
+                made.TokenOwner.Fingerprint(version=version, kind=kind, digest=digest)
+                for kind, digest in token.fingerprints
+            ])
+            for token in transaction.tokens if not token.single_use
+        ]
+    if transaction.runs:
+        fields["runs"] = list(transaction.runs)
     if transaction.policy is not None:
         fields["policy"] = made.PolicySchema(
-            version=1, allowed_topics=list(transaction.policy.allowed_topics),
+            version=version, allowed_topics=list(transaction.policy.allowed_topics),
             max_timeout_ms=transaction.policy.max_timeout_ms,
         )  # fmt: skip
     if transaction.outcome is not None:
         fields["outcome"] = made.OutcomeSchema(
-            version=1, committed=transaction.outcome.committed, outcome_at_ms=transaction.outcome.at_ms)
+            version=version, committed=transaction.outcome.committed, outcome_at_ms=transaction.outcome.at_ms)
     listed = [
-        made.PartitionsSchema(version=1, topic=topic, partition_ids=partitions)
+        made.PartitionsSchema(version=version, topic=topic, partition_ids=partitions)
         for (topic, _), partitions in topics.items()
     ]
     value = made(
-        version=1,
+        version=version,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
@@ -131,13 +159,42 @@ def as_reference(transaction: Transaction) -> bytes:
         transaction_start_timestamp_ms=transaction.start_ms,
         **fields,
     )
-    return b"\x00\x01" + value.encode(version=1, compact=True, tagged=True)
+    return bytes((0, version)) + value.encode(version=version, compact=True, tagged=True)
+
+
+def as_bytes(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def as_delta(delta: Delta) -> tuple[bytes, bytes]:
+    member = delta.member
+    topics = () if member is None else member.partitions.topics
+    key = DELTA_KEY(version=10_000, transactional_id=delta.transactional_id, member_producer_id=delta.producer_id)
+    value = DELTA_VALUE(
+        version=0, serial=delta.serial, elapsed_ms=delta.elapsed_ms, limit_ms=delta.limit_ms,
+        last_update_timestamp_ms=delta.last_update_ms, member_key=None if member is None else member.key,
+        member_epoch=-1 if member is None else member.producer_epoch,
+        topics=[
+            DELTA_VALUE.TopicSchema(
+                version=0, topic=each.topic, topic_id=UUID(bytes=each.topic_id), partitions=as_bytes(each.bits))
+            for each in topics
+        ],
+    )
+    encoded = key.encode(version=10_000, compact=False, tagged=False)
+    return b"\x27\x10" + encoded, b"\0\0" + value.encode(version=0, compact=True, tagged=True)
 
 
 int16, int32, int64 = st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
+indexes = st.integers(0, 2_000)
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 topics = st.lists(st.tuples(names, st.binary(min_size=16, max_size=16)), max_size=3, unique=True)
-tokens = st.builds(CommittedToken, names, int64, int64, int64, int64)
+open_tokens = st.builds(Token, names, int64, st.just(""), st.just(0)) | st.builds(Token, names, int64, names, int64)
+fingerprints = st.builds(Fingerprint, names, st.binary(max_size=32))
+ownerless = st.builds(CommittedToken, names, int64, int64, int64, int64)
+tokens = ownerless | st.builds(
+    CommittedToken, names, int64, int64, int64, int64, names, int64, st.lists(fingerprints, max_size=2).map(tuple)
+)
+single_use = ownerless.map(lambda token: replace(token, single_use=True))
 identities = st.builds(ProducerIdentity, int64, int16)
 holders = st.builds(Holder, names, names)
 fencings = st.builds(
@@ -147,19 +204,38 @@ policies = st.builds(Policy, st.lists(names, max_size=3).map(tuple), int32)
 
 
 @st.composite
+def members_of(draw: st.DrawFn, identity: ProducerIdentity, partitions: list[TransactionPartition]) -> Member:
+    registered = draw(st.lists(st.sampled_from(partitions))) if partitions else []
+    won = draw(st.lists(st.sampled_from(registered))) if registered else []
+    return Member(draw(names), *identity, PartitionSet.of(registered), PartitionSet.of(won))
+
+
+@st.composite
+def deltas(draw: st.DrawFn) -> Delta:
+    partitions = [
+        TransactionPartition(topic, topic_id, index)  # type: ignore[arg-type]
+        for topic, topic_id in draw(topics)
+        for index in draw(st.lists(indexes, min_size=1, max_size=3, unique=True))
+    ]
+    member = replace(draw(members_of(draw(identities), partitions)), won=NO_PARTITIONS)
+    return Delta(
+        transactional_id=draw(names), serial=draw(int64), elapsed_ms=draw(int64), limit_ms=draw(int64),
+        last_update_ms=draw(int64), member=draw(st.sampled_from([member, None])),
+    )
+
+
+@st.composite
 def transactions(draw: st.DrawFn) -> Transaction:
     partitions = [
         TransactionPartition(topic, topic_id, index)  # type: ignore[arg-type]
         for topic, topic_id in draw(topics)
-        for index in draw(st.lists(int32, min_size=1, max_size=3, unique=True))
+        for index in draw(st.lists(indexes, min_size=1, max_size=3, unique=True))
     ]
-    multi_writer = draw(st.booleans()) and bool(partitions)
+    multi_writer = draw(st.booleans())
     members: tuple[Member, ...] = ()
     if multi_writer:
-        members = tuple(
-            Member(draw(names), *draw(identities), tuple(partitions[:count]), tuple(partitions[:count:2]))
-            for count in draw(st.lists(st.integers(0, len(partitions)), min_size=1, max_size=3))
-        )
+        writers = draw(st.lists(identities, max_size=3, unique_by=lambda identity: identity.producer_id))
+        members = tuple(draw(members_of(identity, partitions)) for identity in sorted(writers))
     return Transaction(
         transactional_id="id",
         state=draw(st.sampled_from([state for state in State if state < State.DEAD])),
@@ -170,7 +246,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         next_producer_id=draw(int64 | st.just(-1)),
         timeout_ms=draw(int32),
         client_version=draw(st.integers(1, 2)),
-        partitions=() if multi_writer else tuple(partitions),
+        partitions=tuple(() if multi_writer else partitions),
         start_ms=draw(int64),
         last_update_ms=draw(int64),
         serial=draw(int64),
@@ -178,10 +254,11 @@ def transactions(draw: st.DrawFn) -> Transaction:
         limit_ms=draw(st.integers(1, 2**63 - 1)),
         holder=draw(st.none() | holders),
         fencing=draw(st.none() | fencings),
-        tokens=tuple(draw(st.lists(tokens, max_size=2))),
-        open_token=Token(draw(names), draw(int64)) if multi_writer else None,
+        tokens=(*draw(st.lists(tokens, max_size=2)), *draw(st.lists(single_use, max_size=2))),
+        open_token=draw(open_tokens) if multi_writer else None,
         members=members,
         idle_members=tuple(draw(st.lists(identities, max_size=2))),
+        runs=tuple(draw(st.lists(names, max_size=2))) if multi_writer else (),
         policy=draw(st.none() | policies),
         outcome=draw(st.none() | st.builds(LastOutcome, st.booleans(), int64)),
     )
@@ -232,9 +309,41 @@ def test_version_0_is_read() -> None:
     assert isinstance(nothing, Transaction) and nothing.partitions == () and nothing.state is State.EMPTY
 
 
+@settings(max_examples=100, deadline=None)
+@given(deltas(), st.data())
+def test_every_delta_is_what_its_schemas_say_and_comes_back(delta: Delta, data: st.DataObject) -> None:
+    [(key, value)] = encode_record(delta)
+    assert value is not None and (key, value) == as_delta(delta)
+    assert decode_record(key, value) == delta
+    assert decode_record(key, None) is None and decode_key(key) is None
+    cut = data.draw(st.integers(0, len(value) - 1))
+    with pytest.raises(ValueError):
+        decode_record(key, value[:cut])
+
+
+def test_a_tombstone_stands_for_the_deltas_of_its_id() -> None:
+    entries = encode_record(Tombstone("id", (1000, 1001)))  # type: ignore[arg-type]
+    member = Member("m", 1001, 0)  # type: ignore[arg-type]
+    written = Delta(transactional_id="id", serial=1, elapsed_ms=0, limit_ms=1, last_update_ms=0, member=member)  # type: ignore[arg-type]
+    assert [value for _, value in entries] == [None, None, None]
+    assert entries[0][0] == encode_key("id") and entries[2][0] == encode_record(written)[0][0]
+
+
+def test_a_reader_that_skips_deltas_refuses_what_they_belong_to() -> None:
+    """The release before read versions 0 and 1: it must not take an open transaction for one without members."""
+    opened = Transaction(transactional_id="id", state=State.ONGOING, open_token=Token("q", 1))
+    assert encode_value(opened)[:2] == b"\0\2"
+    assert encode_value(replace(opened, state=State.COMPLETE_COMMIT, open_token=None))[:2] == b"\0\1"
+
+
 def test_an_unknown_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 2"):
-        decode_value("id", bytes.fromhex("0002" + "00" * 30))
+    with pytest.raises(ValueError, match="version 3"):
+        decode_value("id", bytes.fromhex("0003" + "00" * 30))
+    opened = Delta(transactional_id="id", serial=1, elapsed_ms=0, limit_ms=1, last_update_ms=0)  # type: ignore[arg-type]
+    [(key, value)] = encode_record(opened)
+    assert value is not None
+    with pytest.raises(ValueError, match="version 1"):
+        decode_record(key, b"\0\1" + value[2:])
 
 
 def test_keys_and_tombstones() -> None:

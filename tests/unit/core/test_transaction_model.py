@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hapax.codec.transaction_log import decode_value, encode_key, encode_value
+from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.core.control import Marker as ControlMarker
-from hapax.core.transaction_record import Token, Transaction, TransactionPartition
+from hapax.core.transaction_record import Delta, Token, Transaction, TransactionPartition
 from hapax.core.transaction_requests import (
     AddPartitionsToTxn,
     EndOutcome,
@@ -295,6 +295,26 @@ class Transactions(RuleBasedStateMachine):
         self.crash = True
 
     @rule()
+    def members_wait_for_the_log(self) -> None:
+        """Until it is flushed, or a record comes that concerns more than one member."""
+        self.world.delaying = True
+
+    @precondition(lambda self: self.world.delaying)
+    @rule()
+    def flush(self) -> None:
+        self.world.delaying = False
+        self._do(self.world.flush)
+
+    @precondition(lambda self: self.world.under_way)
+    @rule(which=st.integers(0, 100))
+    def a_member_s_record_is_refused(self, which: int) -> None:
+        self._do(lambda: self.world.withdraw(which % len(self.world.under_way)))
+
+    @rule(share=st.sampled_from([0.3, 0.7, 1.0]))
+    def compact(self, share: float) -> None:
+        self.world.compact(round(len(self.world.log) * share))
+
+    @rule()
     def take_over(self) -> None:
         self.the_log_gives_the_live_state_back()
         self.world.take_over()
@@ -344,7 +364,7 @@ class Transactions(RuleBasedStateMachine):
             if producer.identity == transaction.identity:
                 producer.become(producer.producer_id, epoch)
         self.world.shard.load(aged)
-        self.world.log.append((encode_key(APP), encode_value(aged)))
+        self.world.log += encode_record(aged)
 
     def _new_connection(self) -> int:
         self.connections += 1
@@ -358,8 +378,12 @@ class Transactions(RuleBasedStateMachine):
 
     @invariant()
     def the_last_record_is_the_live_state(self) -> None:
-        if self.world.log:
-            assert decode_value(APP, self.world.log[-1][1]) == self.world.shard.transactions[APP]
+        last = decode_record(*self.world.log[-1]) if self.world.log else None
+        live = self.world.shard.transactions.get(APP)
+        if isinstance(last, Delta):
+            assert live is not None and last.member in (None, *live.members) and live.elapsed_ms == last.elapsed_ms
+        else:
+            assert last == live
 
     @invariant()
     def each_transaction_is_decided_once_and_markers_say_so(self) -> None:
@@ -382,8 +406,10 @@ class Transactions(RuleBasedStateMachine):
 
     def _decisions(self) -> dict[int, Transaction]:
         """serial -> the record that decided it. Fails where a later one decides otherwise."""
-        for _, value in self.world.log[self.checked :]:
-            record = decode_value(APP, value)
+        for entry in self.world.log[self.checked :]:
+            record = decode_record(*entry)
+            if isinstance(record, Delta):
+                continue
             assert isinstance(record, Transaction)
             for token in record.tokens:
                 assert self.tokens.setdefault(token.value, token.serial) == token.serial, "a token committed twice"

@@ -9,7 +9,7 @@ import pytest
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction_fencing import Fenced
 from hapax.core.transaction_policy import TransactionPolicy
-from hapax.core.transaction_record import FencingCause, Token
+from hapax.core.transaction_record import FencingCause, PartitionSet, Token
 from hapax.core.transaction_requests import (
     CheckWinners,
     Decision,
@@ -95,7 +95,8 @@ def test_joining_is_validated() -> None:
         assert refused(driver.run_join, timeout_ms=timeout_ms).code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     driver.run_join(timeout_ms=0)
     assert driver.txn().limit_ms == 60_000
-    assert refused(driver.run_join, key="b").code is ErrorCode.INVALID_REQUEST
+    refusal = refused(driver.run_join, key="b")
+    assert refusal.code is ErrorCode.INVALID_REQUEST and "transaction.max.members" in refusal.reason
 
 
 def test_joining_waits_for_ids() -> None:
@@ -224,7 +225,7 @@ def test_the_order_in_which_a_commit_names_partitions_does_not_enter_the_state()
     driver.run_verify(member.identity, *registered)
     driver.run_end_token(winners=(winner(member.identity, registered[0], registered[2], registered[1]),))
     live = driver.txn()
-    assert live.members[0].won == registered
+    assert live.members[0].won == live.members[0].partitions == PartitionSet.of(registered)
     driver.take_over()
     assert driver.txn().members == live.members
 
@@ -356,6 +357,35 @@ def test_scopes_are_bounded() -> None:
         driver.run_end_token(0, scope=scope)
     assert refused(driver.run_end_token, 0, scope="c").code is ErrorCode.INVALID_REQUEST
     assert driver.run_end_token(1, scope="a").outcome is COMMITTED
+
+
+def test_single_use_scopes_leave_nothing_behind() -> None:
+    """As many writes as one likes under one id; the last ones can be asked for again, in case an answer was lost."""
+    driver = Driver(limits=Limits(max_scopes=2))
+    driver.run_end_token(3, allow_unknown_history=True)
+    for number in range(50):
+        driver.monotonic += 1000
+        scope = f"write-{number}"
+        joined = driver.run_join(0, scope=scope)
+        driver.run_verify(joined.identity)
+        ended = {"scope": scope, "single_use": True, "winners": (winner(joined.identity, partition(0)),),
+                 "serial": joined.serial}  # fmt: skip
+        assert driver.run_end_token(0, **ended).outcome is COMMITTED
+        driver.mark()
+        driver.take_over()
+        assert driver.run_end_token(0, **ended).outcome is COMMITTED, "asked again"
+        assert driver.run_end_token(0, commit=False, scope=scope).outcome is ALREADY
+        assert driver.run_join(0, scope=scope).already_committed
+        assert len(driver.txn().tokens) <= 21
+    assert driver.run_join(3).already_committed, "the scope that lasts is kept"
+
+
+def test_a_single_use_scope_is_dropped_once_nobody_can_ask_again() -> None:
+    driver = Driver()
+    for scope in ("write-1", "write-2"):
+        driver.run_end_token(0, scope=scope, single_use=True)
+        driver.monotonic += driver.shard.limits.single_use_keep_ms
+    assert [token.scope for token in driver.txn().tokens] == ["write-2"]
 
 
 # --- one writer with a token --------------------------------------------------------------------------------------

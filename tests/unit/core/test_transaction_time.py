@@ -24,7 +24,8 @@ from hapax.core.transaction_requests import (
 from hapax.core.transaction_states import State
 from unit.core.transaction_driver import ID, Driver, partition
 
-DAY = 86_400_000
+HOUR = 3_600_000
+DAY = 24 * HOUR
 
 
 def refused(call, *arguments, **more) -> Refusal:
@@ -170,6 +171,28 @@ def test_an_id_with_a_token_lives_by_its_own_setting() -> None:
     assert driver.shard.expired(driver.now) == []
     driver.monotonic = 365 * DAY
     assert driver.shard.expired(driver.now) == [ID]
+
+
+def test_an_id_that_only_single_use_scopes_used_goes_when_none_of_them_can_be_asked_for_again() -> None:
+    driver = Driver()
+    driver.run_end_token(0, scope="write-1", single_use=True)
+    driver.monotonic = HOUR // 4 - 1
+    assert driver.shard.expired(driver.now) == []
+    driver.take_over()
+    driver.monotonic += 1
+    assert driver.shard.expired(driver.now) == [ID]
+
+
+def test_an_id_with_another_use_outlives_its_single_use_scopes() -> None:
+    driver = Driver()
+    driver.run_init()
+    driver.run_end_token(0, scope="write-1", single_use=True)
+    driver.monotonic = HOUR
+    assert driver.shard.expired(driver.now) == [], "a single writer has it"
+    driver.run_end_token(0)
+    driver.run_end_token(0, scope="write-2", single_use=True)
+    driver.monotonic = 300 * DAY
+    assert driver.shard.expired(driver.now) == [], "a scope that lasts has it"
 
 
 # --- markers ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hapax.codec.transaction_log import decode_key, decode_value, encode_key, encode_value
+from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.core.errors import ErrorCode
 from hapax.core.transaction import TransactionShard
 from hapax.core.transaction_policy import TransactionPolicies
@@ -13,6 +13,7 @@ from hapax.core.transaction_record import (
     ProducerIdentity,
     Record,
     Token,
+    Tombstone,
     Transaction,
     TransactionPartition,
 )
@@ -91,10 +92,10 @@ class Driver:
     def persist(self, decision: Decision) -> list[Effect]:
         record = decision.record
         assert record is not None
-        value = encode_value(record) if isinstance(record, Transaction) else None
-        if value is not None:
-            assert decode_value(record.transactional_id, value) == record, "the log keeps the whole record"
-        self.log.append((encode_key(record.transactional_id), value))
+        entries = encode_record(record)
+        if not isinstance(record, Tombstone):
+            assert decode_record(*entries[0]) == record, "the log keeps the whole record"
+        self.log += entries
         return self.replay(record)
 
     def replay(self, record: Record) -> list[Effect]:
@@ -125,10 +126,10 @@ class Driver:
         """Another coordinator loads the log."""
         self.shard = TransactionShard(self.limits, self.ids, policy_of=self.policies.of)
         self.markers.clear()
-        for key, value in self.log:
-            transactional_id = decode_key(key)
-            assert transactional_id is not None
-            self.shard.load(decode_value(transactional_id, value))
+        for entry in self.log:
+            record = decode_record(*entry)
+            if record is not None:
+                self.shard.load(record)
         effects = list(self.shard.resume(self.now))
         self._note(effects)
         return effects

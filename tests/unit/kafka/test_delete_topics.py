@@ -76,3 +76,19 @@ def test_deletion_may_be_disabled() -> None:
         assert answer.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
 
     run(scenario)
+
+
+def test_a_topic_is_created_anew_at_a_node_that_has_not_heard_of_its_deletion() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        other = await Node(world).start()
+        first = (await create(node, creatable("a")))["a"]
+        follower = node.view._follower
+        assert follower is not None
+        follower.cancel()  # this node's image stays as it is
+        await other.ask("DeleteTopics", 5, topic_names=["a"], timeout_ms=5000)
+        again = (await create(node, creatable("a")))["a"]
+        assert again.error_code == ErrorCode.NONE and again.topic_id != first.topic_id
+        assert (await create(node, creatable("a")))["a"].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+    run(scenario)

@@ -20,12 +20,70 @@ ABORTED: Outcome
 ALREADY_COMMITTED: Outcome
 
 class CommitToken(_message.Message):
-    __slots__ = ("scope", "value")
+    __slots__ = ("scope", "value", "work")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     scope: str
     value: int
-    def __init__(self, scope: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    work: Work
+    def __init__(self, scope: _Optional[str] = ..., value: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("owner", "run", "follows", "continue_from", "fingerprints", "allow_other_work")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    CONTINUE_FROM_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_OTHER_WORK_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    run: str
+    follows: int
+    continue_from: CommitName
+    fingerprints: _containers.RepeatedCompositeFieldContainer[Fingerprint]
+    allow_other_work: bool
+    def __init__(self, owner: _Optional[str] = ..., run: _Optional[str] = ..., follows: _Optional[int] = ..., continue_from: _Optional[_Union[CommitName, _Mapping]] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ..., allow_other_work: _Optional[bool] = ...) -> None: ...
+
+class CommitName(_message.Message):
+    __slots__ = ("owner", "value")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    value: int
+    def __init__(self, owner: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+
+class Fingerprint(_message.Message):
+    __slots__ = ("kind", "digest")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    digest: bytes
+    def __init__(self, kind: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class TokenConflict(_message.Message):
+    __slots__ = ("cause", "newest")
+    class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CAUSE_UNSPECIFIED: _ClassVar[TokenConflict.Cause]
+        OLDER: _ClassVar[TokenConflict.Cause]
+        OTHER_OWNER: _ClassVar[TokenConflict.Cause]
+        OTHER_WORK: _ClassVar[TokenConflict.Cause]
+        OTHER_COUNT: _ClassVar[TokenConflict.Cause]
+        UNKNOWN_HISTORY: _ClassVar[TokenConflict.Cause]
+        OTHER_RUN: _ClassVar[TokenConflict.Cause]
+    CAUSE_UNSPECIFIED: TokenConflict.Cause
+    OLDER: TokenConflict.Cause
+    OTHER_OWNER: TokenConflict.Cause
+    OTHER_WORK: TokenConflict.Cause
+    OTHER_COUNT: TokenConflict.Cause
+    UNKNOWN_HISTORY: TokenConflict.Cause
+    OTHER_RUN: TokenConflict.Cause
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    cause: TokenConflict.Cause
+    newest: LastCommitToken
+    def __init__(self, cause: _Optional[_Union[TokenConflict.Cause, str]] = ..., newest: _Optional[_Union[LastCommitToken, _Mapping]] = ...) -> None: ...
 
 class JoinTransactionRequest(_message.Message):
     __slots__ = ("transactional_id", "token", "member_key", "timeout_ms", "allow_unknown_history")
@@ -42,7 +100,7 @@ class JoinTransactionRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., token: _Optional[_Union[CommitToken, _Mapping]] = ..., member_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., allow_unknown_history: _Optional[bool] = ...) -> None: ...
 
 class JoinTransactionResponse(_message.Message):
-    __slots__ = ("error", "reason", "already_committed", "producer_id", "producer_epoch", "serial", "committed_value", "remaining_ms", "committed_records")
+    __slots__ = ("error", "reason", "already_committed", "producer_id", "producer_epoch", "serial", "committed_value", "remaining_ms", "committed_records", "conflict")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ALREADY_COMMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +110,7 @@ class JoinTransactionResponse(_message.Message):
     COMMITTED_VALUE_FIELD_NUMBER: _ClassVar[int]
     REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CONFLICT_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     already_committed: bool
@@ -61,7 +120,8 @@ class JoinTransactionResponse(_message.Message):
     committed_value: int
     remaining_ms: int
     committed_records: int
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., already_committed: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., committed_value: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., committed_records: _Optional[int] = ...) -> None: ...
+    conflict: TokenConflict
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., already_committed: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., committed_value: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., committed_records: _Optional[int] = ..., conflict: _Optional[_Union[TokenConflict, _Mapping]] = ...) -> None: ...
 
 class RenewTransactionRequest(_message.Message):
     __slots__ = ("transactional_id", "token", "serial", "timeout_ms")
@@ -104,7 +164,7 @@ class Winner(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[WinnerPartition, _Mapping]]] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
-    __slots__ = ("transactional_id", "commit", "token", "producer_id", "producer_epoch", "winners", "record_count", "allow_other_count", "serial", "allow_unknown_history")
+    __slots__ = ("transactional_id", "commit", "token", "producer_id", "producer_epoch", "winners", "record_count", "allow_other_count", "serial", "allow_unknown_history", "single_use")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +175,7 @@ class EndTransactionRequest(_message.Message):
     ALLOW_OTHER_COUNT_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     ALLOW_UNKNOWN_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    SINGLE_USE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     commit: bool
     token: CommitToken
@@ -125,10 +186,11 @@ class EndTransactionRequest(_message.Message):
     allow_other_count: bool
     serial: int
     allow_unknown_history: bool
-    def __init__(self, transactional_id: _Optional[str] = ..., commit: _Optional[bool] = ..., token: _Optional[_Union[CommitToken, _Mapping]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., winners: _Optional[_Iterable[_Union[Winner, _Mapping]]] = ..., record_count: _Optional[int] = ..., allow_other_count: _Optional[bool] = ..., serial: _Optional[int] = ..., allow_unknown_history: _Optional[bool] = ...) -> None: ...
+    single_use: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., commit: _Optional[bool] = ..., token: _Optional[_Union[CommitToken, _Mapping]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., winners: _Optional[_Iterable[_Union[Winner, _Mapping]]] = ..., record_count: _Optional[int] = ..., allow_other_count: _Optional[bool] = ..., serial: _Optional[int] = ..., allow_unknown_history: _Optional[bool] = ..., single_use: _Optional[bool] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
-    __slots__ = ("error", "reason", "outcome", "producer_id", "producer_epoch", "committed_records", "serial")
+    __slots__ = ("error", "reason", "outcome", "producer_id", "producer_epoch", "committed_records", "serial", "conflict")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +198,7 @@ class EndTransactionResponse(_message.Message):
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_RECORDS_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
+    CONFLICT_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     outcome: Outcome
@@ -143,7 +206,8 @@ class EndTransactionResponse(_message.Message):
     producer_epoch: int
     committed_records: int
     serial: int
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., committed_records: _Optional[int] = ..., serial: _Optional[int] = ...) -> None: ...
+    conflict: TokenConflict
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., committed_records: _Optional[int] = ..., serial: _Optional[int] = ..., conflict: _Optional[_Union[TokenConflict, _Mapping]] = ...) -> None: ...
 
 class GetCommitTokenRequest(_message.Message):
     __slots__ = ("transactional_id", "scope")
@@ -154,18 +218,22 @@ class GetCommitTokenRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., scope: _Optional[str] = ...) -> None: ...
 
 class GetCommitTokenResponse(_message.Message):
-    __slots__ = ("error", "reason", "found", "value", "record_count")
+    __slots__ = ("error", "reason", "found", "value", "record_count", "owner", "number")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     found: bool
     value: int
     record_count: int
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., found: _Optional[bool] = ..., value: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
+    owner: str
+    number: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., found: _Optional[bool] = ..., value: _Optional[int] = ..., record_count: _Optional[int] = ..., owner: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class DescribeTransactionalIdRequest(_message.Message):
     __slots__ = ("transactional_id",)
@@ -174,19 +242,25 @@ class DescribeTransactionalIdRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ...) -> None: ...
 
 class LastCommitToken(_message.Message):
-    __slots__ = ("scope", "value", "record_count", "committed_at_ms")
+    __slots__ = ("scope", "value", "record_count", "committed_at_ms", "owner", "number", "fingerprints")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
     scope: str
     value: int
     record_count: int
     committed_at_ms: int
-    def __init__(self, scope: _Optional[str] = ..., value: _Optional[int] = ..., record_count: _Optional[int] = ..., committed_at_ms: _Optional[int] = ...) -> None: ...
+    owner: str
+    number: int
+    fingerprints: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, scope: _Optional[str] = ..., value: _Optional[int] = ..., record_count: _Optional[int] = ..., committed_at_ms: _Optional[int] = ..., owner: _Optional[str] = ..., number: _Optional[int] = ..., fingerprints: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Fencing(_message.Message):
-    __slots__ = ("cause", "at_ms", "client_id", "peer", "fenced_client_id", "fenced_peer", "fenced_epoch")
+    __slots__ = ("cause", "at_ms", "client_id", "peer", "fenced_client_id", "fenced_peer", "fenced_epoch", "serial")
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +268,7 @@ class Fencing(_message.Message):
     FENCED_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     FENCED_PEER_FIELD_NUMBER: _ClassVar[int]
     FENCED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
     cause: str
     at_ms: int
     client_id: str
@@ -201,10 +276,11 @@ class Fencing(_message.Message):
     fenced_client_id: str
     fenced_peer: str
     fenced_epoch: int
-    def __init__(self, cause: _Optional[str] = ..., at_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., peer: _Optional[str] = ..., fenced_client_id: _Optional[str] = ..., fenced_peer: _Optional[str] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
+    serial: int
+    def __init__(self, cause: _Optional[str] = ..., at_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., peer: _Optional[str] = ..., fenced_client_id: _Optional[str] = ..., fenced_peer: _Optional[str] = ..., fenced_epoch: _Optional[int] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class DescribeTransactionalIdResponse(_message.Message):
-    __slots__ = ("error", "reason", "state", "producer_id", "producer_epoch", "timeout_ms", "opened_ms", "partitions", "partition_count", "instance", "holder_client_id", "holder_peer", "decided", "committed", "decided_ms", "tokens", "fencing", "serial")
+    __slots__ = ("error", "reason", "state", "producer_id", "producer_epoch", "timeout_ms", "opened_ms", "partitions", "partition_count", "instance", "holder_client_id", "holder_peer", "decided", "committed", "decided_ms", "tokens", "fencing", "serial", "open_token")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +299,7 @@ class DescribeTransactionalIdResponse(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FENCING_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     state: str
@@ -241,7 +318,8 @@ class DescribeTransactionalIdResponse(_message.Message):
     tokens: _containers.RepeatedCompositeFieldContainer[LastCommitToken]
     fencing: Fencing
     serial: int
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., opened_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_lease_pb2.Partition, _Mapping]]] = ..., partition_count: _Optional[int] = ..., instance: _Optional[str] = ..., holder_client_id: _Optional[str] = ..., holder_peer: _Optional[str] = ..., decided: _Optional[bool] = ..., committed: _Optional[bool] = ..., decided_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[LastCommitToken, _Mapping]]] = ..., fencing: _Optional[_Union[Fencing, _Mapping]] = ..., serial: _Optional[int] = ...) -> None: ...
+    open_token: LastCommitToken
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., opened_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_lease_pb2.Partition, _Mapping]]] = ..., partition_count: _Optional[int] = ..., instance: _Optional[str] = ..., holder_client_id: _Optional[str] = ..., holder_peer: _Optional[str] = ..., decided: _Optional[bool] = ..., committed: _Optional[bool] = ..., decided_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[LastCommitToken, _Mapping]]] = ..., fencing: _Optional[_Union[Fencing, _Mapping]] = ..., serial: _Optional[int] = ..., open_token: _Optional[_Union[LastCommitToken, _Mapping]] = ...) -> None: ...
 
 class EnsureTransactionalIdRequest(_message.Message):
     __slots__ = ("transactional_id",)
