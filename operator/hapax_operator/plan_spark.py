@@ -41,6 +41,10 @@ _BY_WISH: Final = {
     "Suspended": "spec.spark.suspend is set", "Changed": "spec.spark has changed",
     "Removed": "the resource is deleted, or has no spark any more", "ResourceConflict": "an older resource counts"}
 """Ends that the operator brought about."""
+_NO_CHECKPOINT: Final = (
+    "no run starts: its checkpoint would go with the pod, and the run after it would write every record again. In "
+    "spec.spark.checkpoint give claimName (a PersistentVolumeClaim) or an object store's address as path, or say "
+    "ephemeral: true where that is wanted")
 
 
 class PodSeen(NamedTuple):
@@ -207,6 +211,8 @@ class _Look:
             self.unwanted = "ResourceConflict"
         elif self.spark.suspend:
             self.unwanted = "Suspended"
+        # A run from before this rule goes on; to end it would lose what it is to keep.
+        self.unsafe = self.spark is not None and not (self.spark.outlives_its_pod or self.spark.ephemeral)
 
     def plan(self) -> SparkVerdict:
         if not self.resource.acts:
@@ -272,7 +278,7 @@ class _Look:
     def _resting(self) -> SparkVerdict:
         record = self.record
         starting = record.stage == STARTING
-        wanted = not self.unwanted and not self._done()
+        wanted = not self.unwanted and not self.unsafe and not self._done()
         made = next((each for each in self.pods if self._may_be_named(each)), None) if wanted else None
         others = [each for each in self.pods if each.live and each is not made]
         mine = tuple(each for each in others if each.owner == self.resource.meta.uid and each.told_ms < 0)
@@ -284,7 +290,7 @@ class _Look:
         vanished_s = self._since_vanished()
         if vanished_s < _VANISHED_S:
             return SparkVerdict(None, self._shown(), _VANISHED_S - vanished_s)
-        if self.unwanted and starting:  # no pod of this run was named, and none will be
+        if starting and not wanted:  # no pod of this run was named, and none will be
             return self._do(Write(replace(record, stage=ENDED, intent=None)))
         if not wanted:
             release = self.unwanted == "Removed" and self.finalized
@@ -373,6 +379,8 @@ class _Look:
             return Condition(kind, "False", "Ending", f"run {record.run} is ending: {why}")
         if self.unwanted:
             return Condition(kind, "False", self.unwanted, _BY_WISH[self.unwanted])
+        if self.unsafe:
+            return Condition(kind, "False", "NoCheckpoint", _NO_CHECKPOINT)
         if left:
             return Condition(kind, "False", "FormerRunLeft", f"waiting for the end of {_names(left)}")
         if self._done():

@@ -303,13 +303,19 @@ class Reconciler:
         body = await self._api.get(ref)
         known = self.resources.get(ref)
         if body is not None:
-            self._known_as(read(ref.plural, body))
+            self._answered(read(ref.plural, body))
         elif known is not None:
             self.gone(ref, known.meta.uid)
 
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self.resources:
-            self._known_as(read(ref.plural, body))
+            self._answered(read(ref.plural, body))
+
+    def _answered(self, resource: Resource) -> None:
+        """The API server's answer, which may come after the watch has told of a later change, and tells of it once."""
+        known = self.resources.get(resource.meta.ref)
+        if known is None or not resource.meta.is_older_than(known.meta):
+            self._known_as(resource)
 
     async def _note(self, resource: Resource, note: Note) -> None:
         """Events are for people; that one is lost is not worth a second reconcile."""

@@ -63,7 +63,13 @@ class Meta:
     finalizers: tuple[str, ...] = ()
     paused: bool = False
     version: str = ""
-    """As the API server compares it: it changes with every write."""
+    """As the API server compares it: it rises with every write, unless its store is restored."""
+
+    def is_older_than(self, other: Meta) -> bool:
+        """An earlier version of the same object; False where the versions are no numbers."""
+        if self.uid != other.uid or not (self.version.isdigit() and other.version.isdigit()):
+            return False
+        return int(self.version) < int(other.version)
 
     @property
     def age(self) -> tuple[str, str]:

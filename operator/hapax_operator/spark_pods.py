@@ -64,7 +64,7 @@ def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[s
             {"name": "tmp", "mountPath": "/tmp"}, {"name": "spark-local", "mountPath": "/spark-local"}],
     }
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}, {"name": "spark-local", "emptyDir": {}}]
-    if "://" not in spark.checkpoint_path:
+    if "://" not in spark.checkpoint_path:  # an emptyDir where `ephemeral` says so; else no run is planned
         claim = {"persistentVolumeClaim": {"claimName": spark.checkpoint_claim}}
         volumes.append({"name": "checkpoint", **(claim if spark.checkpoint_claim else {"emptyDir": {}})})
         container["volumeMounts"].append({"name": "checkpoint", "mountPath": spark.checkpoint_path})

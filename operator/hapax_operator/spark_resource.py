@@ -12,7 +12,7 @@ DEFAULT_ACCOUNT: Final = "hapax-spark"
 """The service account that the chart makes for drivers."""
 CHECKPOINT_PATH: Final = "/checkpoint"
 
-_NOT_OF_A_RUN: Final = frozenset({"suspend", "back_off", "give_up_after_s"})
+_NOT_OF_A_RUN: Final = frozenset({"suspend", "back_off", "give_up_after_s", "ephemeral"})
 """How runs are looked after, not what they are: a change of these ends none."""
 
 
@@ -45,10 +45,17 @@ class SparkSpec:
     executor_memory: str = "1g"
     checkpoint_claim: str = ""
     """A PersistentVolumeClaim; empty: a folder does not outlive the pod."""
+    ephemeral: bool = False
+    """Such a folder is wanted."""
     checkpoint_path: str = CHECKPOINT_PATH
     """A folder, where the claim is mounted, or an object store's address."""
     back_off: BackOff = field(default_factory=BackOff)
     give_up_after_s: int = 300
+
+    @property
+    def outlives_its_pod(self) -> bool:
+        """Whether the next run goes on from the checkpoint of the last one."""
+        return bool(self.checkpoint_claim) or "://" in self.checkpoint_path
 
     @property
     def fingerprint(self) -> str:
@@ -82,6 +89,7 @@ def read_spark(spec: Mapping[str, Any]) -> SparkSpec | None:
         executor_memory=str(executors.get("memory", "1g")),
         checkpoint_claim=str(checkpoint.get("claimName", "")),
         checkpoint_path=str(checkpoint.get("path", CHECKPOINT_PATH)),
+        ephemeral=checkpoint.get("ephemeral") is True,
         back_off=BackOff(
             int(back_off.get("firstSeconds", 10)), int(back_off.get("longestSeconds", 300)),
             int(back_off.get("resetAfterSeconds", 600))),

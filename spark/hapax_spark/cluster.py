@@ -1,30 +1,33 @@
-"""The native client as Spark's workers need it: blocking, one loop for the life of one task or driver call."""
+"""The native client as Spark's workers need it: blocking, over a loop in a thread of its own.
+
+So deliveries, renewals and answers go on while a task computes its next rows, however long that takes. A call that has
+to wait for room in buffer.memory waits here too, which holds the task back.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
-import threading
+import os
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
-import uvloop
 
 from hapax.client import (
     Admin,
     Committed,
-    CommitToken,
     Consumer,
     HapaxError,
     Joined,
     MultiWriter,
     Producer,
     RetriableError,
+    TokenConflictError,
     TopicPartition,
     Winner,
     Writer,
@@ -32,15 +35,19 @@ from hapax.client import (
 )
 from hapax.client.admin import TopicInfo
 from hapax.client.fetcher import Chunk
+from hapax.client.identities import Identities, IdentityInfo
 from hapax.client.raw_fetch import RawFetch
 from hapax.client.settings import SETTINGS
 from hapax.core.errors import ErrorCode
 from hapax.runtime import supervision
 from hapax_spark.arrow import OutputColumns
 from hapax_spark.decoding import batches_to_arrow
-from hapax_spark.errors import CheckpointError, lost
+from hapax_spark.errors import lost
+from hapax_spark.fingerprints import Fingerprints
 from hapax_spark.options import Options
+from hapax_spark.refusals import ended, refusal
 from hapax_spark.sending import RowSender
+from hapax_spark.tokens import Token
 
 log = logging.getLogger("hapax.spark")
 
@@ -50,55 +57,15 @@ Where = tuple[str, int]
 """(topic, partition)"""
 
 
-def _transactional_id(options: Options, scope: str) -> str:
-    return options.transactional_id or f"{options.transactional_prefix}{scope}"
-
-
-@dataclass(frozen=True)
-class Token:
-    """Names one micro-batch, or one batch write: the unit that takes effect once."""
-
-    transactional_id: str
-    scope: str
-    value: int
-    allow_unknown_history: bool = False
-
-    @staticmethod
-    def for_query(options: Options, query_id: str, batch_id: int) -> Token:
-        """A query keeps its id in its checkpoint, so a restarted driver goes on in the same scope."""
-        scope = options.scope or query_id
-        return Token(_transactional_id(options, scope), scope, batch_id, options.allow_unknown_history)
-
-    @staticmethod
-    def for_write(options: Options, write_id: str) -> Token:
-        """A batch write is a scope of its own with one commit."""
-        scope = options.scope or write_id
-        return Token(_transactional_id(options, scope), scope, 0, options.allow_unknown_history)
-
-    def commit_token(self, records: int = 0, allow_other_count: bool = False) -> CommitToken:
-        return CommitToken(self.scope, self.value, records, allow_other_count, self.allow_unknown_history)
-
-
 _FETCH_BYTES = "2097152"
 """A task reads one partition: larger answers than a consumer of many asks for."""
+_COMMIT_S = 5.0
+"""How long the position that a consumer group shows may hold a micro-batch up."""
 _PAUSE_S = 0.2
 """Between two questions for what ought to be there soon."""
 _GONE_AFTER_S = 2.0
 """How long an answer about offsets may take before it is asked whether the topics are there at all."""
 _NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-_STEPS_TO_A_REQUEST = 3
-"""Of the loop, from the beginning of a fetch to its bytes in the connection, where that is open."""
-
-
-class TransactionLostError(RuntimeError):
-    """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
-
-    def __init__(self, token: Token, timeout_ms: int, reason: str) -> None:
-        super().__init__(
-            f"the transaction of batch {token.value} ({token.transactional_id}) ended before it could be committed: "
-            f"{reason.rstrip('.')}. Nothing of the batch is visible and it may be replayed. If it had been silent for "
-            f"longer than transaction.timeout.ms={timeout_ms}, raise that option or lower maxOffsetsPerTrigger"
-        )
 
 
 class TopicGoneError(LookupError):
@@ -121,9 +88,10 @@ class Cluster:
         self.settings = {"bootstrap.servers": options.bootstrap_servers, **options.client}
         # A client that is told another's settings refuses them; Spark's options are for all of them.
         self._admin_settings = {k: v for k, v in self.settings.items() if k in SETTINGS and "a" in SETTINGS[k].users}
-        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._open: list[Any] = []
+        self._multi_writer: MultiWriter | None = None
         self._consumer: Consumer | None = None
+        self._admin: Admin | None = None
         self._cluster_id: str | None = None
 
     def __enter__(self) -> Self:
@@ -135,19 +103,24 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Disconnects. A writer's transaction stays as it is: the driver decides it."""
-        try:
-            while self._open:
-                self.run(self._open.pop().close())
-        finally:
-            self._runner.close()
+        """Disconnects."""
+        with contextlib.ExitStack() as closing:
+            disconnect = blocking.submit if blocking.on_loop() else blocking.run
+            for each in self._open:
+                closing.callback(lambda client: disconnect(client.close()), each)
+            self._open.clear()
+            self._consumer = self._admin = self._multi_writer = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        return blocking.run(work)
 
     def start(self, client: T) -> T:
         """Connects a client, which `close` disconnects."""
-        self.run(client.start())  # type: ignore[attr-defined]
+        return self.run(self.connect(client))
+
+    async def connect(self, client: T) -> T:
+        """As `start`, on the loop."""
+        await client.start()  # type: ignore[attr-defined]
         self._open.append(client)
         return client
 
@@ -158,8 +131,7 @@ class Cluster:
         if self._cluster_id is None:
 
             async def ask() -> str:
-                async with Admin(self._admin_settings) as admin:
-                    return (await admin.describe_cluster()).cluster_id
+                return (await (await self._administrator()).describe_cluster()).cluster_id
 
             self._cluster_id = self.run(ask())
         return self._cluster_id
@@ -174,14 +146,20 @@ class Cluster:
             self._consumer = self.start(self.run(make()))
         return self._consumer
 
-    def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Those of these topics that exist."""
-        return self.run(self._topics(names))
+    async def _administrator(self) -> Admin:
+        if self._admin is None:
+            self._admin = await self.connect(Admin(self._admin_settings))
+        return self._admin
 
-    async def _topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        wanted = set(names)
-        async with Admin(self._admin_settings) as admin:
-            return {topic.name: topic for topic in await admin.list_topics() if topic.name in wanted}
+    def to_choose_from(self, also: Iterable[str] = ()) -> dict[str, TopicInfo]:
+        """Of the topics that exist those that the options or `also` name; all where the options have a pattern."""
+        named = self.options.named_topics()
+        return self.run(self._topics(None if self.options.subscribe_pattern else {*named, *also}))
+
+    async def _topics(self, names: Iterable[str] | None) -> dict[str, TopicInfo]:
+        """Those of these topics that exist; None: all."""
+        found = await (await self._administrator()).list_topics(None if names is None else sorted(set(names)))
+        return {topic.name: topic for topic in found}
 
     def earliest(self, partitions: Sequence[Where]) -> dict[Where, int]:
         return self._offsets(partitions, self._reader().beginning_offsets(_named(partitions)))
@@ -203,16 +181,45 @@ class Cluster:
     def _patience_s(self) -> float:
         return int(self.settings.get("default.api.timeout.ms", 60_000)) / 1000
 
-    def offsets_for_time(self, partitions: Sequence[Where], timestamp_ms: int) -> dict[Where, int]:
-        """The first record at or after a time; the end where there is none."""
-        asking = self._reader().offsets_for_times(dict.fromkeys(_named(partitions), timestamp_ms))
-        found = self._ask_about(partitions, asking)
-        latest = self.latest(partitions)
-        result = {}
-        for where in partitions:
-            hit = found.get(TopicPartition(*where))  # type: ignore[arg-type]
-            result[where] = latest[where] if hit is None else hit[0]
-        return result
+    def offsets_for_times(self, times: Mapping[Where, int]) -> dict[Where, int | None]:
+        """The first record at or after a time (ms since 1970); None where there is none."""
+        asking = self._reader().offsets_for_times({_partition(where): at_ms for where, at_ms in times.items()})
+        found = self._ask_about(list(times), asking)
+        return {where: None if (hit := found.get(_partition(where))) is None else hit[0] for where in times}
+
+    def first_timestamps(self, positions: Mapping[Where, int]) -> dict[Where, int]:
+        """When the first record batch at or after each position was written, ms since 1970; positions without one
+        are left out. Raises HapaxError."""
+        consumer = self._reader()
+
+        async def look() -> dict[Where, int]:
+            answers = await asyncio.gather(*(
+                consumer.fetch(where, offset, max_bytes=1) for where, offset in positions.items()))
+            found = {}
+            for where, answer in zip(positions, answers, strict=True):
+                first = next(iter(Chunk(answer.data, answer.aborted, check_crcs=False).batches()), None)
+                if first is not None:
+                    found[where] = first[0].base_timestamp
+            return found
+
+        return self.run(look())
+
+    def commit_position(self, positions: Mapping[Where, int]) -> bool:
+        """Commits offsets for the consumer group of the options. False, with a warning, where that cannot be done
+        soon: nothing depends on it."""
+        consumer = self._reader()
+
+        async def commit() -> None:
+            async with asyncio.timeout(_COMMIT_S):
+                await consumer.commit({_partition(where): offset for where, offset in positions.items()})
+
+        try:
+            self.run(commit())
+        except (HapaxError, TimeoutError) as error:
+            group = self.options.group_id
+            log.warning("the position is not shown in consumer group %r: %s", group, error or "no answer")
+            return False
+        return True
 
     def _offsets(
         self, partitions: Sequence[Where], asking: Coroutine[Any, Any, dict[TopicPartition, int]]
@@ -249,7 +256,7 @@ class Cluster:
         try:
             while coming is not None:
                 try:
-                    answer = self.run(_outcome(coming))
+                    answer = coming.result()
                 except HapaxError as error:
                     if error.code in _NO_SUCH_TOPIC:
                         lost(f"Topic {topic!r} was deleted while offsets {position} to {end - 1} of partition "
@@ -289,19 +296,8 @@ class Cluster:
 
     def _fetch(
         self, consumer: Consumer, topic: str, partition: int, topic_id: str, position: int
-    ) -> asyncio.Task[RawFetch]:
-        return self._begin(consumer.fetch((topic, partition), position, topic_id=topic_id))
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that goes on whenever the loop runs; its first request has left when this returns."""
-
-        async def begin() -> asyncio.Task[T]:
-            task = supervision.judged(work)
-            for _ in range(_STEPS_TO_A_REQUEST):
-                await asyncio.sleep(0)
-            return task
-
-        return self.run(begin())
+    ) -> concurrent.futures.Future[RawFetch]:
+        return blocking.submit(consumer.fetch((topic, partition), position, topic_id=topic_id))
 
     # --- writing ---
 
@@ -311,26 +307,34 @@ class Cluster:
         async def make() -> Producer:
             return Producer({"enable.idempotence": "true", **self.settings})
 
-        producer = self.start(self.run(make()))
-        sender = RowSender(producer, columns, self.options, self.exists)
-        records = 0
-        for batch in rows:
-            self.run(sender.send(batch))
-            records += batch.num_rows
-        self.run(producer.flush())
+        producer = self.run(make())
+        self.run(producer.start())
+        try:
+            sender = RowSender(producer, columns, self.options)
+            records = 0
+            for batch in rows:
+                self.run(sender.send(batch))
+                records += batch.num_rows
+            self.run(producer.flush())
+        finally:
+            self.run(producer.close())
         return records
 
-    async def exists(self, topic: str) -> bool:
-        """A producer that is asked would create it."""
-        return topic in await self._topics([topic])
+    async def transactions(self, transactional_id: str) -> MultiWriter:
+        """Connected, as long as this object is."""
+        if self._multi_writer is None:
+            self._multi_writer = await self.connect(MultiWriter(self.settings, transactional_id))
+        return self._multi_writer.under(transactional_id)
 
     def join(self, token: Token, member_key: str, columns: OutputColumns) -> Attempt:
         """A place for one task attempt in the transaction of the token."""
         return Attempt(self, token, member_key, columns)
 
-    def commit(self, token: Token, winners: Sequence[Winner], records: int, serial: int) -> Committed:
-        """One decision for the whole batch; idempotent. Raises TransactionLostError."""
-        named = token.commit_token(records, self.options.allow_other_record_count)
+    def commit(
+        self, token: Token, winners: Sequence[Winner], records: int, serial: int, fingerprints: Fingerprints = ()
+    ) -> Committed:
+        """One decision for the whole batch; idempotent. Raises the errors of `hapax_spark.refusals`."""
+        named = token.commit_token(records, self.options.allow_other_record_count, fingerprints)
         try:
             return self.run(self._decide(token, lambda t: t.commit(named, winners, serial=serial)))
         except HapaxError as error:
@@ -338,66 +342,88 @@ class Cluster:
 
     def named(self, token: Token, error: HapaxError) -> Exception:
         """What an error of a transaction means for the batch of the token."""
+        if isinstance(error, TokenConflictError):
+            return refusal(token, error, self.cluster_id)
         if error.code in _LOST:
-            return TransactionLostError(token, self.options.transaction_timeout_ms, str(error))
-        if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            return CheckpointError(
-                f"Spark is at batch {token.value}, but the cluster {self.cluster_id!r} knows no commit of the scope "
-                f"{token.scope!r}: the checkpoint was written against another cluster, or so long ago that the cluster "
-                "forgot. Use the cluster that it belongs to, or a new checkpointLocation; allowUnknownHistory=true goes"
-                " on where you know that every batch before was committed"
-            )
+            return ended(token, self.options.transaction_timeout_ms, str(error), self._described(token))
         return error
+
+    def _described(self, token: Token) -> IdentityInfo | None:
+        """What the coordinator knows of the id; None: nothing, or it does not answer."""
+
+        async def ask() -> IdentityInfo | None:
+            async with Identities(self._admin_settings) as identities:
+                return await identities.describe(token.transactional_id)
+
+        with contextlib.suppress(HapaxError):
+            return self.run(ask())
+        return None
 
     def abort(self, token: Token, serial: int) -> None:
         self.run(self._decide(token, lambda t: t.abort(token.commit_token(), serial=serial)))
 
     async def _decide(self, token: Token, call: Any) -> Any:
-        async with MultiWriter(self.settings, token.transactional_id) as transactions:
-            return await call(transactions)
+        return await call(await self.transactions(token.transactional_id))
 
 
 class Attempt:
     """One task attempt's place in its batch's transaction, which it keeps open from here until `leave`.
 
-    It is taken up at the first row, or by the thread that keeps it open where the task computes for a third of the
-    time-out before that: the transaction may belong to other tasks, which have long ended.
+    It is taken up at the first row, or where the task computes for a third of the time-out before that: the
+    transaction may belong to other tasks, which have long ended. Renewals go on while the task computes; where one is
+    refused, the next call raises what it says.
     """
 
     def __init__(self, cluster: Cluster, token: Token, member_key: str, columns: OutputColumns) -> None:
         self._cluster, self._token, self._member_key, self._columns = cluster, token, member_key, columns
         self._timeout_ms = cluster.options.transaction_timeout_ms
         self._transactions: MultiWriter | None = None
+        self._joining = asyncio.Lock()
         self._joined: Joined | None = None
+        self._open_until = 0.0
+        """When the transaction would be aborted, on the monotonic clock."""
         self._writer: Writer | None = None
         self._sender: RowSender | None = None
-        self._ended = threading.Event()
-        threading.Thread(target=self._keep_open, name="hapax-renewal", daemon=True).start()
+        self._renewing = blocking.submit(self._keep_open())
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Sends rows; does nothing where the token was committed before. Raises TransactionLostError."""
         with self._losses_named():
+            self._check_open()
+            self._cluster.run(self._write(rows))
+
+    def _check_open(self) -> None:
+        """Raises what ended the renewals."""
+        if self._renewing.done():
+            self._renewing.result()
+
+    async def _write(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows and not (await self._place()).already_committed:
+            if self._sender is None:
+                self._sender = await self._begin()
+            await self._sender.send(rows)
+
+    async def _place(self) -> Joined:
+        """The place in the transaction, which is taken up once."""
+        async with self._joining:
             if self._joined is None:
-                self._join()
-            if self._sender is not None:
-                self._cluster.run(self._sender.send(rows))
+                if self._transactions is None:
+                    self._transactions = await self._cluster.transactions(self._token.transactional_id)
+                self._joined = await self._transactions.join(
+                    self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms
+                )
+                self._open_until = time.monotonic() + self._joined.remaining_ms / 1000
+            return self._joined
 
-    def _join(self) -> None:
-        async def make() -> MultiWriter:
-            return MultiWriter(self._cluster.settings, self._token.transactional_id)
+    async def _renew(self, joined: Joined) -> None:
+        assert self._transactions is not None
+        remaining_ms = await self._transactions.renew(joined, self._timeout_ms)
+        self._open_until = time.monotonic() + remaining_ms / 1000
 
-        self._transactions = transactions = self._cluster.start(self._cluster.run(make()))
-        joining = transactions.join(self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms)
-        self._joined = joined = self._cluster.run(joining)
-        if not joined.already_committed:
-
-            async def make_writer() -> Writer:
-                return transactions.writer(joined)
-
-            self._writer = self._cluster.start(self._cluster.run(make_writer()))
-            self._sender = RowSender(
-                self._writer, self._columns, self._cluster.options, self._cluster.exists
-            )
+    async def _begin(self) -> RowSender:
+        assert self._transactions is not None and self._joined is not None
+        self._writer = await self._transactions.writer(self._joined, shared=True).start()
+        return RowSender(self._writer, self._columns, self._cluster.options)
 
     @property
     def serial(self) -> int:
@@ -405,20 +431,27 @@ class Attempt:
         return self._joined.serial if self._writer is not None and self._joined is not None else 0
 
     def finish(self) -> Winner | None:
-        """Everything is stored: what the commit has to name; None where nothing was written. The driver has the
-        whole time-out from here to commit. Raises TransactionLostError."""
+        """Everything is stored: what the commit has to name; None where nothing was written. The driver has nine
+        tenths of the time-out from here to commit, or more. Raises TransactionLostError."""
+        with self._losses_named():
+            self._check_open()
+            return self._cluster.run(self._finish())
+
+    async def _finish(self) -> Winner | None:
         if self._writer is None:
             return None
-        assert self._transactions is not None and self._joined is not None
-        with self._losses_named():
-            winner = self._cluster.run(self._writer.finish())
-            self._ended.set()
-            self._cluster.run(self._transactions.renew(self._joined, self._timeout_ms))
+        assert self._joined is not None
+        winner = await self._writer.finish()
+        if self._open_until - time.monotonic() < 0.9 * self._timeout_ms / 1000:  # each renewal is a record of the log
+            await self._renew(self._joined)
         return winner
 
     def leave(self) -> None:
-        """The task ends here, well or not: the transaction is no longer kept open for its sake."""
-        self._ended.set()
+        """The task ends here, well or not: the transaction is no longer kept open for its sake. It stays as it is: the
+        driver decides it."""
+        self._renewing.cancel()
+        if self._writer is not None:
+            self._cluster.run(self._writer.close())
 
     @contextlib.contextmanager
     def _losses_named(self) -> Iterator[None]:
@@ -427,31 +460,53 @@ class Attempt:
         except HapaxError as error:
             raise self._cluster.named(self._token, error) from error
 
-    def _keep_open(self) -> None:
-        """Pushes the deadline out while the task works, however long it computes between two rows. A thread with
-        connections of its own, which are only made where a task takes a third of the time-out."""
-        while not self._ended.wait(self._timeout_ms / 3000):
+    async def _keep_open(self) -> None:
+        """Pushes the deadline out while the task works, however long it computes between two rows. Raises HapaxError
+        where that is refused."""
+        while True:
+            await asyncio.sleep(self._timeout_ms / 3000)
             try:
-                with blocking.MultiWriter(self._cluster.settings, self._token.transactional_id) as transactions:
-                    # Joining twice under one key gives the same place, whichever thread is first.
-                    joined = self._joined or transactions.join(
-                        self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms
-                    )
-                    if joined.already_committed:
-                        return
-                    while not self._ended.is_set():
-                        transactions.renew(joined, self._timeout_ms)
-                        self._ended.wait(self._timeout_ms / 3000)
+                joined = await self._place()
+                if joined.already_committed:
+                    return
+                await self._renew(joined)
             except RetriableError as error:
                 log.warning("renewing the transaction: %s", error)
-            except HapaxError as error:
-                log.error("the transaction cannot be kept open: %s", error)  # the task's next write says so too
-                return
-
-
-async def _outcome(task: asyncio.Task[T]) -> T:
-    return await task
 
 
 def _named(partitions: Iterable[Where]) -> list[TopicPartition]:
-    return [TopicPartition(topic, partition) for topic, partition in partitions]  # type: ignore[arg-type]
+    return [_partition(where) for where in partitions]
+
+
+def _partition(where: Where) -> TopicPartition:
+    return TopicPartition(*where)  # type: ignore[arg-type]
+
+
+_kept: dict[tuple[int, str], Cluster] = {}
+"""By process and settings: the Python worker that runs a task runs the next ones, too."""
+_KEPT_AT_MOST = 4
+
+
+@contextlib.contextmanager
+def kept_cluster(options: Options) -> Iterator[Cluster]:
+    """A cluster whose connections serve this process' next caller with the same settings. They are given up where the
+    caller does not finish: what is under way on them is unknown then."""
+    key = os.getpid(), repr(sorted({"bootstrap.servers": options.bootstrap_servers, **options.client}.items()))
+    cluster = _kept.pop(key, None) or Cluster(options)
+    cluster.options = options
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()
+        raise
+    former, _kept[key] = _kept.pop(key, None), cluster
+    if former is not None:  # another caller of this process took one meanwhile
+        former.close()
+    while len(_kept) > _KEPT_AT_MOST:
+        _kept.pop(next(iter(_kept))).close()
+
+
+def close_kept_clusters() -> None:
+    """Disconnects what `kept_cluster` keeps."""
+    while _kept:
+        _kept.popitem()[1].close()

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hapax_spark.arrow import SchemaError
+
 Numbers = npt.NDArray[np.int64]
 
 _OVERHEAD: Final = 30
@@ -137,9 +139,17 @@ def _octets(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
 
 def encode_headers(headers: pa.Array) -> pa.Array | None:
     """A column of headers as the bytes that end each record; None where no row has any. Headers are rare: row by
-    row."""
-    if headers.null_count == len(headers) or len(headers.flatten()) == 0:
+    row. Raises SchemaError for a header that is null or has no key."""
+    entries = headers.flatten()
+    if len(entries) == 0:
         return None
+    if entries.null_count:
+        raise SchemaError("A row's array 'headers' holds a null. Filter it out: filter(headers, h -> h is not null)")
+    if entries.field("key").null_count:
+        raise SchemaError(
+            "A row's header has no key (null), which no record can hold. Give it one, or filter it out: "
+            "filter(headers, h -> h.key is not null)"
+        )
     return pa.array([_of_a_record(row or ()) for row in headers.to_pylist()], pa.binary())
 
 

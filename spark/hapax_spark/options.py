@@ -7,11 +7,15 @@ ignored costs a day.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+from hapax.codec.metadata import INTERNAL_TOPICS
 
 LATEST = -1
 EARLIEST = -2
@@ -36,19 +40,44 @@ class Option(NamedTuple):
 OPTIONS: Final = (
     Option("kafka.bootstrap.servers", "both", "–", "`host:port` of one or more nodes"),
     Option("subscribe", "reading", "–", "topics, comma-separated"),
+    Option(
+        "subscribePattern", "reading", "–",
+        "instead of `subscribe`: all topics whose whole name matches this [RE2](https://github.com/google/re2) pattern",
+    ),
     Option("assign", "reading", "–", '`{"topic": [0, 1]}` instead of `subscribe`'),
     Option(
         "startingOffsets", "reading", "`latest`, batch: `earliest`",
-        '`earliest`, `latest`, or `{"topic": {"0": 23, "1": -2}}` for every partition (-2 earliest, -1 latest)',
+        '`earliest`, `latest`, or `{"topic": {"0": 23, "1": -2}}` (-2 earliest, -1 latest; others: earliest)',
     ),
-    Option("endingOffsets", "reading, batch", "`latest`", "as above, without `earliest`"),
-    Option("startingTimestamp", "reading", "–", "ms since 1970; the first record at or after it, instead of offsets"),
-    Option("endingTimestamp", "reading, batch", "–", "the same for the end, which is not read any more"),
+    Option("endingOffsets", "reading, batch", "`latest`", "as above, without `earliest` (others: latest)"),
+    Option(
+        "startingOffsetsByTimestamp", "reading", "–",
+        '`{"topic": {"0": 1767225600000}}`: the first record at or after it, ms since 1970 (others: earliest)',
+    ),
+    Option(
+        "endingOffsetsByTimestamp", "reading, batch", "–", "the same for the end, which is not read (others: latest)",
+    ),
+    Option("startingTimestamp", "reading", "–", "the same for all partitions; goes before the other starts"),
+    Option("endingTimestamp", "reading, batch", "–", "the same for the end"),
+    Option(
+        "startingOffsetsByTimestampStrategy", "reading", "`error`",
+        "where a partition has no record at or after the time: `error`, or `latest` to begin at its end",
+    ),
     Option(
         "maxOffsetsPerTrigger", "reading, streaming", "–",
         "records in a micro-batch at most, shared out over partitions by what waits",
     ),
-    Option("minPartitions", "reading", "–", "splits long ranges into at least so many tasks"),
+    Option(
+        "minOffsetsPerTrigger", "reading, streaming", "–",
+        "no micro-batch before this many records wait, or `maxTriggerDelay` has passed since the last one",
+    ),
+    Option("maxTriggerDelay", "reading, streaming", "`15m`", "a time such as `500ms`, `30s`, `15m`"),
+    Option("minPartitions", "reading", "–", "splits long ranges into at least this many tasks"),
+    Option("maxRecordsPerPartition", "reading", "–", "splits ranges into tasks of at most this many records"),
+    Option(
+        "kafka.group.id", "reading, streaming", "–",
+        "consumer group that shows the query's position ([progress](#how-far-a-query-is)); it decides nothing",
+    ),
     Option(
         "failOnDataLoss", "reading", "`true`",
         "`false`: go on, with a warning, where records or topics were deleted before they were read",
@@ -61,15 +90,28 @@ OPTIONS: Final = (
         "name of the transactions; under a TransactionalProducer its id, or its prefix and the scope",
     ),
     Option("transaction.timeout.ms", "writing", "`60000`", "of a micro-batch's transaction"),
-    Option("scope", "writing", "query id", "names the sequence of commits; set it to go on with a new checkpoint"),
-    Option("allowOtherRecordCount", "writing", "`false`", "accept a replay with another number of records"),
+    Option("scope", "writing, streaming", "query id", "names the sequence of commits, which belong to one query"),
+    Option(
+        "continueFrom", "writing", "–",
+        "go on from this commit, which another query or a newer checkpoint made; as the error told it",
+    ),
+    Option(
+        "txnAppId", "writing, batch", "–",
+        "with `txnVersion`: names what writes, so that a write that is repeated is committed once",
+    ),
+    Option("txnVersion", "writing, batch", "–", "rises with each write of `txnAppId`; in `foreachBatch` the batch id"),
+    Option("allowOtherRecordCount", "writing", "`false`", "confirm a replay with another number of records"),
+    Option("allowOtherRecords", "writing", "`false`", "confirm a replay with other records than are committed"),
     Option(
         "allowUnknownHistory", "writing", "`false`",
-        "accept a batch id above 0 where no commit of the scope is known",
+        "accept a batch where the commit before it is not known",
     ),
     Option("compression.type", "writing", "`none`", "or `gzip`, `snappy`, `lz4`, `zstd`"),
     Option("batch.size", "writing", "`262144`", "bytes at which a batch of records is full; below the topic's limit"),
 )  # fmt: skip
+
+_TIME: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Units of Spark's time strings, in ms."""
 
 _KNOWN = {option.name.lower() for option in OPTIONS}
 
@@ -90,14 +132,21 @@ class Options:
 
     bootstrap_servers: str
     topics: tuple[str, ...] = ()
+    subscribe_pattern: str | None = None
     assign: dict[str, tuple[int, ...]] = field(default_factory=dict)
     starting: OffsetSpec = "latest"
     starting_given: bool = False
     ending: OffsetSpec = "latest"
     starting_timestamp: int | None = None
     ending_timestamp: int | None = None
+    starting_timestamps: dict[str, dict[int, int]] | None = None
+    ending_timestamps: dict[str, dict[int, int]] | None = None
+    timestamp_strategy: Literal["error", "latest"] = "error"
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
     min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
     topic: str | None = None
@@ -107,17 +156,49 @@ class Options:
     """Of the transactional id where none is given; the scope follows it."""
     transaction_timeout_ms: int = 60_000
     scope: str | None = None
+    continue_from: tuple[str, int] | None = None
+    """Owner and value of a commit."""
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    checkpoint_location: str | None = None
+    allow_other_records: bool = False
     allow_other_record_count: bool = False
     allow_unknown_history: bool = False
     client: dict[str, str] = field(default_factory=dict)
     """Further client settings, passed on as they are (`kafka.` removed)."""
 
-    def source_topics(self) -> tuple[str, ...]:
-        """Names of the topics to read; raises OptionError where neither `subscribe` nor `assign` names any."""
+    ends_given: tuple[str, ...] = ()
+    """Options that say where reading ends, which only a batch query has."""
+
+    @property
+    def group_id(self) -> str | None:
+        """The consumer group that shows how far a query is."""
+        return self.client.get("group.id")
+
+    def named_topics(self) -> tuple[str, ...]:
+        """Names of the topics to read; () where a pattern chooses them. Raises OptionError where none is named."""
         names = self.topics or tuple(self.assign)
-        if not names:
-            raise OptionError("set option 'subscribe' (topics, comma-separated) or 'assign' ({\"topic\": [0, 1]})")
+        if not names and self.subscribe_pattern is None:
+            raise OptionError(
+                "set option 'subscribe' (topics, comma-separated), 'subscribePattern' (a regular expression) or "
+                "'assign' ({\"topic\": [0, 1]})"
+            )
         return names
+
+    def wanted_topics(self, there: Iterable[str]) -> tuple[str, ...]:
+        """Those to read: the named ones, whether they are there or not, or those there that match the pattern."""
+        if self.subscribe_pattern is None:
+            return self.named_topics()
+        matches = _pattern(self.subscribe_pattern).fullmatch
+        return tuple(name for name in sorted(there) if matches(name) and name not in INTERNAL_TOPICS)
+
+    def described(self) -> str:
+        """What is read, for people: `subscribe flights, delays`."""
+        if self.subscribe_pattern is not None:
+            return f"subscribePattern {self.subscribe_pattern}"
+        if self.topics:
+            return f"subscribe {', '.join(self.topics)}"
+        return "assign " + ", ".join(f"{topic}-{p}" for topic, parts in self.assign.items() for p in parts)
 
 
 def parse(options: Mapping[str, str]) -> Options:
@@ -141,22 +222,40 @@ def parse(options: Mapping[str, str]) -> Options:
     if unknown:
         known = ", ".join(option.name for option in OPTIONS)
         raise OptionError(f"Unknown option {unknown[0]!r}. Use one of {known}, or a client setting as 'kafka.<name>'")
-    if "subscribe" in given and "assign" in given:
-        raise OptionError("give 'subscribe' or 'assign', not both")
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
+    if len(chosen) > 1:
+        raise OptionError(f"give {chosen[0]!r} or {chosen[1]!r}, not both")
     delivery = given.get("delivery", "exactly-once")
     if delivery not in ("exactly-once", "at-least-once"):
         raise OptionError(f"delivery={delivery!r}; it is 'exactly-once' or 'at-least-once'")
+    least = _integer("minOffsetsPerTrigger", given.get("minoffsetspertrigger"), least=1)
+    most = _integer("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger"), least=1)
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
+    strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise OptionError(f"startingOffsetsByTimestampStrategy={strategy!r}; it is 'error' or 'latest'")
+    pattern = given.get("subscribepattern", "").strip() or None
+    if pattern is not None:
+        _pattern(pattern)
     return Options(
         bootstrap_servers=bootstrap,
         topics=tuple(t.strip() for t in given.get("subscribe", "").split(",") if t.strip()),
+        subscribe_pattern=pattern,
         assign=_assign(given.get("assign")),
         starting=_offsets("startingOffsets", given.get("startingoffsets", "latest"), LATEST),
-        starting_given="startingoffsets" in given or "startingtimestamp" in given,
+        starting_given="startingoffsets" in given,
         ending=_offsets("endingOffsets", given.get("endingoffsets", "latest"), EARLIEST),
         starting_timestamp=_integer("startingTimestamp", given.get("startingtimestamp")),
         ending_timestamp=_integer("endingTimestamp", given.get("endingtimestamp")),
-        max_offsets_per_trigger=_integer("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger"), least=1),
+        starting_timestamps=_times("startingOffsetsByTimestamp", given.get("startingoffsetsbytimestamp")),
+        ending_timestamps=_times("endingOffsetsByTimestamp", given.get("endingoffsetsbytimestamp")),
+        timestamp_strategy="latest" if strategy == "latest" else "error",
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
         min_partitions=_integer("minPartitions", given.get("minpartitions"), least=1),
+        max_records_per_partition=_integer("maxRecordsPerPartition", given.get("maxrecordsperpartition"), least=1),
         fail_on_data_loss=_boolean("failOnDataLoss", given.get("failondataloss", "true")),
         include_headers=_boolean("includeHeaders", given.get("includeheaders", "false")),
         topic=given.get("topic"),
@@ -167,10 +266,53 @@ def parse(options: Mapping[str, str]) -> Options:
         transaction_timeout_ms=_integer("transaction.timeout.ms", given.get("transaction.timeout.ms"), least=1000)
         or 60_000,
         scope=given.get("scope"),
+        continue_from=_commit(given.get("continuefrom")),
+        txn_app_id=given.get("txnappid"),
+        txn_version=_integer("txnVersion", given.get("txnversion")),
+        checkpoint_location=given.get("checkpointlocation"),
+        allow_other_records=_boolean("allowOtherRecords", given.get("allowotherrecords", "false")),
         allow_other_record_count=_boolean("allowOtherRecordCount", given.get("allowotherrecordcount", "false")),
         allow_unknown_history=_boolean("allowUnknownHistory", given.get("allowunknownhistory", "false")),
         client=client,
+        ends_given=tuple(
+            name for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp") if name.lower() in given
+        ),
     )
+
+
+@functools.cache
+def _pattern(text: str) -> Any:
+    import re2  # tasks that read named topics need not load it
+
+    quiet = re2.Options()
+    quiet.log_errors = False
+    try:
+        return re2.compile(text, quiet)
+    except re2.error as error:
+        reason = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else error
+        raise OptionError(
+            f"subscribePattern={text!r}: {reason}. Write a pattern of RE2, which has neither look-around nor back "
+            "references"
+        ) from None
+
+
+def _duration_ms(name: str, text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in _TIME:
+        raise OptionError(f"{name}={text!r}; write a number and a unit, such as 500ms, 30s, 15m, 1h")
+    return int(found[1]) * _TIME[found[2]]
+
+
+def _times(name: str, text: str | None) -> dict[str, dict[int, int]] | None:
+    if text is None:
+        return None
+    try:
+        parsed = {str(t): {int(p): int(time) for p, time in parts.items()} for t, parts in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(f'{name}={text!r}; write {{"topic": {{"0": 1767225600000}}}} in ms since 1970') from None
+    if any(time < 0 for parts in parsed.values() for time in parts.values()):
+        raise OptionError(f"{name}={text!r}; times are ms since 1970, from 0 on")
+    return parsed
 
 
 def _integer(name: str, text: str | None, least: int = 0) -> int | None:
@@ -183,6 +325,15 @@ def _integer(name: str, text: str | None, least: int = 0) -> int | None:
     if number < least:
         raise OptionError(f"{name}={number}; it must be at least {least}")
     return number
+
+
+def _commit(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    owner, colon, value = text.rpartition(":")
+    if not colon or not value.isdecimal():
+        raise OptionError(f"continueFrom={text!r}; write the commit as the error told it, QUERY:NUMBER")
+    return owner, int(value)
 
 
 def _boolean(name: str, text: str) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -27,12 +26,8 @@ BATCH_SIZE: Final = 262_144
 class RowSender:
     """Sends the rows of one task attempt."""
 
-    def __init__(
-        self, producer: Producer, columns: OutputColumns, options: Options, exists: Callable[[str], Awaitable[bool]]
-    ) -> None:
-        """`exists`: whether a topic does; to ask the producer would create it."""
+    def __init__(self, producer: Producer, columns: OutputColumns, options: Options) -> None:
         self._producer = producer
-        self._exists = exists
         self._columns = columns
         self._topic = options.topic
         largest = int(options.client.get("max.request.size", str(SETTINGS["max.request.size"].default)))
@@ -45,14 +40,13 @@ class RowSender:
 
     async def send(self, batch: pa.RecordBatch) -> None:
         """Raises SchemaError for a row that has nowhere to go, HapaxError."""
-        await asyncio.sleep(0)  # what came in since the last call
         if not batch.num_rows:
             return
         rows = _rows(batch, self._columns)
         given = None if self._columns.partition is None else batch.column(self._columns.partition)
         for topic, places in self._by_topic(batch):
             if topic not in self._partitions:
-                if not await self._exists(topic):
+                if not await self._producer.existing_topics([topic]):
                     raise OptionError(
                         f"Topic {topic!r} does not exist. Create it, or mend the option or column 'topic'"
                     )

@@ -3,8 +3,9 @@
 Every task attempt joins the transaction of its batch with a producer identity of its own and says at the end what it
 wrote. The driver's `commit` is one call that names the winning attempts; the coordinator commits exactly their
 records and aborts everything else: losing attempts, speculative ones, those of a driver that died. A batch that Spark
-replays, because the driver died before it had noted the commit, carries the same token and is answered 'already
-committed'. `abort` after a commit that took effect does nothing, by the same token.
+replays, because the driver died before it had noted the commit, carries the same token and the same fingerprint, and is
+answered 'already committed'. What bears a batch's number but is other work, or older, is refused (`refusals`). `abort`
+after a commit that took effect does nothing, by the same token.
 """
 
 from __future__ import annotations
@@ -21,8 +22,21 @@ from pyspark.sql.types import StructType
 
 from hapax.client import Winner
 from hapax_spark.arrow import OutputColumns, output_columns
-from hapax_spark.cluster import Cluster, Token, TransactionLostError
-from hapax_spark.options import Options
+from hapax_spark.cluster import kept_cluster
+from hapax_spark.errors import CheckpointError
+from hapax_spark.fingerprints import (
+    OFFSETS,
+    RECORDS,
+    Digest,
+    Fingerprints,
+    RecordDigest,
+    local_checkpoint,
+    of_the_plan,
+    together,
+)
+from hapax_spark.options import OptionError, Options
+from hapax_spark.refusals import TransactionLostError
+from hapax_spark.tokens import Token
 
 log = logging.getLogger("hapax.spark.sink")
 
@@ -36,40 +50,62 @@ class AttemptMessage(WriterCommitMessage):
     serial: int = 0
     winner: Winner | None = None
     """None: an empty task, or the token had been committed before."""
+    digest: Digest | None = None
+    """Of the records, where the driver cannot say otherwise what the batch is."""
 
 
 def write_attempt(
-    options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch]
+    options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch], digested: bool = False
 ) -> AttemptMessage:
-    """One task attempt: join, write, report. A token that was committed before is only counted."""
-    with Cluster(options) as cluster:
+    """One task attempt: join, write, report. A token that was committed before is only counted, and `digested`."""
+    with kept_cluster(options) as cluster:
         if options.delivery == "at-least-once":
             return AttemptMessage(token, cluster.send_plainly(rows, columns))
         attempt = cluster.join(token, uuid.uuid4().hex, columns)
         records = 0
+        digest = RecordDigest(options.topic) if digested else None
         try:
             for batch in rows:
-                if batch.num_rows:
-                    attempt.write(batch)
+                if digest is not None:
+                    digest.add(batch)
+                attempt.write(batch)
                 records += batch.num_rows
             winner = attempt.finish()
-            return AttemptMessage(token, records, attempt.serial, winner)
+            return AttemptMessage(token, records, attempt.serial, winner, digest.digest if digest else None)
         finally:
             attempt.leave()
 
 
+def fingerprints_of(options: Options, token: Token, messages: list[AttemptMessage]) -> Fingerprints:
+    """Whether two batches of one number are the same work. Raises CheckpointError."""
+    if not token.owner:
+        return ()
+    plan = of_the_plan(options.checkpoint_location, token.owner, token.value, options.topic)
+    if plan is not None:
+        return ((OFFSETS, plan),)
+    digests = [m.digest for m in messages if m.digest is not None]
+    if len(digests) < len(messages):
+        raise CheckpointError(
+            f"The checkpoint {options.checkpoint_location!r} does not say what {token.what} is, though its folder was "
+            "there when the query began: somebody changes it while the query runs. Stop whoever does, and start the "
+            "query again"
+        )
+    return ((RECORDS, together(digests)),)
+
+
 def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
-    """The driver's commit. Raises TransactionLostError where the transaction ended before it."""
+    """The driver's commit. Raises the errors of `hapax_spark.refusals`."""
     serials = {m.serial for m in messages if m.winner is not None}
     if len(serials) > 1:
         reason = f"its tasks wrote in {len(serials)} transactions, so the first had timed out while others still worked"
         raise TransactionLostError(token, options.transaction_timeout_ms, reason)
-    with Cluster(options) as cluster:
+    with kept_cluster(options) as cluster:
         outcome = cluster.commit(
             token,
             winners=[m.winner for m in messages if m.winner is not None],
             records=sum(m.records for m in messages),
             serial=serials.pop() if serials else 0,
+            fingerprints=fingerprints_of(options, token, messages),
         )
     state = "had been committed before" if outcome.already else "committed"
     log.info("batch %d of %s %s, %d records", token.value, token.scope, state, outcome.records)
@@ -78,7 +114,7 @@ def commit_attempts(options: Options, token: Token, messages: list[AttemptMessag
 def abort_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
     """The driver gave the batch up. Where the token has been committed after all, this changes nothing."""
     serials = {m.serial for m in messages if m.winner is not None}
-    with Cluster(options) as cluster:
+    with kept_cluster(options) as cluster:
         cluster.abort(token, serial=max(serials) if serials else 0)
 
 
@@ -86,8 +122,12 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
     """`writeStream.format("hapax")`."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        if options.txn_app_id is not None:
+            raise OptionError("txnAppId and txnVersion are for df.write, as in foreachBatch: streams have batch ids")
         self._options = options
         self._columns = output_columns(schema, options.topic)
+        # Made on the driver, which may be able to read the checkpoint, and carried to the tasks with the writer.
+        self._digested = local_checkpoint(options.checkpoint_location) is None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -96,8 +136,9 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty("sql.streaming.queryId")
         if batch is None or query is None:
             raise RuntimeError("this sink writes micro-batches only: Spark named no batch id (continuous trigger?)")
-        token = Token.for_query(self._options, query, int(batch))
-        return write_attempt(self._options, self._columns, token, iterator)
+        run = context.getLocalProperty("spark.jobGroup.id") or ""
+        token = Token.for_query(self._options, query, int(batch), run)
+        return write_attempt(self._options, self._columns, token, iterator, self._digested)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         attempts = [m for m in messages if isinstance(m, AttemptMessage)]
@@ -111,7 +152,8 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
 
 
 class HapaxBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("hapax")`: exactly once within one run of the write; another run is another write."""
+    """`df.write.format("hapax")`: exactly once within one run of the write; another run is another write, unless
+    `txnAppId` and `txnVersion` say that it is the same."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -120,7 +162,7 @@ class HapaxBatchWriter(DataSourceArrowWriter):
         self._token = Token.for_write(options, uuid.uuid4().hex)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_attempt(self._options, self._columns, self._token, iterator)
+        return write_attempt(self._options, self._columns, self._token, iterator, digested=bool(self._token.owner))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.delivery == "exactly-once":

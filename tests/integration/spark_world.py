@@ -86,6 +86,7 @@ def stream(
     args = argparse.Namespace(
         bootstrap=cluster.bootstrap, input=topics[0], output=topics[1], checkpoint=str(checkpoint),
         max_offsets_per_trigger=100, trigger="available-now", delivery=delivery, transform="none",
+        group=f"group-of-{topics[0]}",
     )  # fmt: skip
     return passthrough.start(spark, args)
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from hapax.cli.local.cluster import LocalCluster
-from hapax.client.blocking import Producer
+from hapax.client.blocking import Consumer, Producer
 from hapax_spark.options import parse
 from hapax_spark.source import HapaxStreamReader
 from integration.spark_world import EVERYTHING, reading, stream, values, write
@@ -86,8 +86,10 @@ def test_timestamps_bound_what_is_read(spark: SparkSession, cluster: LocalCluste
     window = {"startingTimestamp": "1700000010000", "endingTimestamp": "1700000020000"}
     rows = reading(spark, cluster, topics[1], **window).collect()
     assert sorted(int(r.value) for r in rows) == list(range(10, 20)), "from the first, below the second"
-    after_all = reading(spark, cluster, topics[1], startingTimestamp="1700000039001").collect()
-    assert after_all == []
+    late = {"startingTimestamp": "1700000039001"}
+    with pytest.raises(Exception, match=r"no record at or after 1700000039001.*ByTimestampStrategy=latest"):
+        reading(spark, cluster, topics[1], **late).collect()
+    assert reading(spark, cluster, topics[1], **late, startingOffsetsByTimestampStrategy="latest").collect() == []
 
 
 def test_what_is_read_ends_below_an_open_transaction_and_leaves_aborted_records_out(
@@ -121,6 +123,9 @@ def test_available_now_reads_in_limited_batches_up_to_what_was_there_at_its_star
     query.awaitTermination()
     sizes = [p.numInputRows for p in query.recentProgress if p.numInputRows]
     assert sum(sizes) == 300 and max(sizes) <= 100, sizes
+    with Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": f"group-of-{topics[0]}"}) as consumer:
+        shown = consumer.committed([(topics[0], 0), (topics[0], 1)])
+        assert [found.offset for found in shown.values()] == [150, 150]
     reader = HapaxStreamReader(parse({"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topics[0],
                                       "startingOffsets": "earliest"}))  # fmt: skip
     reader.prepareForTriggerAvailableNow()

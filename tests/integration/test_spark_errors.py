@@ -19,11 +19,12 @@ from hapax.client import NewTopic
 from hapax.client.admin import TopicInfo
 from hapax.client.blocking import Admin, Consumer, Producer
 from hapax_spark.arrow import output_columns
-from hapax_spark.cluster import Token
 from hapax_spark.errors import CheckpointError, DataLossError
 from hapax_spark.options import parse
+from hapax_spark.positions import OffsetRange
 from hapax_spark.sink import AttemptMessage, write_attempt
-from hapax_spark.source import HapaxStreamReader, OffsetRange
+from hapax_spark.source import HapaxStreamReader
+from hapax_spark.tokens import Token
 from integration.spark_world import reading, values, write
 from integration.waiting import wait_until
 
@@ -69,8 +70,8 @@ def test_offsets_and_partitions_that_are_not_there(
     source = topics[0]
     with says(f"name offset 9999 of {source}-0, which ends at 150.", "Name a smaller one"):
         reading(spark, cluster, source, startingOffsets=f'{{"{source}": {{"0": 9999, "1": 0}}}}').collect()
-    with says(f"name no offset for {source}-1, which is read.", "Name each partition"):
-        reading(spark, cluster, source, endingOffsets=f'{{"{source}": {{"0": 5}}}}').collect()
+    with says(f"name {source}-7, which is not read.", "Name partitions of 'subscribe'"):
+        reading(spark, cluster, source, endingOffsets=f'{{"{source}": {{"0": 5, "7": 5}}}}').collect()
     assigned = spark.read.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
     with says(f"Topic '{source}' has no partition 7, only 0 to 1.", "Mend the option 'assign'"):
         assigned.option("assign", f'{{"{source}": [7]}}').load().collect()
@@ -188,6 +189,12 @@ def test_a_topic_that_is_deleted_between_two_questions(
             unlucky.latestOffset(start, ReadAllAvailable())
     else:
         assert set(unlucky.latestOffset(start, ReadAllAvailable())["topics"]) == {other}
+        chosen = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribePattern": f"(in|out)-{source[3:]}"}
+        with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+            admin.create_topics([NewTopic(source, 2)])
+        by_pattern = Unlucky(parse(chosen))
+        assert set(by_pattern.initialOffset()["topics"]) == {other}, "a pattern chooses from what there is"
+        by_pattern.stop()
     calm.stop()
     unlucky.stop()
 

@@ -214,7 +214,7 @@ FROZEN_WRITER = """
 import os, signal, sys
 import pyarrow as pa
 from hapax_spark.arrow import output_columns
-from hapax_spark.cluster import Token
+from hapax_spark.tokens import Token
 from hapax_spark.options import parse
 from hapax_spark.sink import write_attempt
 from pyspark.sql.types import BinaryType, StructField, StructType

@@ -350,7 +350,8 @@ def test_the_operator_works_with_the_chart_s_rights_alone(
     wait_until(lambda: namespace.ready("least"), "ready topic", 60)
     assert "TopicCreated" in namespace.events()
     namespace.producer(
-        "job", transactionalId=f"job-{namespace.name}", spark={"image": "none", "job": "jobs.one", "suspend": True})
+        "job", transactionalId=f"job-{namespace.name}",
+        spark={"image": "none", "job": "jobs.one", "checkpoint": {"ephemeral": True}, "suspend": True})
     wait_until(lambda: namespace.condition(PRODUCERS, "job", "SparkRunning")[1] == "Suspended", "a look at the job", 60)
     namespace.patch(PRODUCERS, "job", spark={"suspend": False})
     kubelet = Kubelet(kube_api, namespace.name)

@@ -264,7 +264,7 @@ async def run_through(world: World, kubelet: Kubelet, ends_after: int) -> list[s
     def begun() -> list[str]:
         return [each for each in kubelet.begun if each.startswith(name)]
 
-    spark = {"image": "none", "job": "jobs.one", "backOff": {"firstSeconds": 1}}
+    spark = {"image": "none", "job": "jobs.one", "checkpoint": {"ephemeral": True}, "backOff": {"firstSeconds": 1}}
     await asyncio.to_thread(lambda: namespace.producer(name, transactionalId=name, spark=spark))
     async with Identities({"bootstrap.servers": world.hapax.bootstrap}) as identities:
         await identities.ensure(name)

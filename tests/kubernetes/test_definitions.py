@@ -60,7 +60,8 @@ def test_what_cannot_change_is_refused(namespace: Namespace, change: dict[str, o
     namespace.patch("topics", "a", partitions=4)
 
 
-SPARK: dict[str, object] = {"image": "hapax-spark", "job": "hapax_spark.jobs.passthrough"}
+SPARK: dict[str, object] = {
+    "image": "hapax-spark", "job": "hapax_spark.jobs.passthrough", "checkpoint": {"claimName": "claim"}}
 
 
 @pytest.mark.parametrize(("spec", "sentence"), [
@@ -93,6 +94,13 @@ SPARK: dict[str, object] = {"image": "hapax-spark", "job": "hapax_spark.jobs.pas
     ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"path": "here"}}}, "path is an absolute one"),
     ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"claimName": "a", "path": "s3a://b/c"}}},
      "an object store's address alone"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {}}}, "or say ephemeral: true"),
+    ({"transactionalId": "a", "spark": {"image": "i", "job": "j"}}, "or say ephemeral: true"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"ephemeral": False}}}, "or say ephemeral: true"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"claimName": "a", "ephemeral": True}}},
+     "ephemeral: true is for a checkpoint that goes with the pod"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"path": "s3a://b/c", "ephemeral": True}}},
+     "ephemeral: true is for a checkpoint that goes with the pod"),
     ({"transactionalId": "a", "spark": {**SPARK, "backOff": {"firstSeconds": 500}}}, "not be more than longestSeconds"),
 ])
 def test_a_bad_producer_is_refused_with_a_sentence(
@@ -115,7 +123,7 @@ def test_a_spark_job_gets_its_defaults_and_reruns_only_rise(namespace: Namespace
     assert body["spec"]["spark"] == {
         **SPARK, "rerun": 2, "suspend": False, "imagePullPolicy": "IfNotPresent", "serviceAccountName": "hapax-spark",
         "driver": {"memory": "1g"}, "executors": {"instances": 1, "cores": 1, "memory": "1g"},
-        "checkpoint": {"path": "/checkpoint"}, "giveUpAfterSeconds": 300,
+        "checkpoint": {"claimName": "claim", "path": "/checkpoint", "ephemeral": False}, "giveUpAfterSeconds": 300,
         "backOff": {"firstSeconds": 10, "longestSeconds": 300, "resetAfterSeconds": 600}}
     with pytest.raises(ApiError, match=re.escape("spark.rerun counts requests")):
         namespace.patch("transactionalproducers", "job", spark={"rerun": 1})

@@ -26,6 +26,7 @@ from integration.waiting import wait_until
 
 PRODUCERS = "transactionalproducers"
 SPARK = {"image": "hapax-spark:test", "job": "hapax_spark.jobs.passthrough", "arguments": ["--input", "a"],
+         "checkpoint": {"ephemeral": True},
          "backOff": {"firstSeconds": 3, "longestSeconds": 5}}
 
 pytestmark = pytest.mark.timeout(240)

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--pause-in-commit", type=int, default=-1, metavar="BATCH")
     parser.add_argument("--pause-file", type=Path, help="touched when the driver stops there")
     args = parser.parse_args()
-    args.trigger, args.transform = "available-now", "flights"
+    args.trigger, args.transform, args.group = "available-now", "flights", None
     if args.pause_in_commit >= 0:
         os.environ["HAPAX_DEMO_PAUSE_BATCH"] = str(args.pause_in_commit)
         os.environ["HAPAX_DEMO_PAUSE_FILE"] = str(args.pause_file)

@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from hapax_spark.jobs.flights import enrich_flights
 from hapax_spark.jobs.session import common_arguments, spark_session
 from hapax_spark.jobs.streams import read_topic, write_topic
+from hapax_spark.queries import await_termination
 
 
 def unchanged(records: DataFrame) -> DataFrame:
@@ -42,4 +43,5 @@ def arguments() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     given = arguments().parse_args()
-    start(spark_session("hapax-passthrough"), given).awaitTermination()
+    session = spark_session("hapax-passthrough")
+    await_termination(lambda: start(session, given), given.lost_batch_retries)

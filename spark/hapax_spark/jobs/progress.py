@@ -6,7 +6,12 @@
      "batchId": 17, "numInputRows": 1000, "inputRowsPerSecond": 480.2, "processedRowsPerSecond": 910.0,
      "timestampMs": 1767225600000,
      "lastCommit": {"batchId": 17, "timestampMs": 1767225601098},
+     "lag": {"records": 250, "ms": 3400},
+     "sources": [{"reads": "subscribe flights", "lag": {"records": 250, "ms": 3400}}],
      "queries": [...]}
+
+`lag` is what waits behind the micro-batch: how many records, and the age of the oldest of them in ms; of all sources
+the sum and the oldest, null where none of them is a source `hapax`, which alone are among `sources`.
 
 `timestampMs` is when the micro-batch began, `lastCommit.timestampMs` when it ended, by the driver's clock, in ms since
 1970. A driver with several queries names the one that progressed first, and all of them, in that order and with the
@@ -65,6 +70,7 @@ def described(batch: StreamingQueryProgress, committed: dict[str, int] | None) -
     """One query after a micro-batch; `committed` is what its `lastCommit` was before."""
     began = int(datetime.fromisoformat(batch.timestamp).timestamp() * 1000)
     durations = batch.durationMs
+    sources = [told for each in batch.sources if (told := _told_by(each.latestOffset)) is not None]
     if "addBatch" in durations:  # else there was nothing to do: the batch id is that of the next one
         committed = {"batchId": batch.batchId, "timestampMs": began + durations.get("triggerExecution", 0)}
     return {
@@ -72,8 +78,24 @@ def described(batch: StreamingQueryProgress, committed: dict[str, int] | None) -
         "batchId": batch.batchId, "numInputRows": batch.numInputRows,
         "inputRowsPerSecond": _finite(batch.inputRowsPerSecond),
         "processedRowsPerSecond": _finite(batch.processedRowsPerSecond),
-        "timestampMs": began, "lastCommit": committed,
+        "timestampMs": began, "lastCommit": committed, "lag": _total([each["lag"] for each in sources]),
+        "sources": sources,
     }  # fmt: skip
+
+
+def _told_by(latest_offset: str | None) -> dict[str, Any] | None:
+    """What a source `hapax` says beside its latest offset; None: it is another's."""
+    try:
+        told = json.loads(latest_offset or "null")
+        return {"reads": str(told["reads"]), "lag": {each: int(told["lag"][each]) for each in ("records", "ms")}}
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _total(lags: list[dict[str, int]]) -> dict[str, int] | None:
+    if not lags:
+        return None
+    return {"records": sum(lag["records"] for lag in lags), "ms": max(lag["ms"] for lag in lags)}
 
 
 def _finite(rate: float) -> float:

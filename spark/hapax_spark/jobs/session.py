@@ -50,6 +50,10 @@ def common_arguments(description: str) -> argparse.ArgumentParser:
         "--checkpoint", default=checkpoint, required=checkpoint is None,
         help="folder for Spark's progress, durable storage (HAPAX_SPARK_CHECKPOINT)")
     parser.add_argument("--max-offsets-per-trigger", type=int, help="records in a micro-batch at most")
+    parser.add_argument("--group", help="consumer group that shows how far the job is")
     parser.add_argument("--trigger", default="available-now", help="'available-now', or an interval such as '1 second'")
+    parser.add_argument(
+        "--lost-batch-retries", type=int, default=3,
+        help="how often in a row the query is started again when a micro-batch's transaction was lost")
     parser.add_argument("--delivery", default="exactly-once", choices=["exactly-once", "at-least-once"])
     return parser

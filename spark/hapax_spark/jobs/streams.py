@@ -18,6 +18,8 @@ def read_topic(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
     )
     if args.max_offsets_per_trigger:
         reader = reader.option("maxOffsetsPerTrigger", str(args.max_offsets_per_trigger))
+    if args.group:
+        reader = reader.option("kafka.group.id", args.group)
     return reader.load()
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from hapax_spark.jobs.flights import parse_flights
 from hapax_spark.jobs.session import common_arguments, spark_session
 from hapax_spark.jobs.streams import read_topic, write_topic
+from hapax_spark.queries import await_termination
 
 
 def windowed(records: DataFrame) -> DataFrame:
@@ -45,4 +46,5 @@ def start(spark: SparkSession, args: argparse.Namespace) -> StreamingQuery:
 
 if __name__ == "__main__":
     given = common_arguments(__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    start(spark_session("hapax-windowed-delays"), given).awaitTermination()
+    session = spark_session("hapax-windowed-delays")
+    await_termination(lambda: start(session, given), given.lost_batch_retries)

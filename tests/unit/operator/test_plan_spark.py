@@ -32,7 +32,7 @@ from hapax_operator.resources import PRODUCERS, Meta, ProducerResource, Ref
 from hapax_operator.spark_resource import BackOff, SparkSpec, read_spark
 
 NOW = 1_800_000_000_000
-SPEC = SparkSpec(image="spark:1", job="jobs.one")
+SPEC = SparkSpec(image="spark:1", job="jobs.one", checkpoint_claim="claim")
 FREE = [ProducerSeen("loader", 7, 3, "Empty", instance="one")]
 HELD = [ProducerSeen("loader", 7, 3, "Ongoing", opened_ms=NOW - 5, instance="one")]
 INTENT = Intent(1, {"loader": "one"})
@@ -233,6 +233,36 @@ def test_old_drivers_logs_are_kept_for_one_run() -> None:
     old, last = driver(1, phase="Failed"), driver(2, phase="Failed")
     assert look(resource(started(3)), driver(3), last, old).step == Delete((old,))
     assert look(resource(started(3)), driver(3), last).step is None
+
+
+@pytest.mark.parametrize(("checkpoint", "runs"), [
+    ({}, False), ({"path": "/own"}, False), ({"ephemeral": True}, True), ({"claimName": "claim"}, True),
+    ({"path": "s3a://bucket/jobs"}, True)])
+def test_a_checkpoint_that_goes_with_the_pod_has_to_be_wanted(checkpoint: dict[str, Any], runs: bool) -> None:
+    spec = read_spark({"spark": {"image": "i", "job": "j", "checkpoint": checkpoint}})
+    verdict = look(resource(None, spec), ids=FREE)
+    assert (verdict.step is not None) is runs
+    if not runs:
+        (told,) = (each for each in verdict.conditions if each.type == "SparkRunning")
+        assert (told.status, told.reason) == ("False", "NoCheckpoint")
+        assert "give claimName" in told.message and "ephemeral: true" in told.message
+
+
+def test_a_run_from_before_the_rule_goes_on_and_no_other_starts() -> None:
+    spec = replace(SPEC, checkpoint_claim="")
+    record = started(1, fingerprint=spec.fingerprint)
+    assert look(resource(record, spec), driver(1)).step is None
+    ended = written(look(resource(record, spec), driver(1, phase="Failed", reason="Error")))
+    late = NOW + 3_600_000
+    verdict = plan_spark(resource(ended, spec), True, [], FREE, late)
+    assert verdict.step is None
+    assert any(each.reason == "NoCheckpoint" for each in verdict.conditions)
+
+
+def test_to_say_that_the_checkpoint_is_ephemeral_ends_no_run() -> None:
+    """The pod it describes is the same."""
+    spec = replace(SPEC, checkpoint_claim="")
+    assert replace(spec, ephemeral=True).fingerprint == spec.fingerprint
 
 
 def test_a_field_of_a_later_version_starts_nothing_anew() -> None:

@@ -36,7 +36,7 @@ NOW = 1_800_000_000_000
 LINGERS_MS = 8_000
 """So long a process lives on at most whose pod was deleted by force."""
 WALKS, STEPS = 150, 300
-SPEC = SparkSpec(image="spark:1", job="jobs.one", back_off=BackOff(1, 2))
+SPEC = SparkSpec(image="spark:1", job="jobs.one", back_off=BackOff(1, 2), ephemeral=True)
 
 
 @dataclass

@@ -76,6 +76,23 @@ async def test_a_status_that_was_not_taken_is_no_reason_to_forget_the_resource(
         assert [(each.meta.uid, each.partitions) for each in known] == ([] if left is None else [left])
 
 
+async def test_an_answer_that_is_older_than_what_the_watch_told_changes_nothing() -> None:
+    """The watch tells of a change once: what an older answer put in its place would stand until the next one."""
+    def at(version: str, partitions: int) -> dict[str, Any]:
+        made = body("1", partitions)
+        return {**made, "metadata": {**made["metadata"], "resourceVersion": version}}
+
+    async with reconciler(Api(at("9", 1))) as made:
+        made.seen(TOPICS, at("10", 2))
+        made._written(REF, at("9", 1))
+        await made._refresh(REF)
+        assert [each.partitions for each in made.resources.claimants("orders")] == [2]
+        made._written(REF, at("11", 3))
+        assert [each.partitions for each in made.resources.claimants("orders")] == [3]
+        made.seen(TOPICS, at("4", 4))
+        assert [each.partitions for each in made.resources.claimants("orders")] == [4], "the store was restored"
+
+
 def loader(uid: str) -> dict[str, Any]:
     return {**body(uid), "spec": {"transactionalId": "loader"}}
 

@@ -15,7 +15,8 @@ from hapax_operator.resources import ProducerResource, read_producer
 from hapax_operator.spark_pods import driver_name, driver_pod, identity_of, pod_seen
 from hapax_operator.spark_progress import ProgressReader, read_progress
 
-SPARK: dict[str, Any] = {"image": "spark:1", "job": "jobs.one", "arguments": ["--x"]}
+SPARK: dict[str, Any] = {"image": "spark:1", "job": "jobs.one", "arguments": ["--x"],
+                         "checkpoint": {"ephemeral": True}}
 
 
 def resource(spark: Mapping[str, Any], name: str = "loader", **spec: Any) -> ProducerResource:

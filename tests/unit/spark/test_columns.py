@@ -14,6 +14,7 @@ from hapax.codec.batch import assemble_batch, iterate_batches, patch_append_time
 from hapax.codec.compression import Compression, compress
 from hapax.codec.records import decode_records, encode_records
 from hapax.core.errors import Refusal
+from hapax_spark.arrow import SchemaError
 from hapax_spark.decoding import batches_to_arrow
 from hapax_spark.encoding import Rows, batches, encode_headers, partitions_of
 
@@ -134,3 +135,17 @@ def test_an_encoded_batch_is_that_of_the_reference_builder() -> None:
 def test_keys_go_where_every_other_client_puts_them(keys: list[bytes], partitions: int) -> None:
     array = pa.array([b"before", *keys], pa.binary())[1:]
     assert list(partitions_of(array, partitions)) == [partition_of(key, partitions) for key in keys]
+
+
+HEADER_COLUMN = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def test_a_header_without_a_key_is_refused_in_words() -> None:
+    """Kafka's record format has no null key."""
+    with pytest.raises(SchemaError, match="A row's header has no key"):
+        encode_headers(pa.array([None, [{"key": None, "value": b"v"}]], HEADER_COLUMN))
+
+
+def test_a_null_among_the_headers_is_refused_in_words() -> None:
+    with pytest.raises(SchemaError, match="A row's array 'headers' holds a null"):
+        encode_headers(pa.array([[{"key": "k", "value": None}, None]], HEADER_COLUMN))

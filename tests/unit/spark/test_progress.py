@@ -12,19 +12,30 @@ BEGAN = 1_767_225_600_250
 QUERY, RUN = "8b8a3a1e-0000-4000-8000-000000000001", "8b8a3a1e-0000-4000-8000-000000000002"
 
 
-def batch(number: int, *, query: str = QUERY, work: bool = True, rate: float = 10.0) -> Any:
+def batch(
+    number: int, *, query: str = QUERY, work: bool = True, rate: float = 10.0, latest: tuple[str | None, ...] = ()
+) -> Any:
     durations = {"triggerExecution": 750, **({"addBatch": 600} if work else {})}
     return SimpleNamespace(
         id=query, runId=RUN, name="flights", batchId=number, timestamp="2026-01-01T00:00:00.250Z",
-        numInputRows=100 if work else 0, inputRowsPerSecond=rate, processedRowsPerSecond=rate, durationMs=durations)
+        numInputRows=100 if work else 0, inputRowsPerSecond=rate, processedRowsPerSecond=rate, durationMs=durations,
+        sources=[SimpleNamespace(latestOffset=told) for told in latest])
 
 
 def test_a_micro_batch() -> None:
     assert described(batch(4), None) == {
         "queryId": QUERY, "runId": RUN, "name": "flights", "batchId": 4, "numInputRows": 100,
         "inputRowsPerSecond": 10.0, "processedRowsPerSecond": 10.0, "timestampMs": BEGAN,
-        "lastCommit": {"batchId": 4, "timestampMs": BEGAN + 750},
+        "lastCommit": {"batchId": 4, "timestampMs": BEGAN + 750}, "lag": None, "sources": [],
     }  # fmt: skip
+
+
+def test_the_lag_of_all_sources_and_of_each() -> None:
+    flights = {"reads": "subscribe flights", "lag": {"records": 7, "ms": 40}}
+    delays = {"reads": "subscribePattern d.*", "lag": {"records": 2, "ms": 900}}
+    others = (None, "5", "{}", '{"lag": null}', "[1]")
+    told = described(batch(4, latest=(json.dumps({"topics": {}, **flights}), *others, json.dumps(delays))), None)
+    assert told["lag"] == {"records": 9, "ms": 900} and told["sources"] == [flights, delays]
 
 
 def test_without_new_data_the_last_commit_stays() -> None:

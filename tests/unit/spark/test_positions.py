@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from hapax.client.admin import TopicInfo, TopicPartitionInfo
 from hapax_spark.errors import DataLossError
 from hapax_spark.options import OptionError, Options
-from hapax_spark.source import (
+from hapax_spark.positions import (
     OffsetRange,
+    batch_begins,
     check_loss,
     check_topics,
     from_offset,
@@ -54,6 +57,13 @@ def test_ranges_are_split_until_there_are_enough_tasks() -> None:
     assert [(r.start, r.end) for r in parts] == [(0, 25), (25, 50), (50, 75), (75, 100)]
 
 
+def test_no_task_reads_more_than_it_shall() -> None:
+    ranges = [OffsetRange("a", 0, 0, 100), OffsetRange("b", 0, 0, 10)]
+    parts = split_ranges(ranges, None, 40)
+    assert [(r.topic, r.start, r.end) for r in parts] == [("a", 0, 33), ("a", 33, 66), ("a", 66, 100), ("b", 0, 10)]
+    assert len(split_ranges(ranges, 10, 40)) >= 10, "the larger number of tasks counts"
+
+
 def test_deleted_records_fail_or_are_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError, match=r"Records 3 to 9 of a-0 were deleted before they were read. Let the topic"):
         check_loss(Options("h:1"), {A: 3}, {A: 10})
@@ -81,3 +91,34 @@ def test_a_topic_to_read_must_exist_unless_it_once_did() -> None:
         to_read(there, options)
     assert to_read(there, options, known=["b"]) == [("a", 0), ("a", 1)]
     assert to_read(there, Options("h:1", assign={"a": (1,)})) == [("a", 1)]
+
+
+# --- where a batch begins --------------------------------------------------------------------------------------------
+
+IDS = {"a": "id-a", "b": "id-b"}
+
+
+def test_the_first_batch_begins_where_it_was_planned_to_whatever_the_log_holds_now() -> None:
+    planned = to_offset("c1", {A: 50, B: 9}, IDS, begins={A: 3, B: 4})
+    now = {**to_offset("c1", {A: 40, B: 80}, IDS), "initial": True}
+    assert batch_begins(json.loads(json.dumps(now)), json.loads(json.dumps(planned)), "c1") == {A: 3, B: 4}
+
+
+def test_a_batch_goes_on_from_the_former_one_and_begins_added_partitions_where_its_end_says() -> None:
+    former = to_offset("c1", {A: 50}, IDS, begins={A: 3})
+    end = to_offset("c1", {A: 60, B: 9}, IDS, begins={B: 2})
+    assert batch_begins(former, end, "c1") == {A: 50, B: 2}
+    assert batch_begins(former, to_offset("c1", {A: 60, B: 9}, IDS), "c1") == {A: 50, B: 0}, "of an earlier version"
+    assert batch_begins(former, former, "c1") == {A: 50}, "nothing new: Spark asks that, too"
+
+
+def test_a_topic_that_was_made_again_does_not_go_on_where_the_former_one_was() -> None:
+    former = to_offset("c1", {A: 50}, {"a": "id-a"})
+    end = to_offset("c1", {A: 60}, {"a": "another"}, begins={A: 7})
+    assert batch_begins(former, end, "c1") == {A: 7}
+    assert batch_begins({**former, "ids": {}}, end, "c1") == {A: 50}, "a checkpoint from before ids were kept"
+
+
+def test_the_first_batch_of_an_earlier_version_is_read_as_it_was() -> None:
+    now = {**to_offset("c1", {A: 5}, IDS), "initial": True}
+    assert batch_begins(now, to_offset("c1", {A: 60}, IDS), "c1") == {A: 5}

@@ -1,0 +1,154 @@
+"""Fingerprints of a micro-batch: whether two batches of one number are the same work.
+
+The best is what Spark planned: its offset log says from where to where the batch reads each source, whatever sources
+those are, and a batch that is run again has the very same file. Where the driver cannot read the checkpoint (an object
+store, HDFS), it is what the tasks have written: the records, in any order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+OFFSETS: Final = "offsets"
+RECORDS: Final = "records"
+
+Fingerprints = tuple[tuple[str, bytes], ...]
+Digest = tuple[int, int]
+"""Sums over records, modulo 2^64."""
+
+_Words = npt.NDArray[np.uint64]
+
+_LONG: Final = 512
+"""Bytes from which a value is hashed by itself: few words at a time of few values would be slow."""
+_ODD: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+_MASK: Final = (1 << 64) - 1
+
+
+def local_checkpoint(location: str | None) -> Path | None:
+    """The folder of `checkpointLocation`, where it is one on this machine with a query's files."""
+    if location is None:
+        return None
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        return None
+    folder = Path(unquote(parts.path) if parts.scheme else location)
+    return folder if (folder / "metadata").is_file() else None
+
+
+def of_the_plan(location: str | None, query_id: str, batch_id: int, topic: str | None) -> bytes | None:
+    """Of what Spark planned for the batch; None where the checkpoint cannot be read here, or is another query's."""
+    folder = local_checkpoint(location)
+    if folder is None:
+        return None
+    try:
+        if json.loads((folder / "metadata").read_text()).get("id") != query_id:
+            return None
+        plan = (folder / "offsets" / str(batch_id)).read_bytes()
+        before = (folder / "offsets" / str(batch_id - 1)).read_bytes() if batch_id else b""
+    except (OSError, ValueError):
+        return None
+    digest = hashlib.sha256()
+    for part in (before, plan, (topic or "").encode()):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+class RecordDigest:
+    """Of records in any order: the sum of a hash of each. Two sets of records that differ have, but for a chance of
+    2^-64, different ones."""
+
+    def __init__(self, topic: str | None) -> None:
+        self._seed = _of_bytes((topic or "").encode())
+        self._sums = [0, 0]
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        hashes = np.full(rows.num_rows, self._seed, np.uint64)
+        for name, column in sorted(zip(rows.schema.names, rows.columns, strict=True), key=lambda pair: pair[0]):
+            hashes = _mixed(hashes ^ _of_bytes(name.encode())) + _column(column)
+        hashes = _mixed(hashes)
+        for lane, odd in enumerate(_ODD[1:]):
+            total = int(np.sum(_mixed(hashes * np.uint64(odd)), dtype=np.uint64))
+            self._sums[lane] = (self._sums[lane] + total) & _MASK
+
+    @property
+    def digest(self) -> Digest:
+        return self._sums[0], self._sums[1]
+
+
+def together(digests: list[Digest]) -> bytes:
+    """Of the records of all of them."""
+    return b"".join((sum(d[lane] for d in digests) & _MASK).to_bytes(8, "big") for lane in range(2))
+
+
+def _of_bytes(data: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
+
+
+def _mixed(words: _Words) -> _Words:
+    """A bijection in which each bit of the input changes about half of the output's (splitmix64)."""
+    words = words + np.uint64(_ODD[0])
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _column(column: pa.Array) -> _Words:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _texts(column)
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+        numbers = column.cast(pa.int64(), safe=False) if pa.types.is_integer(kind) else column.cast(pa.int64())
+        hashes = _mixed(np.asarray(numbers.fill_null(0)).astype(np.int64).view(np.uint64))
+    else:  # headers: rare, row by row
+        encoded = [repr(_plain(each)).encode() for each in column.to_pylist()]
+        return np.array([_of_bytes(each) for each in encoded], np.uint64)
+    if column.null_count:
+        hashes[np.asarray(column.is_null())] = 0
+    return hashes
+
+
+def _plain(headers: list[dict[str, Any]] | None) -> list[tuple[Any, ...]] | None:
+    return None if headers is None else [tuple(h.values()) if h else () for h in headers]
+
+
+def _texts(column: pa.Array) -> _Words:
+    """Eight bytes of all values at a time."""
+    count = len(column)
+    borders = np.frombuffer(column.buffers()[1], np.int32, count + 1, column.offset * 4).astype(np.int64)
+    lengths = np.diff(borders)
+    null = np.asarray(column.is_null()) if column.null_count else None
+    if null is not None:
+        lengths = np.where(null, 0, lengths)
+    hashes = _mixed(lengths.view(np.uint64) + np.uint64(1))
+    if count and column.buffers()[2] is not None:
+        first, last = int(borders[0]), int(borders[-1])
+        octets = np.zeros(last - first + 8, np.uint8)
+        octets[: last - first] = np.frombuffer(column.buffers()[2], np.uint8, last - first, first)
+        words: _Words = np.ndarray((last - first + 1,), "<u8", octets.data, strides=(1,))
+        starts = borders[:-1] - first
+        left = np.flatnonzero((lengths > 0) & (lengths <= _LONG))
+        at = 0
+        while len(left):
+            taken = words[starts[left] + at]
+            rest = lengths[left] - at
+            short = rest < 8
+            if short.any():
+                unused = (np.uint64(8) - rest[short].view(np.uint64)) * np.uint64(8)
+                taken[short] = (taken[short] << unused) >> unused
+            hashes[left] = _mixed(hashes[left] ^ taken)
+            at += 8
+            left = left[rest > 8]
+        for place in np.flatnonzero(lengths > _LONG):
+            start = int(starts[place])
+            hashes[place] ^= _of_bytes(octets[start : start + int(lengths[place])].tobytes())
+    if null is not None:
+        hashes[null] = 0
+    return hashes

@@ -1,0 +1,189 @@
+"""Errors of commits: each situation has its own, and says what happened and what to do about it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hapax.client import Conflict, LastToken, TokenConflictError
+from hapax.client.identities import IdentityInfo
+from hapax_spark.errors import CheckpointError
+from hapax_spark.tokens import Token
+
+
+class CommitRefusedError(RuntimeError):
+    """The cluster has another commit in the place of this one. Nothing of the batch is visible, nothing is lost."""
+
+
+class OldCheckpointError(CommitRefusedError):
+    """The batch is older than the newest one of its query."""
+
+
+class ScopeTakenError(CommitRefusedError):
+    """The scope's commits are another query's."""
+
+
+class OtherRecordsError(CommitRefusedError):
+    """The batch was committed with other records."""
+
+
+class RecordCountError(CommitRefusedError):
+    """The batch was committed with another number of records."""
+
+
+class OtherDriverError(CommitRefusedError):
+    """Another driver of the same query writes, or wrote, the same batch."""
+
+
+class SharedTransactionalIdError(CommitRefusedError):
+    """Two queries write under one transactional id: each ends the other's transactions."""
+
+
+class FencedByOthersError(CommitRefusedError):
+    """Somebody initialised or fenced the transactional id."""
+
+
+class TransactionLostError(RuntimeError):
+    """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
+
+    def __init__(self, token: Token, timeout_ms: int, reason: str) -> None:
+        super().__init__(
+            f"the transaction of batch {token.value} ({token.transactional_id}) ended before it could be committed: "
+            f"{reason.rstrip('.')}. Nothing of the batch is visible and it may be replayed. If it had been silent for "
+            f"longer than transaction.timeout.ms={timeout_ms}, raise that option or lower maxOffsetsPerTrigger"
+        )
+
+
+def refusal(token: Token, error: TokenConflictError, cluster_id: str) -> Exception:
+    """The error for a token that the cluster refuses by what is committed."""
+    newest = error.newest
+    if error.conflict is Conflict.OTHER_RUN:
+        return _other_run(token)
+    if error.conflict is Conflict.UNKNOWN_HISTORY or newest is None:
+        return _unknown_history(token, newest, cluster_id)
+    return _SENTENCES[error.conflict](token, newest)
+
+
+def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) -> CheckpointError:
+    if newest is None:
+        return CheckpointError(
+            f"Spark is at batch {token.value}, but the cluster {cluster_id!r} knows no commit of the scope "
+            f"{token.scope!r}: the checkpoint was written against another cluster, or so long ago that the cluster "
+            "forgot. Use the cluster that it belongs to, or a new checkpointLocation; allowUnknownHistory=true goes"
+            " on where you know that every batch before was committed"
+        )
+    return CheckpointError(
+        f"This is {token.what}, but the newest commit that the cluster {cluster_id!r} knows of it is {_named(newest)}: "
+        "the batches between were not committed here. They were written to another cluster or by another sink, or "
+        "an older copy of the cluster was put back. Find out where their records are; then a new checkpointLocation "
+        f"with startingOffsets after {_named(newest)} and continueFrom={_commit(newest)} writes what is missing, or "
+        "allowUnknownHistory=true goes on without it"
+    )
+
+
+def _older(token: Token, newest: LastToken) -> OldCheckpointError:
+    return OldCheckpointError(
+        f"This is {token.what}, but {_named(newest)} is committed already: the checkpoint is an older copy, or another "
+        "job goes on from a copy of it. Nothing of this batch was written. Use the checkpoint that went on to "
+        f"{_named(newest)}. Only to write the records after this one's start once more, in addition to those that are "
+        f"committed, set continueFrom={_commit(newest)}"
+    )
+
+
+def _other_owner(token: Token, newest: LastToken) -> ScopeTakenError:
+    whose = f"those of {newest.owner}" if newest.owner else "another's"
+    return ScopeTakenError(
+        f"The commits of the scope {token.scope!r} are {whose}, the newest is {_named(newest)}; this is {token.what}. "
+        "Nothing of this batch was written. Two queries cannot share a scope: give this one another, or leave the "
+        "option out. If this one takes the other's place, with a new checkpoint, stop the other, let this one start "
+        f"where that one ended (startingOffsets), and set continueFrom={_commit(newest)}"
+    )
+
+
+def _other_work(token: Token, newest: LastToken) -> OtherRecordsError:
+    by_records = "records" in newest.fingerprints
+    unsteady = (
+        " If the query makes other records of the same input each time it runs (random numbers, the time of day), "
+        "allowOtherRecords=true keeps those that are committed."
+        if by_records
+        else ""
+    )
+    return OtherRecordsError(
+        f"This is {token.what}, which was committed already, but as other work ({_told(newest)}): the checkpoint is an "
+        "older copy, or another job goes on from a copy of it, or writes to another topic. Nothing of this batch was "
+        f"written.{unsteady} Use the checkpoint that committed it, and one job for each. Only to write this one's "
+        f"records in addition to those that are committed, set continueFrom={_commit(newest)}"
+    )
+
+
+def _other_count(token: Token, newest: LastToken) -> RecordCountError:
+    return RecordCountError(
+        f"This is {token.what}, which was committed already, from the same input but with another number of records "
+        f"({_told(newest)}): the query or its source does not give the same rows each time. Nothing of this run of it "
+        "was written. Make it deterministic; allowOtherRecordCount=true keeps the committed records and goes on"
+    )
+
+
+def _other_run(token: Token) -> OtherDriverError:
+    return OtherDriverError(
+        f"Another driver runs {token.what} at the same time. Nothing of this driver's run of it was written. Stop one "
+        "of them; the other one goes on, or can be started again"
+    )
+
+
+_SENTENCES = {
+    Conflict.OLDER: _older,
+    Conflict.OTHER_OWNER: _other_owner,
+    Conflict.OTHER_WORK: _other_work,
+    Conflict.OTHER_COUNT: _other_count,
+}
+
+
+def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None) -> Exception:
+    """The error for a transaction that ended before its commit, by what the coordinator knows of its id."""
+    if info is None:
+        return TransactionLostError(token, timeout_ms, reason)
+    newest = next((each for each in info.tokens if each.scope == token.scope), None)
+    if token.owner and newest is not None and newest.owner == token.owner and newest.number == token.value:
+        return OtherDriverError(
+            f"Another driver has committed {token.what} meanwhile ({_told(newest)}). Nothing of this driver's run of "
+            "it was written. Stop one of them; the other one goes on, or can be started again"
+        )
+    cause = info.fencing.cause if info.fencing is not None else ""
+    if cause == "newer_token":
+        opened = info.open_token
+        others = [each for each in info.tokens if each.scope != token.scope]
+        other = opened if opened is not None and opened.scope != token.scope else max(
+            others, key=lambda each: each.committed_ms, default=None)  # fmt: skip
+        if other is None:
+            return _other_run(token)
+        return SharedTransactionalIdError(
+            f"The transaction of {token.what} was ended by that of scope {other.scope!r}: both write under the "
+            f"transactional id {token.transactional_id!r}, which has one transaction at a time. Nothing of this batch "
+            "is visible and it may be replayed. Give each query a transactional.id of its own, or leave the option out"
+        )
+    if cause == "initialized":
+        assert info.fencing is not None
+        by = " ".join(filter(None, (info.fencing.by_client, info.fencing.by_peer))) or "somebody"
+        return FencedByOthersError(
+            f"The transaction of {token.what} was ended by {by} at {_when(info.fencing.at_ms)}, who took or fenced its "
+            f"transactional id {token.transactional_id!r}. Nothing of this batch is visible and it may be replayed. "
+            "Start the query again if that was meant to end it for now; else give the other one another id"
+        )
+    return TransactionLostError(token, timeout_ms, reason)
+
+
+def _commit(newest: LastToken) -> str:
+    """As the option continueFrom takes it."""
+    return f"{newest.owner}:{newest.value}"
+
+
+def _named(newest: LastToken) -> str:
+    return f"batch {newest.number} ({_told(newest)})"
+
+
+def _told(newest: LastToken) -> str:
+    return f"{newest.records} records, {_when(newest.committed_ms)}"
+
+
+def _when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,83 @@
+"""What names a commit: of a query's micro-batch, of an application's version, of one batch write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from hapax.client import CommitToken, Work
+from hapax_spark.options import OptionError, Options
+
+_APPLICATION: Final = "txnAppId="
+
+
+def _transactional_id(options: Options, scope: str) -> str:
+    return options.transactional_id or f"{options.transactional_prefix}{scope}"
+
+
+@dataclass(frozen=True)
+class Token:
+    """Names one micro-batch, or one batch write: the unit that takes effect once."""
+
+    transactional_id: str
+    scope: str
+    value: int
+    """As the owner counts: the batch id, or the version."""
+    allow_unknown_history: bool = False
+    single_use: bool = False
+    owner: str = ""
+    """The query's id, which is kept in its checkpoint; empty: a batch write that nothing repeats."""
+    run: str = ""
+    """Spark's id of this run of the query: another one each time that it is started."""
+    consecutive: bool = False
+    """The commit before it has the value before."""
+    continue_from: tuple[str, int] | None = None
+    allow_other_records: bool = False
+
+    @staticmethod
+    def for_query(options: Options, query_id: str, batch_id: int, run: str = "") -> Token:
+        """A query keeps its id in its checkpoint, so a restarted driver goes on in the same scope."""
+        scope = options.scope or query_id
+        return Token(
+            _transactional_id(options, scope), scope, batch_id, options.allow_unknown_history, owner=query_id, run=run,
+            consecutive=True, continue_from=options.continue_from, allow_other_records=options.allow_other_records,
+        )
+
+    @staticmethod
+    def for_write(options: Options, write_id: str) -> Token:
+        """A batch write is a scope of its own with one commit, which nothing repeats, unless it is the version of an
+        application. Raises OptionError."""
+        if (options.txn_app_id is None) != (options.txn_version is None):
+            raise OptionError("give 'txnAppId' and 'txnVersion' together: who writes, and which of its writes this is")
+        if options.txn_app_id is not None and options.txn_version is not None:
+            scope = options.txn_app_id
+            return Token(
+                _transactional_id(options, scope), scope, options.txn_version, allow_unknown_history=True,
+                owner=_APPLICATION + scope, run=write_id, continue_from=options.continue_from,
+                allow_other_records=options.allow_other_records,
+            )
+        if options.scope is not None:
+            raise OptionError(
+                f"scope={options.scope!r} says nothing about which write this is: it would be taken for the last one "
+                "again. Name a write that may be repeated by 'txnAppId' and 'txnVersion', or leave 'scope' out"
+            )
+        return Token(
+            _transactional_id(options, write_id), write_id, 0, options.allow_unknown_history, single_use=True)
+
+    @property
+    def what(self) -> str:
+        """For sentences."""
+        if self.owner.startswith(_APPLICATION):
+            return f"version {self.value} of {self.owner}"
+        return f"batch {self.value} of query {self.owner}" if self.owner else f"the write {self.scope}"
+
+    def commit_token(
+        self, records: int = 0, allow_other_count: bool = False, fingerprints: tuple[tuple[str, bytes], ...] = ()
+    ) -> CommitToken:
+        return CommitToken(
+            self.scope, self.value, records, allow_other_count or self.allow_other_records, self.allow_unknown_history,
+            self.single_use, self._work(fingerprints) if self.owner else None)  # fmt: skip
+
+    def _work(self, fingerprints: tuple[tuple[str, bytes], ...]) -> Work:
+        follows = self.value - 1 if self.consecutive and self.value > 0 else None
+        return Work(self.owner, self.run, follows, fingerprints, self.continue_from, self.allow_other_records)

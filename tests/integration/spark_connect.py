@@ -1,0 +1,36 @@
+"""A program with a Spark Connect session, a process of its own: a session of either kind excludes the other.
+
+    python -m integration.spark_connect BOOTSTRAP INPUT OUTPUT CHECKPOINT
+
+copies the input's values to the output, once as a batch and once as a stream, and says how many rows each read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from hapax_spark import HapaxDataSource
+
+
+def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    spark.dataSource.register(HapaxDataSource)
+    where = {"kafka.bootstrap.servers": bootstrap}
+    rows = spark.read.format("hapax").options(**where, subscribe=source).load()
+    rows.select("value").write.format("hapax").options(**where, topic=target).mode("append").save()
+    print("batch", rows.count())
+    stream = spark.readStream.format("hapax").options(**where, subscribe=source, startingOffsets="earliest").load()
+    writing = stream.select("value").writeStream.format("hapax").options(**where, topic=target)
+    query = writing.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.exception() is None
+    print("stream", type(spark).__module__)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,304 @@
+"""What people do with checkpoints, scopes and jobs, in a real Spark on a real cluster: the output has each record once,
+or the query ends with a sentence that says what happened and what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from hapax.cli.local.cluster import LocalCluster
+from hapax.client import NewTopic
+from hapax.client.blocking import Admin, Producer
+from hapax_spark.arrow import output_columns
+from hapax_spark.options import parse
+from hapax_spark.refusals import SharedTransactionalIdError
+from hapax_spark.sink import commit_attempts, write_attempt
+from hapax_spark.tokens import Token
+from integration.spark_world import EVERYTHING, reading, values, write
+
+pytestmark = pytest.mark.timeout(300)
+
+Topics = tuple[str, str]
+Change = Callable[[DataFrame], DataFrame]
+
+
+class Query:
+    """A query that copies the input topic, 100 records to a batch, until it has read everything."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, topics: Topics, checkpoint: Path) -> None:
+        self._spark, self._cluster, self._topics, self.checkpoint = spark, cluster, topics, checkpoint
+        self.source = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
+        self.sink = {"topic": topics[1], "checkpointLocation": str(checkpoint)}
+
+    def run(self, change: Change = lambda rows: rows, **sink: str) -> None:
+        """Raises what ends it."""
+        reader = self._spark.readStream.format("hapax").option("kafka.bootstrap.servers", self._cluster.bootstrap)
+        rows = reader.option("subscribe", self._topics[0]).options(**self.source).load().select("key", "value")
+        writer = change(rows).writeStream.format("hapax").option("kafka.bootstrap.servers", self._cluster.bootstrap)
+        query = writer.options(**{**self.sink, **sink}).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def refused(self, error: str, *sentences: str, **more: Any) -> str:
+        """Runs it; its error has this class and says these sentences. Returns what it says."""
+        with pytest.raises(Exception, match=error) as caught:
+            self.run(**more)
+        said = str(caught.value)
+        for sentence in sentences:
+            assert sentence in said, said
+        return said
+
+    def copy(self, to: Path) -> Path:
+        shutil.copytree(self.checkpoint, to)
+        return to
+
+    def put_back(self, kept: Path) -> None:
+        shutil.rmtree(self.checkpoint)
+        shutil.copytree(kept, self.checkpoint)
+
+    def forget_commit(self) -> None:
+        """As a driver leaves it that dies after the sink's commit and before Spark's note of it."""
+        commits = self.checkpoint / "commits"
+        newest = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+        (commits / str(newest)).unlink()
+        (commits / f".{newest}.crc").unlink(missing_ok=True)
+
+    @property
+    def id(self) -> str:
+        return str(json.loads((self.checkpoint / "metadata").read_text())["id"])
+
+
+@pytest.fixture
+def query(spark: SparkSession, cluster: LocalCluster, topics: Topics, tmp_path: Path) -> Query:
+    """It has written everything so far, in three batches."""
+    made = Query(spark, cluster, topics, tmp_path / "checkpoint")
+    made.run()
+    assert values(cluster, topics[1]) == EVERYTHING
+    return made
+
+
+def produce(cluster: LocalCluster, topic: str, values: range) -> list[bytes]:
+    """In both partitions. Returns the values."""
+    made = [b"v%d" % i for i in values]
+    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        for i, value in enumerate(made):
+            producer.send(topic, value, b"k", partition=i % 2)
+        producer.flush()
+    return made
+
+
+def continue_from(said: str) -> str:
+    """The option as the error tells it."""
+    found = re.search(r"continueFrom=(\S+:\d+)", said)
+    assert found is not None, said
+    return found[1]
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def test_an_older_checkpoint_put_back_is_refused_and_the_newer_one_goes_on(
+    query: Query, cluster: LocalCluster, topics: Topics, tmp_path: Path
+) -> None:
+    """Batches of equal counts: what tells them apart is what Spark planned."""
+    older = query.copy(tmp_path / "older")
+    first = produce(cluster, topics[0], range(300, 500))
+    query.run()
+    newer = query.copy(tmp_path / "newer")
+    more = produce(cluster, topics[0], range(500, 700))
+    query.put_back(older)
+    query.refused("OldCheckpointError", "This is batch 3", "batch 4 (100 records", "Use the checkpoint that went on to")
+    query.put_back(newer)
+    query.run()
+    assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first, *more])
+
+
+def test_a_checkpoint_that_is_one_batch_behind_is_told_from_a_replay(
+    query: Query, cluster: LocalCluster, topics: Topics, tmp_path: Path
+) -> None:
+    older = query.copy(tmp_path / "older")
+    first = produce(cluster, topics[0], range(300, 400))
+    query.run()
+    more = produce(cluster, topics[0], range(400, 500))
+    query.put_back(older)
+    query.source["maxOffsetsPerTrigger"] = "100"
+    said = query.refused("OtherRecordsError", "This is batch 3", "was committed already, but as other work")
+    assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first]), "nothing is written, nothing confirmed"
+    # Who wants these records a second time says so.
+    query.run(continueFrom=continue_from(said))
+    query.run(continueFrom=continue_from(said))
+    found = Counter(values(cluster, topics[1]))
+    assert found == Counter([*EVERYTHING, *first, *first, *more])
+
+
+def test_a_clone_of_a_job_that_writes_elsewhere_is_not_told_that_it_has_written(
+    query: Query, spark: SparkSession, cluster: LocalCluster, topics: Topics, tmp_path: Path
+) -> None:
+    query.forget_commit()
+    clone = Query(spark, cluster, topics, query.copy(tmp_path / "clone"))
+    clone.refused("OtherRecordsError", "writes to another topic", topic=topics[0])
+    query.run()
+    assert values(cluster, topics[1]) == EVERYTHING
+
+
+@pytest.fixture
+def unreadable(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """The root of checkpoints that the sink is not told of, as for one in an object store."""
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+    yield tmp_path
+    spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+
+def test_where_the_checkpoint_cannot_be_read_the_records_tell_one_batch_from_another(
+    spark: SparkSession, cluster: LocalCluster, topics: Topics, unreadable: Path
+) -> None:
+    query = Query(spark, cluster, topics, unreadable)
+    del query.sink["checkpointLocation"]
+
+    def named(rows: DataFrame) -> Any:
+        writer = rows.writeStream.queryName("named").format("hapax")
+        return writer.option("kafka.bootstrap.servers", cluster.bootstrap).option("topic", topics[1])
+
+    def run(**more: str) -> None:
+        reader = spark.readStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
+        rows = reader.option("subscribe", topics[0]).options(**query.source).load().select("key", "value")
+        named(rows).options(**more).trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    query.checkpoint = unreadable / "named"
+    older = query.copy(unreadable / "older")
+    query.forget_commit()
+    run()
+    assert values(cluster, topics[1]) == EVERYTHING, "replayed, and confirmed"
+    first = produce(cluster, topics[0], range(300, 400))
+    run()
+    produce(cluster, topics[0], range(400, 500))
+    query.put_back(older)
+    query.source["maxOffsetsPerTrigger"] = "200"
+    with pytest.raises(Exception, match=r"OtherRecordsError.*allowOtherRecords=true keeps those"):
+        run()
+    assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first])
+
+
+def test_another_number_of_records_from_the_same_input_has_an_error_of_its_own(
+    query: Query, cluster: LocalCluster, topics: Topics
+) -> None:
+    def fewer(rows: DataFrame) -> DataFrame:
+        return rows.where("value != 'v299'")
+
+    query.forget_commit()
+    query.refused("RecordCountError", "with another number of records (100 records", change=fewer)
+    query.run(change=fewer, allowOtherRecordCount="true")
+    assert values(cluster, topics[1]) == EVERYTHING
+
+
+# --- scopes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_checkpoint_goes_on_in_a_scope_only_where_it_says_so(
+    spark: SparkSession, cluster: LocalCluster, topics: Topics, tmp_path: Path
+) -> None:
+    scope = uuid.uuid4().hex
+    first = Query(spark, cluster, topics, tmp_path / "first")
+    first.run(scope=scope)
+    more = produce(cluster, topics[0], range(300, 500))
+    second = Query(spark, cluster, topics, tmp_path / "second")
+    second.source["startingOffsets"] = json.dumps({topics[0]: {"0": 150, "1": 150}})
+    said = second.refused(
+        "ScopeTakenError", f"are those of {first.id}, the newest is batch 2", "Two queries cannot share a scope",
+        scope=scope,
+    )  # fmt: skip
+    assert values(cluster, topics[1]) == EVERYTHING
+    going_on = {"scope": scope, "continueFrom": continue_from(said)}
+    second.run(**going_on)
+    everything = sorted([*EVERYTHING, *more])
+    assert values(cluster, topics[1]) == everything
+    second.forget_commit()
+    second.run(**going_on)
+    assert values(cluster, topics[1]) == everything, "the option does nothing any more"
+    more = produce(cluster, topics[0], range(500, 600))
+    first.refused("ScopeTakenError", f"are those of {second.id}", scope=scope)
+    second.run(**going_on)
+    assert values(cluster, topics[1]) == sorted([*everything, *more])
+
+
+def test_two_queries_under_one_transactional_id_are_told_of_each_other(
+    cluster: LocalCluster, topics: Topics
+) -> None:
+    columns = output_columns(StructType([StructField("value", BinaryType())]), topics[1])
+    options = parse({
+        "kafka.bootstrap.servers": cluster.bootstrap, "topic": topics[1], "transactional.id": uuid.uuid4().hex})
+    one, other = (Token.for_query(options, name, 0, "run") for name in ("one", "other"))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": pa.array([b"a"] * 10)})
+        done = write_attempt(options, columns, other, iter([pa.record_batch({"value": pa.array([b"b"])})]), True)
+        commit_attempts(options, other, [done])
+        yield pa.record_batch({"value": pa.array([b"a"] * 10)})
+
+    with pytest.raises(SharedTransactionalIdError, match=r"was ended by that of scope 'other'.* Give each query a tra"):
+        write_attempt(options, columns, one, rows(), True)
+    assert values(cluster, topics[1]) == [b"b"]
+
+
+# --- batch writes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_write_is_repeated_only_where_it_says_which_write_it_is(
+    spark: SparkSession, cluster: LocalCluster, topics: Topics
+) -> None:
+    rows, application = reading(spark, cluster, topics[0]).select("key", "value"), uuid.uuid4().hex
+    with pytest.raises(Exception, match="scope='load' says nothing about which write this is"):
+        write(rows, cluster, topics[1], scope="load")
+    for _ in range(2):
+        write(rows, cluster, topics[1], txnAppId=application, txnVersion="7")
+    assert values(cluster, topics[1]) == EVERYTHING
+    with pytest.raises(Exception, match=rf"OtherRecordsError.*version 7 of txnAppId={application}, which was"):
+        write(rows.where("value != 'v7'"), cluster, topics[1], txnAppId=application, txnVersion="7")
+    with pytest.raises(Exception, match="OldCheckpointError"):
+        write(rows, cluster, topics[1], txnAppId=application, txnVersion="6")
+    write(rows.where("value = 'v7'"), cluster, topics[1], txnAppId=application, txnVersion="9")
+    assert values(cluster, topics[1]) == sorted([*EVERYTHING, b"v7"])
+
+
+def test_each_batch_has_its_effect_once_in_several_topics_from_for_each_batch(
+    spark: SparkSession, cluster: LocalCluster, topics: Topics, tmp_path: Path
+) -> None:
+    """One transaction for all topics; a replayed batch is confirmed by its application and version."""
+    application, times = uuid.uuid4().hex, Counter[int]()
+
+    def both(batch: DataFrame, number: int) -> None:
+        times[number] += 1
+        rows = batch.selectExpr("value", f"if(value like '%7', '{topics[0]}-7', '{topics[1]}') as topic")
+        writer = rows.write.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
+        writer.options(txnAppId=application, txnVersion=str(number)).mode("append").save()
+
+    def run() -> None:
+        reader = spark.readStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
+        rows = reader.options(subscribe=topics[0], startingOffsets="earliest", maxOffsetsPerTrigger="100").load()
+        writer = rows.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        admin.create_topics([NewTopic(f"{topics[0]}-7", 2)])
+    run()
+    query = Query(spark, cluster, topics, tmp_path / "checkpoint")
+    query.forget_commit()
+    run()
+    assert times[2] == 2, "the batch was replayed"
+    sevens = [each for each in EVERYTHING if each.endswith(b"7")]
+    assert values(cluster, f"{topics[0]}-7") == sevens
+    assert values(cluster, topics[1]) == [each for each in EVERYTHING if each not in sevens]
