@@ -83,11 +83,11 @@ def cpu_seconds(processes: dict[str, int]) -> dict[str, float]:
 
 
 @contextmanager
-def local_cluster() -> Iterator[tuple[LocalCluster, dict[str, int]]]:
+def local_cluster(*settings: str) -> Iterator[tuple[LocalCluster, dict[str, int]]]:
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         cluster = LocalCluster(folder)
         try:
-            state = cluster.up(owned=True)
+            state = cluster.up(owned=True, settings=settings)
             yield cluster, {process.name: process.pid for process in state.processes} | {"client": os.getpid()}
         finally:
             cluster.down()

@@ -22,10 +22,11 @@ _MORE_IS_BETTER = ("MB/s", "rows/s", "records/s", "requests/s", "logical s/CPU-s
 
 
 def compare(commit: str, names: list[str], turns: int) -> int:
-    """Prints a table of medians and of how much worse this tree's are; 1 if a measurement ended with an error."""
+    """Prints a table of medians for each name, and of how much worse this tree's are; 1 if a measurement ended with an
+    error. Each table comes when it is there: all of them take half an hour."""
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         _unpack(commit, Path(folder))
-        rows, failed = [], []
+        failed = []
         for name in names:
             print(f"{name}:", file=sys.stderr, flush=True)
             measured: dict[bool, list[dict[str, dict[str, object]]]] = {False: [], True: []}
@@ -35,8 +36,7 @@ def compare(commit: str, names: list[str], turns: int) -> int:
                     measured[other].append(figures)
                     if not figures:
                         failed.append(f"{name}, {commit if other else 'this tree'}")
-            rows += _rows(measured[True], measured[False])
-    _print(commit, turns, rows)
+            _print(commit, name, turns, _rows(measured[True], measured[False]))
     for each in failed:
         print(f"ended with an error: {each}", file=sys.stderr)
     return 1 if failed else 0
@@ -81,10 +81,11 @@ def _rows(
     return rows
 
 
-def _print(commit: str, turns: int, rows: list[tuple[str, float, float, str, float]]) -> None:
+def _print(commit: str, name: str, turns: int, rows: list[tuple[str, float, float, str, float]]) -> None:
     from hapax.cli.output import print_table
 
     print_table(
-        f"Medians of {turns} turns", ("figure", commit, "this tree", "unit", "worse by, %"),
-        [(name, f"{there:.4g}", f"{here:.4g}", unit, f"{worse:+.0f}") for name, there, here, unit, worse in rows],
+        f"{name}: medians of {turns} turns", ("figure", commit, "this tree", "unit", "worse by, %"),
+        [(figure, f"{there:.4g}", f"{here:.4g}", unit, f"{worse:+.0f}") for figure, there, here, unit, worse in rows],
     )  # fmt: skip
+    sys.stdout.flush()

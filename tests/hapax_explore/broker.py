@@ -261,6 +261,16 @@ class Broker(Component):
         )
         self._mark(marker, coordinator, (coordinator_epoch, transactional_id, serial, producer_id, self.partition))
 
+    def _on_describe(self, coordinator: str, epoch: int, ticket: int, producer_ids: tuple[int, ...]) -> None:
+        """As `BrokerRpc.describe_producers` with `seal`."""
+        held = []
+        for producer_id in producer_ids:
+            self.replica.parked.seal(producer_id)
+            view = self.replica.machine.describe_producer(producer_id)
+            if view is not None and view.txn_first_offset >= 0:
+                held.append((producer_id, view.producer_epoch, view.last_sequence))
+        self.outbox.effects.append(Send(coordinator, ("described", epoch, ticket, self.partition, tuple(held))))
+
     def _mark(self, marker: Marker, coordinator: str, body: tuple[Any, ...]) -> None:
         [(_, refused)] = self.replica.write_markers([marker])
         error = 0 if refused is None else int(refused.code)

@@ -5,21 +5,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from hapax.codec.transaction_log import encode_record
 from hapax.core.control import Control, Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition import AppendContext, Duplicate
 from hapax.core.transaction import TransactionShard
 from hapax.core.transaction_policy import UNLIMITED, TransactionPolicy
-from hapax.core.transaction_record import OFFSETS_TOPIC, ProducerIdentity, Transaction, TransactionPartition
+from hapax.core.transaction_record import (
+    OFFSETS_TOPIC,
+    ProducerIdentity,
+    Token,
+    Transaction,
+    TransactionPartition,
+)
 from hapax.core.transaction_requests import (
     AddPartitionsToTxn,
     Caller,
+    CheckWinners,
     CloseConnection,
     Decision,
     Effect,
+    Ended,
+    EndTransaction,
     EndTxn,
     Held,
     InitProducerId,
+    Joined,
+    JoinTransaction,
     Limits,
     MarkerResult,
     Now,
@@ -27,6 +39,9 @@ from hapax.core.transaction_requests import (
     StartTimer,
     StopTimer,
     VerifyPartitions,
+    Winner,
+    WinnerCheck,
+    WinnerPartition,
 )
 from hapax.core.types import Millis, PartitionIndex, TimestampMs
 from hapax_explore.broker import topic_id
@@ -37,6 +52,7 @@ from scenarios.partition_log import LoggedPartition, data_header
 
 NOW = Now(Millis(0), TimestampMs(0))
 TIMEOUT_MS = 60_000
+TOKEN = Token("q", 0)
 LIMITS = Limits()
 
 
@@ -77,6 +93,7 @@ class Coordinator(Owner):
         self.leaders: dict[str, tuple[int, str]] = {}
         """Of partitions with several copies: (epoch, copy)."""
         self.held: list[Call] = []
+        self.tickets = 0
         self._begin_load()
 
     # --- log ----------------------------------------------------------------------------------------------------------
@@ -87,6 +104,8 @@ class Coordinator(Owner):
         self.postponed: list[str] = []
         self.marking: dict[str, tuple[SendMarkers, tuple[tuple[int, str], ...]]] = {}
         """Of each transaction: its markers, and those on their way."""
+        self.checking: dict[int, tuple[Call, tuple[WinnerCheck, ...], tuple[WinnerCheck, ...]]] = {}
+        """Commits that ask what their winners have written: what is not answered yet, and what is missing."""
 
     def _load(self, record: Any, offset: int) -> None:
         self.machine.load(record)
@@ -106,10 +125,12 @@ class Coordinator(Owner):
 
     def _waiting(self) -> list[Call]:
         held, self.held = self.held, []
-        return held
+        checking, self.checking = self.checking, {}
+        return [*held, *(call for call, _, _ in checking.values())]
 
     def _wake(self, txid: str) -> None:
-        for call in self._waiting():
+        held, self.held = self.held, []
+        for call in held:
             if call.transactional_id == txid:
                 self._ask(call)
             else:
@@ -129,6 +150,39 @@ class Coordinator(Owner):
         self, client: str, connection: int, txid: str, producer_id: int, epoch: int, commit: bool, version: int
     ) -> None:
         self._call("end", client, connection, txid, producer_id, epoch, commit, version)
+
+    def _on_join(self, client: str, connection: int, txid: str, member: str) -> None:
+        self._call("join", client, connection, txid, member)
+
+    def _on_decide(
+        self, client: str, connection: int, txid: str, winners: tuple[tuple[int, int, str], ...]
+    ) -> None:
+        self._call("decide", client, connection, txid, winners)
+
+    def _on_described(self, epoch: int, ticket: int, partition: str, held: tuple[tuple[int, int, int], ...]) -> None:
+        """What winners have written in the partition: (producer id, epoch, last sequence) of open transactions."""
+        if not self.serving or epoch != self.epoch or ticket not in self.checking:
+            return
+        call, waiting, missing = self.checking.pop(ticket)
+        here = [check for check in waiting if name_of(check.partition) == partition]
+        missing += tuple(
+            check for check in here if (check.producer_id, check.producer_epoch, check.last_sequence) not in held
+        )
+        waiting = tuple(check for check in waiting if check not in here)
+        if waiting:
+            self.checking[ticket] = call, waiting, missing
+            return
+        self._ask(call, missing)
+        self.machine.winners_checked(call.transactional_id)
+        self._wake(call.transactional_id)
+
+    def _check(self, call: Call, checks: tuple[WinnerCheck, ...]) -> None:
+        self.tickets += 1
+        self.checking[self.tickets] = call, checks, ()
+        for name in dict.fromkeys(name_of(check.partition) for check in checks):
+            self.out.append(Send(name, (
+                "describe", self.name, self.epoch, self.tickets, tuple(check.producer_id for check in checks)
+            )))
 
     def _call(self, kind: str, client: str, connection: int, txid: str, *arguments: Any) -> None:
         self._ask(Call(kind, txid, client, f"{self.name}>{client}#{connection}", connection, arguments))
@@ -157,7 +211,7 @@ class Coordinator(Owner):
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def _ask(self, call: Call) -> None:
+    def _ask(self, call: Call, missing: tuple[WinnerCheck, ...] | None = None) -> None:
         """As `TxnShard.ask`."""
         if self.taking_over:
             self.later.append(call)
@@ -166,7 +220,7 @@ class Coordinator(Owner):
             self._refuse(call, ErrorCode.NOT_COORDINATOR)
             return
         try:
-            answer = self._decide(call)
+            answer = self._decide(call, missing)
         except Refusal as refusal:
             if refusal.code is ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._refuse(call, refusal.code)
@@ -186,6 +240,8 @@ class Coordinator(Owner):
                 raise AssertionError(answer)
         elif isinstance(answer, Held):
             self.held.append(call)
+        elif isinstance(answer, CheckWinners):
+            self._check(call, answer.checks)
         elif isinstance(answer, CloseConnection):
             self.out.append(Send(call.answer_to, ("closed", self.name, call.connection), call.channel))
         else:
@@ -194,7 +250,7 @@ class Coordinator(Owner):
     def _again(self, call: Call) -> None:
         self._ask(call)
 
-    def _decide(self, call: Call) -> Any:
+    def _decide(self, call: Call, missing: tuple[WinnerCheck, ...] | None) -> Any:
         machine, txid = self.machine, call.transactional_id
         caller = Caller(call.answer_to, call.answer_to, Millis(0), call.connection, 4)
         if call.kind == "init":
@@ -206,6 +262,14 @@ class Coordinator(Owner):
         if call.kind == "end":
             producer_id, epoch, commit, version = call.arguments
             return machine.end_txn(EndTxn(txid, producer_id, epoch, commit, caller, version), NOW)
+        if call.kind == "join":
+            return machine.join_transaction(JoinTransaction(txid, TOKEN, *call.arguments, TIMEOUT_MS, caller), NOW)
+        if call.kind == "decide":
+            winners = tuple(
+                Winner(producer_id, epoch, (WinnerPartition(partition_of(name), 0),))  # type: ignore[arg-type]
+                for producer_id, epoch, name in call.arguments[0]
+            )
+            return machine.end_transaction(EndTransaction(txid, True, caller, TOKEN, winners=winners), NOW, missing)
         _, _, _, producer_id, epoch, add, after_serial = call.arguments
         asked = partition_of("offsets" if call.answer_to.startswith("g") else call.answer_to)
         question = VerifyPartitions(
@@ -224,6 +288,10 @@ class Coordinator(Owner):
             self._refuse(call, reply)
         elif isinstance(reply, ProducerIdentity):
             self._tell(call, 0, *reply)
+        elif isinstance(reply, Joined):
+            self._tell(call, 0, *reply.identity)
+        elif isinstance(reply, Ended):
+            self._tell(call, 0)
         elif call.kind == "verify":
             error = int(reply.results[0].error)
             self.out.append(Send(
@@ -323,14 +391,16 @@ class Coordinator(Owner):
             txid for txid in self.machine.transactions
             if self.machine.describe(txid).is_open or self.machine.describe(txid).is_decided
         )
-        return self.serving, unfinished, bool(self.held or self.queue or self.sent or self.confirming)
+        waiting = self.held or self.queue or self.sent or self.confirming or self.checking
+        return self.serving, unfinished, bool(waiting)
 
 
 class ShardLog(Component):
     """The leader of a shard's internal partition: the real fencing by epochs, records as values."""
 
-    def __init__(self, name: str, epoch: int = 16) -> None:
+    def __init__(self, name: str, epoch: int = 16, *, compacts: bool = False) -> None:
         self.name = name
+        self.compacts = compacts
         self.records: tuple[Any, ...] = ()
         self.log = LoggedPartition()
         self.log.append_control(ShardFence(epoch, 0))
@@ -350,6 +420,15 @@ class ShardLog(Component):
         if kind == "fence":
             return [Send(owner, ("fenced", epoch, code, () if code else self.records))]
         return [Send(owner, ("appended", epoch, code, offset))]
+
+    def choices(self) -> list[Choice]:
+        return [Choice("compact", "compact")] if self.compacts and self.records else []
+
+    def act(self, choice: str) -> list[Sent]:
+        """Of all records so far the last one of each key stays, in its place."""
+        last = {key: record for record in self.records for key, _ in encode_record(record)}
+        self.records = tuple(record for record in self.records if any(record is each for each in last.values()))
+        return []
 
     def _append_records(self, records: tuple[Any, ...], epoch: int) -> bool:
         """False: the log had it. Raises Refusal. Without records it is asked whether the shard is still the owner's."""

@@ -54,6 +54,13 @@ MUTANTS: Final = (
         (_FETCHING,),
     ),
     Mutant(
+        "what is known of a topic's id is taken for what is", "a name is taken for the thing it named",
+        "client/raw_fetch.py",
+        "    if topic is None or (wanted and str(topic.topic_id) != wanted):\n",
+        "    if topic is None:\n",
+        (_FETCHING,),
+    ),
+    Mutant(
         "a position outlives its topic", "a name is taken for the thing it named", "client/fetcher.py",
         "            if reading.position is not None and topic is not None and not reading.is_of(topic):",
         "            if reading.position is not None and topic is not None and not topic:",

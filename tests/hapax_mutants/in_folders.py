@@ -26,6 +26,18 @@ MUTANTS = (
         (unit("core/test_failover.py"),),
     ),
     Mutant(
+        "who was elected dead and lost its writes leads on", "rule 5", "core/failover.py",
+        "    partition = _recalled(partition, brokers)\n",
+        "",
+        (unit("core/test_failover.py"),),
+    ),
+    Mutant(
+        "members that were passed over long ago are recalled", "rule 5", "core/failover.py",
+        "    if partition.accepted or any(",
+        "    if any(",
+        (unit("core/test_failover.py"),),
+    ),
+    Mutant(
         "a path is taken for the folder that it named", "rule 10: the next topic of that name has it by now",
         "runtime/disk.py",
         "        writing = self._off_loop(_write_atomically, path, data)\n",

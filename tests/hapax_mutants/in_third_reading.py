@@ -15,6 +15,13 @@ COMPACTED = "rule 26: whoever copies a compacted log has all of it or none"
 
 MUTANTS = (
     Mutant(
+        "a node that lags behind says that a deleted topic exists", MADE_AGAIN,
+        "kafka/create_topics.py",
+        "            pass  # whether it still exists",
+        "            raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS)  # whether it still exists",
+        (unit("kafka/test_delete_topics.py"),),
+    ),
+    Mutant(
         "a copy that asks for producers keeps what its leader has deleted and compacted", DELETES,
         "broker/copying.py",
         "            if anew or handed.compacted or replica.log.was_compacted or",

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from hapax_mutants.mutant import SCENARIOS, Mutant, explore, sim, unit
 
+HISTORIES = (unit("core/test_token_histories.py"), unit("core/test_token_identity.py"))
+
 MUTANTS = (
     Mutant(
         "the epoch does not rise with the decision", "KAFKA-17754", "core/transaction_steps.py",
@@ -51,8 +53,8 @@ MUTANTS = (
     ),
     Mutant(
         "completion does not wait for every marker", "rule 2", "core/transaction.py",
-        "        if unmarked:\n            return MarkersProgress(None, only(markers_of(transaction), failed))",
-        "        if failed:\n            return MarkersProgress(None, only(markers_of(transaction), failed))",
+        "        if unmarked:\n            return MarkersProgress(None, only(",
+        "        if failed:\n            return MarkersProgress(None, only(",
         (explore("two-partitions"), sim(), SCENARIOS),
     ),
     Mutant(
@@ -169,10 +171,8 @@ MUTANTS = (
     ),
     Mutant(
         "losers are committed with the winners", "rule 6", "core/transaction_markers.py",
-        "        lost = tuple(partition for partition in member.partitions if partition not in member.won)\n"
-        "        for outcome, partitions in ((True, member.won), (False, lost)):",
-        "        lost = tuple(partition for partition in member.partitions if partition not in member.won)\n"
-        "        for outcome, partitions in ((True, member.won), (commit, lost)):",
+        "in ((True, member.won), (False, member.partitions - member.won)):",
+        "in ((True, member.won), (commit, member.partitions - member.won)):",
         (sim(), SCENARIOS),
     ),
     Mutant(
@@ -195,29 +195,78 @@ MUTANTS = (
     ),
     Mutant(
         "a replayed token commits again", "rule 7", "core/transaction_tokens.py",
-        "    return newest if newest is not None and token.value <= newest.value else None",
-        "    return newest if newest is not None and token.value < newest.value else None",
+        "    if value > newest.value:",
+        "    if value >= newest.value:",
         (sim(), SCENARIOS),
     ),
     Mutant(
         "an abort stores its token", "rule 7", "core/transaction_multiwriter.py",
-        "    record = decide(transaction, context, commit=False)\n    return Decision(record, Ended(EndOutcome.ABORTED, _NOBODY",
-        "    record = decide(transaction, context, commit=False,\n"
-        "                    token=committed_now(transaction, request, context))\n"
-        "    return Decision(record, Ended(EndOutcome.ABORTED, _NOBODY",
+        "        record = decide(transaction, context, commit=False)\n"
+        "        return Decision(record, Ended(EndOutcome.ABORTED, _NOBODY",
+        "        record = decide(transaction, context, commit=False,\n"
+        "                        token=committed_now(transaction, token, request, context))\n"
+        "        return Decision(record, Ended(EndOutcome.ABORTED, _NOBODY",
         (SCENARIOS, unit("core")),
     ),
     Mutant(
+        "a batch write's id is kept for a year", "rule 7", "core/transaction_timeouts.py",
+        "        keep = limits.single_use_keep_ms",
+        "        keep = limits.token_id_expiration_ms",
+        (unit("core/test_transaction_time.py"),),
+    ),
+    Mutant(
+        "a batch write that is asked for again finds nothing", "rule 7", "core/transaction_steps.py",
+        "    since = newest.committed_at_ms - limits.single_use_keep_ms",
+        "    since = newest.committed_at_ms",
+        (unit("core/test_transaction_multiwriter.py"),),
+    ),
+    Mutant(
         "a replay with another number of records passes", "rule 7", "core/transaction_tokens.py",
-        "    if request.token.value < newest.value or request.record_count == newest.record_count:",
-        "    if request.token.value <= newest.value:",
+        "    if request.record_count != newest.record_count and not request.allow_other_count:",
+        "    if request.record_count < 0 and not request.allow_other_count:",
         (SCENARIOS, unit("core")),
     ),
     Mutant(
         "a token without history is welcome", "rule 7", "core/transaction_tokens.py",
-        "    if token.value > 0 and not request.allow_unknown_history:",
-        "    if token.value < 0 and not request.allow_unknown_history:",
+        "    if (token.value > 0 or request.work",
+        "    if (token.value < 0 or request.work",
         (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "a batch older than the newest is taken for committed", "rule 7", "core/transaction_tokens.py",
+        "    if value < newest.value:\n        raise TokenConflict(",
+        "    if value < 0:\n        raise TokenConflict(",
+        HISTORIES,
+    ),
+    Mutant(
+        "a scope takes anybody's commits for its own", "rule 7", "core/transaction_tokens.py",
+        "    if newest.owner and newest.owner != work.owner:",
+        "    if newest.owner and not work.owner:",
+        HISTORIES,
+    ),
+    Mutant(
+        "the newest commit is confirmed for other work", "rule 7", "core/transaction_tokens.py",
+        "    if not request.work.allow_other_work and not _is_same(newest, request.work):",
+        "    if not request.work.owner and not _is_same(newest, request.work):",
+        HISTORIES,
+    ),
+    Mutant(
+        "commits between two batches may be missing", "rule 7", "core/transaction_tokens.py",
+        "        if work.follows is None or newest.base + work.follows == newest.value:",
+        "        if work.follows is None or newest.base + work.follows >= newest.value:",
+        HISTORIES,
+    ),
+    Mutant(
+        "a former driver's abort ends the live one's transaction", "rule 7", "core/transaction_multiwriter.py",
+        "        and request.serial in (NO_TRANSACTION, transaction.serial)\n        and _is_live(transaction, request)\n",
+        "        and request.serial in (NO_TRANSACTION, transaction.serial)\n",
+        (unit("core/test_token_identity.py"),),
+    ),
+    Mutant(
+        "a former driver's empty batch drops what the live one writes", "rule 7", "core/transaction_multiwriter.py",
+        "    if not request.winners and not _is_live(transaction, request):",
+        "    if request.winners and not _is_live(transaction, request):",
+        (unit("core/test_token_identity.py"),),
     ),
     Mutant(
         "answers on which others decide are not confirmed", "rule 12", "coordinator/transactions.py",
@@ -230,5 +279,65 @@ MUTANTS = (
         "        if not past and _includes(transaction, request.producer_id, request.partition):",
         "        if not past and _includes(transaction, -9, request.partition):",
         (SCENARIOS, unit("core")),
+    ),
+    Mutant(
+        "a take-over forgets what members have registered", "deltas", "core/transaction.py",
+        "            if transaction is not None and belongs(record, transaction):",
+        "            if transaction is not None and belongs(record, transaction) and self._under_way:",
+        (explore("members"), sim(), unit("core/test_transaction_deltas.py")),
+    ),
+    Mutant(
+        "a decision leaves out what members are writing", "deltas", "core/transaction.py",
+        "        return self._current(transactional_id) if under_way is None else under_way.transaction",
+        "        return self._current(transactional_id)",
+        (explore("members"), unit("core/test_transaction_deltas.py")),
+    ),
+    Mutant(
+        "a member's registration is confirmed before it is stored", "deltas", "core/transaction_partitions.py",
+        "    if context.is_under_way(member.producer_id):",
+        "    if False:",
+        (unit("core/test_transaction_deltas.py"),),
+    ),
+    Mutant(
+        "what the log refused of a member is kept", "deltas", "core/transaction_deltas.py",
+        "        self.transaction = durable\n",
+        "",
+        (unit("core/test_transaction_deltas.py"),),
+    ),
+    Mutant(
+        "expired ids leave their members' records behind", "deltas", "codec/transaction_log.py",
+        "    return (encode_key(record.transactional_id), None), *deltas",
+        "    return ((encode_key(record.transactional_id), None),)",
+        (unit("core/test_transaction_deltas.py"),),
+    ),
+    Mutant(
+        "a delta says only what is new", "deltas", "core/transaction_partitions.py",
+        "        member=replace(member, partitions=member.partitions | wanted),",
+        "        member=replace(member, partitions=wanted),",
+        (explore("members"), unit("core/test_transaction_deltas.py"), SCENARIOS),
+    ),
+    Mutant(
+        "an older release reads an open multi-writer transaction", "deltas", "codec/transaction_log.py",
+        "            MULTI_WRITER_VERSION if transaction.is_multi_writer else VALUE_VERSION,",
+        "            VALUE_VERSION,",
+        (unit("codec/test_transaction_log.py"),),
+    ),
+    Mutant(
+        "a delta stands beside a record that an older release reads", "deltas", "codec/transaction_log.py",
+        "        takes_deltas=version >= MULTI_WRITER_VERSION or not opened,",
+        "        takes_deltas=True,",
+        (unit("core/test_transaction_deltas.py"),),
+    ),
+    Mutant(
+        "the timer of a renewal that the log refused stays", "deltas", "core/transaction.py",
+        "            return list(self._work(self.transactions[record.transactional_id], now))",
+        "            return []",
+        (unit("core/test_transaction_deltas.py"),),
+    ),
+    Mutant(
+        "members' keys have no bound", "deltas", "core/transaction_multiwriter.py",
+        "    if size > LONGEST_MEMBER_KEY_BYTES:",
+        "    if False:",
+        (unit("core/test_transaction_deltas.py"),),
     ),
 )

@@ -319,18 +319,15 @@ class Engine:
 
     async def _batch(self, life: Life, transactions: MultiWriter, token: int) -> None:
         self.tries += 1
-        writers = 1 + token % 3
+        writers = self._writers_of(token)
         records = 2 * writers
         commit_token = CommitToken(life.name, token, records)
         attempt = Attempt(life.name, token, "failed")
         life.recorder.attempts.append(attempt)
-        winners: list[Winner] = []
-        for number in range(writers):
-            written = await self._write(life, transactions, commit_token, number, attempt)
-            if written is None:
-                attempt.outcome = "already"
-                return
-            winners.append(written)
+        winners = await self._write_all(life, transactions, commit_token, writers, attempt)
+        if winners is None:
+            attempt.outcome = "already"
+            return
         attempt.outcome = "unknown"
         while True:
             try:
@@ -345,6 +342,22 @@ class Engine:
             life.recorder.complaints.append(f"token {token} was committed with {committed.records} records")
         life.recorder.counts["token committed"] += 1
         life.recorder.loop.trace(f"{life.process} token {token} {attempt.outcome} {attempt.values}")
+
+    def _writers_of(self, token: int) -> int:
+        """The same for each replay of a token."""
+        return 1 + token % 3
+
+    async def _write_all(
+        self, life: Life, transactions: MultiWriter, token: CommitToken, writers: int, batch: Attempt
+    ) -> list[Winner] | None:
+        """None: the token is committed."""
+        winners = []
+        for number in range(writers):
+            written = await self._write(life, transactions, token, number, batch)
+            if written is None:
+                return None
+            winners.append(written)
+        return winners
 
     async def _write(
         self, life: Life, transactions: MultiWriter, token: CommitToken, number: int, batch: Attempt

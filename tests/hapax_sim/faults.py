@@ -42,6 +42,7 @@ class Faults:
             "long absence": (1, self._long_absence),
             "other settings": (0, self._other_settings),
             "restart all brokers": (1, self._restart_all),
+            "back alone": (0, self._back_alone),
             "freeze": (3, self._freeze),
             "client crash": (3, self._client_crash),
             "service crash": (0, self._service_crash),
@@ -50,6 +51,7 @@ class Faults:
             "second instance": (2, self._second_instance),
             "cut connections": (3, self._cut_connections),
             "connections reset": (2, self._connections_reset),
+            "slow to connect": (0, self._slow_to_connect),
             "reset one way": (2, self._reset_one_way),
             "swallow one way": (3, self._swallow_one_way),
             "isolate": (2, self._isolate),
@@ -163,6 +165,27 @@ class Faults:
             await self._for(0.1, 2.0)
             await self.workload.elect_preferred()
 
+    async def _back_alone(self) -> None:
+        """All brokers and controllers stop at once, until every lease has ended. The one broker under page cache loses
+        its power and restarts first; the others, under fsync, lose nothing. It must not lead before they are back."""
+        brokers = [node for node in self.cluster.nodes.values() if node.role == "broker"]
+        node, *others = brokers
+        if not all(broker.service is not None and not broker.service.ready() for broker in brokers):
+            return
+        partitions = list(node.service.view.partitions())
+        if any(len(p.record.isr) < len(p.record.replicas) for p in partitions):
+            return
+        if node.service.settings.durability == "fsync":
+            node.settings = ("durability=page-cache",)
+            self.cluster.kill(node.name)
+            return
+        node.settings = ("durability=fsync",)
+        self._say(node.name)
+        self.cluster.kill(node.name, power_cut=True)
+        for other in self.cluster.nodes.values():
+            if other in others or other.role == "controller":
+                self.cluster.kill(other.name, absent_s=(20.0, 25.0) if other in others else (10.0, LONGEST_S))
+
     async def _restart_all(self) -> None:
         for node in self.cluster.nodes.values():
             if node.role == "broker":
@@ -223,6 +246,25 @@ class Faults:
 
     async def _connections_reset(self) -> None:
         self.world.reset(self.rng.choice(sorted(self.workload.processes)))
+
+    async def _slow_to_connect(self) -> None:
+        """Clients lose their connections. One broker does not finish handshakes and another refuses them: what is sent
+        to the first waits, while what is sent to the second makes its client ask for metadata again and again."""
+        brokers = [node.name for node in self.cluster.nodes.values() if node.role == "broker"]
+        clients = [name for name in sorted(self.workload.processes) if "visitor" in name]
+        held, refused = (
+            [pair for client in clients for pair in ((client, broker), (broker, client))]
+            for broker in self.rng.sample(brokers, 2))
+        self._say(f"{held[0][1]} holds, {refused[0][1]} refuses")
+        for pair in held:
+            self.world.begin_hold(pair)
+        self.world.blocked.update(refused)
+        for client in clients:
+            self.world.reset(client)
+        await self._for(3.0, 8.0)
+        for pair in held:
+            self.world.end_hold(pair)
+        self.world.blocked.difference_update(refused)
 
     async def _reset_one_way(self) -> None:
         pair = (self._somebody(), self._somebody())

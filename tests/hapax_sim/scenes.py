@@ -28,6 +28,11 @@ SCENES: Final[Mapping[str, Scene]] = {
         **_CLUSTER, programs=False, parts=("rest",), pause_s=(0.0, 0.5), faults_every_s=3.0,
         faults=("kill", "lease ends", "service crash", "service freeze", "slow link", "store away", "store slow"),
     ),
+    "tasks": Scene(**_CLUSTER, programs=False, parts=("tasks",), pause_s=(0.0, 0.3), faults_every_s=4.0),
+    "unmade": Scene(
+        **_CLUSTER, programs=False, parts=("remade",), pause_s=(0.0, 12.0), faults_every_s=7.0,
+        faults=("slow to connect",), settings=("auto.create.topics.enable=false",),
+    ),
     "weak": Scene(
         **_CLUSTER, programs=False, parts=("weak",), pause_s=(0.0, 0.2), faults_every_s=1.0,
         faults=("connections reset", "slow disk"),
@@ -40,6 +45,7 @@ SCENES: Final[Mapping[str, Scene]] = {
         **_CLUSTER, appenders=1, pause_s=(0.0, 0.3), faults_every_s=6.0,
         faults=("other settings",), settings=("durability=page-cache",),
     ),
+    "alone": Scene(**_CLUSTER, appenders=1, pause_s=(0.0, 0.3), faults_every_s=4.0, faults=("back alone",)),
     "far": Scene(**_CLUSTER, far=True, appenders=1, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=6.0),
     "keys": Scene(**_CLUSTER, programs=False, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=10.0),
 }

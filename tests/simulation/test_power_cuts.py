@@ -8,13 +8,15 @@ import random
 import pytest
 
 from hapax.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from hapax.runtime.log.layout import PARTITION_METADATA
 from hapax_sim.cluster import SimCluster
 from hapax_sim.loop import SimLoop, SimProcess
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_folder_that_a_killed_process_made_survives_the_power_cut_after_the_next_one_wrote(seed: int) -> None:
-    """The name of the topic in the folder was in the page cache only, and the next process must not trust that."""
+    """The process is killed while it syncs the file that names the folder's topic: the file is in the page cache only,
+    and the next process must not trust that."""
     loop = SimLoop()
     asyncio.set_event_loop(loop)
     try:
@@ -31,6 +33,13 @@ async def _story(loop: SimLoop, seed: int) -> None:
     ports = cluster.ports(process, random.Random(seed))
     settings = {"bootstrap.servers": cluster.bootstrap}
 
+    disk = cluster.nodes["broker-0"].disk
+
+    def about_to(operation: str, path: str) -> None:
+        if operation == "rename" and path == f"t-0/{PARTITION_METADATA}.tmp":
+            disk.about_to = lambda operation, path: None
+            loop.call_soon(cluster.kill, "broker-0")  # between its rename and its sync
+
     async def create() -> None:
         async with Admin(settings, ports=ports) as admin:
             await admin.create_topics([NewTopic("t", 1)])
@@ -45,13 +54,11 @@ async def _story(loop: SimLoop, seed: int) -> None:
             consumer.assign([TopicPartition("t", 0)])  # type: ignore[arg-type]
             return next((record.value for record in await consumer.poll(timeout_ms=5000)), None)
 
-    async def restarted(*, power_cut: bool) -> None:
-        cluster.kill("broker-0", power_cut=power_cut)
-        await asyncio.sleep(cluster.restart_after_s[1])
-        await cluster.wait_until(cluster.ready, "the broker serves again")
-
+    disk.about_to = about_to
     await loop.spawn(process, create(), "create")
-    await restarted(power_cut=False)
     await loop.spawn(process, write(), "write")
-    await restarted(power_cut=True)
+    assert cluster.nodes["broker-0"].lives == 2, "it was killed while it made the folder"
+    cluster.kill("broker-0", power_cut=True)
+    await asyncio.sleep(cluster.restart_after_s[1])
+    await cluster.wait_until(cluster.ready, "the broker serves again")
     assert await loop.spawn(process, read(), "read") == b"acknowledged"

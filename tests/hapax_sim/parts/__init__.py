@@ -13,6 +13,7 @@ from hapax_sim.parts.part import Part
 from hapax_sim.parts.positions import Positions
 from hapax_sim.parts.remade import Remade
 from hapax_sim.parts.rest import Rest
+from hapax_sim.parts.tasks import Tasks
 from hapax_sim.parts.weak import Weak
 
 PARTS: Final[Mapping[str, Callable[[], Part]]] = {
@@ -23,6 +24,7 @@ PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "positions": Positions,
     "remade": Remade,
     "rest": Rest,
+    "tasks": Tasks,
     "weak": Weak,
 }
 """By the names that a scene and `--part` use."""

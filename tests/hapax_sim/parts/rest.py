@@ -44,6 +44,8 @@ class Rest:
         self.found: list[str] = []
         self._gates: dict[str, tuple[SimProcess, Gate]] = {}
         self._keys = 0
+        self._revisions: dict[str, int] = {}
+        """Topic id -> the revision that it was last seen with."""
         self._calling = {"shifter-0", "deleter-0", "aborter-0"}
 
     def programs(self) -> dict[str, Program]:
@@ -192,6 +194,7 @@ class Rest:
                     await self._surely(lambda: admin.create_topics([NewTopic(_REMADE, 1, 3)], exist_ok=True))
                     continue
                 etag = headers["etag"]
+                revision = self._revisions[seen["topic_id"]] = int(etag.strip('"'))
                 first = asyncio.ensure_future(self._repeated(life, "DELETE", f"/v1/topics/{_REMADE}", None, etag))
                 if life.rng.random() < 0.5:
                     other = self._repeated(life, "DELETE", f"/v1/topics/{_REMADE}", None, etag)
@@ -206,8 +209,8 @@ class Rest:
                     self.found.append(f"deleted-unseen: two changes of the topic of ETag {etag} were both made")
                     return
                 await self._ask(life, "DELETE", f"/v1/topics/{_REMADE}", if_match=etag)
-                if made in ("", seen["topic_id"]):
-                    continue  # a replica that had not heard of the topic said that it was gone
+                if made == "" or self._revisions.get(made, revision + 1) <= revision:
+                    continue  # what one of the nodes named is not newer than what was seen: it lags behind
                 if not await self._is_there(admin, made):
                     self.found.append(f"deleted-another: the ETag {etag} was of the topic before {made}")
                     return
