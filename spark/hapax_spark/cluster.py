@@ -45,7 +45,7 @@ from hapax_spark.decoding import batches_to_arrow
 from hapax_spark.errors import lost
 from hapax_spark.fingerprints import Fingerprints
 from hapax_spark.options import Options
-from hapax_spark.refusals import ended, refusal
+from hapax_spark.refusals import TransactionLostError, ended, refusal
 from hapax_spark.sending import RowSender
 from hapax_spark.tokens import Token
 
@@ -93,6 +93,8 @@ class Cluster:
         self._consumer: Consumer | None = None
         self._admin: Admin | None = None
         self._cluster_id: str | None = None
+        self.finished: tuple[Token, int] | None = None
+        """What this process finished an attempt of last, and in which transaction (its serial)."""
 
     def __enter__(self) -> Self:
         return self
@@ -359,8 +361,9 @@ class Cluster:
             return self.run(ask())
         return None
 
-    def abort(self, token: Token, serial: int) -> None:
-        self.run(self._decide(token, lambda t: t.abort(token.commit_token(), serial=serial)))
+    def abort(self, token: Token) -> None:
+        """Whatever transaction this run of the token has open; none of another run's."""
+        self.run(self._decide(token, lambda t: t.abort(token.commit_token())))
 
     async def _decide(self, token: Token, call: Any) -> Any:
         return await call(await self.transactions(token.transactional_id))
@@ -412,8 +415,16 @@ class Attempt:
                 self._joined = await self._transactions.join(
                     self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms
                 )
+                self._check_same(self._joined)
                 self._open_until = time.monotonic() + self._joined.remaining_ms / 1000
             return self._joined
+
+    def _check_same(self, joined: Joined) -> None:
+        """A batch is one transaction. Where an attempt of this process was finished in an earlier one, the batch can
+        not be committed any more, and its tasks need not work until the driver finds that out."""
+        token, serial = self._cluster.finished or (None, 0)
+        if token == self._token and joined.serial != serial and not joined.already_committed:
+            raise TransactionLostError(self._token, self._timeout_ms, "the tasks that had ended wrote in another one")
 
     async def _renew(self, joined: Joined) -> None:
         assert self._transactions is not None
@@ -435,7 +446,10 @@ class Attempt:
         tenths of the time-out from here to commit, or more. Raises TransactionLostError."""
         with self._losses_named():
             self._check_open()
-            return self._cluster.run(self._finish())
+            winner = self._cluster.run(self._finish())
+        if winner is not None:
+            self._cluster.finished = self._token, self.serial
+        return winner
 
     async def _finish(self) -> Winner | None:
         if self._writer is None:

@@ -177,8 +177,8 @@ def check_topics(
             lost(f"Topic {topic!r} of the checkpoint was deleted, with records that may not have been read",
                  "Use a new checkpointLocation with other topics", options.fail_on_data_loss)  # fmt: skip
         elif ids.get(topic, found[topic].topic_id) != found[topic].topic_id:
-            lost(f"Topic {topic!r} was deleted and made anew since the checkpoint was written: its offsets are of other"
-                 " records", "Use a new checkpointLocation", options.fail_on_data_loss)  # fmt: skip
+            lost(f"Topic {topic!r} was deleted and created again since the checkpoint was written: its offsets are "
+                 "of other records", "Use a new checkpointLocation", options.fail_on_data_loss)  # fmt: skip
         else:
             continue
         gone.add(topic)

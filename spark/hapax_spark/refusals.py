@@ -67,9 +67,9 @@ def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) ->
     if newest is None:
         return CheckpointError(
             f"Spark is at batch {token.value}, but the cluster {cluster_id!r} knows no commit of the scope "
-            f"{token.scope!r}: the checkpoint was written against another cluster, or so long ago that the cluster "
-            "forgot. Use the cluster that it belongs to, or a new checkpointLocation; allowUnknownHistory=true goes"
-            " on where you know that every batch before was committed"
+            f"{token.scope!r}: the checkpoint belongs to another cluster, or is older than what the cluster keeps "
+            "(transactional.id.expiration.ms). Use the cluster that it belongs to, or a new checkpointLocation; "
+            "allowUnknownHistory=true goes on where you know that every batch before was committed"
         )
     return CheckpointError(
         f"This is {token.what}, but the newest commit that the cluster {cluster_id!r} knows of it is {_named(newest)}: "

@@ -87,8 +87,8 @@ def fingerprints_of(options: Options, token: Token, messages: list[AttemptMessag
     if len(digests) < len(messages):
         raise CheckpointError(
             f"The checkpoint {options.checkpoint_location!r} does not say what {token.what} is, though its folder was "
-            "there when the query began: somebody changes it while the query runs. Stop whoever does, and start the "
-            "query again"
+            "there when the query began: another process changes it while the query runs. Stop that process, and "
+            "restart the query"
         )
     return ((RECORDS, together(digests)),)
 
@@ -111,11 +111,10 @@ def commit_attempts(options: Options, token: Token, messages: list[AttemptMessag
     log.info("batch %d of %s %s, %d records", token.value, token.scope, state, outcome.records)
 
 
-def abort_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
+def abort_attempts(options: Options, token: Token) -> None:
     """The driver gave the batch up. Where the token has been committed after all, this changes nothing."""
-    serials = {m.serial for m in messages if m.winner is not None}
     with kept_cluster(options) as cluster:
-        cluster.abort(token, serial=max(serials) if serials else 0)
+        cluster.abort(token)
 
 
 class HapaxStreamWriter(DataSourceStreamArrowWriter):
@@ -148,7 +147,7 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         attempts = [m for m in messages if isinstance(m, AttemptMessage)]
         if attempts and self._options.delivery == "exactly-once":
-            abort_attempts(self._options, attempts[0].token, attempts)
+            abort_attempts(self._options, attempts[0].token)
 
 
 class HapaxBatchWriter(DataSourceArrowWriter):
@@ -170,4 +169,4 @@ class HapaxBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.delivery == "exactly-once":
-            abort_attempts(self._options, self._token, [m for m in messages if isinstance(m, AttemptMessage)])
+            abort_attempts(self._options, self._token)

@@ -63,7 +63,7 @@ class Driver:
         commit_attempts(parse({**self.given, **more}), message.token, [message])
 
     def abort(self, message: AttemptMessage) -> None:
-        abort_attempts(parse(self.given), message.token, [message])
+        abort_attempts(parse(self.given), message.token)
 
     def batch(self, batch: int, *rows: bytes, **more: str) -> None:
         """A new plan, carried out."""

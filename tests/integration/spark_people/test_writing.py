@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -106,14 +107,14 @@ def write_once(chosen: Options, value: bytes) -> None:
     token = Token.for_write(chosen, uuid.uuid4().hex)
     message = write_attempt(chosen, COLUMNS, token, iter([rows(value)]))
     commit_attempts(chosen, token, [message])
-    abort_attempts(chosen, token, [message])  # as Spark does where it did not hear of the commit: nothing changes
+    abort_attempts(chosen, token)  # as Spark does where it did not hear of the commit: nothing changes
 
 
 # --- lost transactions -----------------------------------------------------------------------------------------------
 
 
 def losing(times: int, marks: Path) -> type[HapaxDataSource]:
-    """Aborts the transaction of the second micro-batch when it is to be committed, so many times."""
+    """Aborts the transaction of the second micro-batch when it is to be committed, `times` times."""
 
     class LosingWriter(HapaxStreamWriter):
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -270,6 +271,33 @@ def test_a_task_that_computes_hears_that_its_transaction_was_aborted(
     with pytest.raises(TransactionLostError, match="ended before it could be committed"):
         write_attempt(chosen, COLUMNS, token, batches())
     assert len(empty) < 20, "it worked on to the end"
+
+
+def test_a_task_that_begins_after_the_batch_lost_its_transaction_ends_at_its_first_rows(
+    cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    """A task of the batch has ended, so nothing that another one writes can be committed. What it opened is aborted
+    with the batch; the batch's next run is another matter."""
+    chosen = options(cluster, topics[1])
+    token = Token.for_query(chosen, uuid.uuid4().hex, 0, "first run")
+    write_attempt(chosen, COLUMNS, token, iter([rows(b"one")]))
+    abort_attempts(chosen, token)  # instead of a time-out
+    taken: list[bytes] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for value in (b"two", b"three", b"four"):
+            taken.append(value)
+            yield rows(value)
+
+    with pytest.raises(TransactionLostError, match="the tasks that had ended wrote in another one"):
+        write_attempt(chosen, COLUMNS, token, batches())
+    assert taken == [b"two"]
+    abort_attempts(chosen, token)
+    assert values(cluster, topics[1]) == []
+    again = replace(token, run="second run")
+    message = write_attempt(chosen, COLUMNS, again, iter([rows(b"one")]), digested=True)
+    commit_attempts(chosen, again, [message])
+    assert values(cluster, topics[1]) == [b"one"]
 
 
 def test_a_task_that_fails_leaves_no_threads_behind(cluster: LocalCluster, topics: tuple[str, str]) -> None:
