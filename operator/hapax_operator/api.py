@@ -1,6 +1,6 @@
 """The few calls to the Kubernetes API that the operator makes itself. Watching is kopf's.
 
-Every write of a resource names the uid that it is meant for, so that a resource of the same name that was made anew is
+Every write of a resource names the uid that it is meant for, so that another resource that has taken its name is
 never changed for its predecessor.
 """
 
@@ -209,7 +209,7 @@ class KubeApi:
         })
 
     async def _changed(self, method: str, path: str, body: Any, kind: str) -> Mapping[str, Any] | None:
-        """None: gone, made anew, or changed since it was read."""
+        """None: gone, created again, or changed since it was read."""
         try:
             changed: Mapping[str, Any] = await self._call(method, path, body, kind)
         except KubeRefused as refused:

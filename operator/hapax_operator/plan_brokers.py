@@ -88,7 +88,7 @@ PoolAction = Follow | SetReplicas | Drain | Undrain | Move
 
 @dataclass(frozen=True, slots=True)
 class PoolVerdict:
-    """The status is written first, then the actions are done in order; then the plan is made anew."""
+    """The status is written first, then the actions are done in order; then a new plan is made."""
 
     actions: tuple[PoolAction, ...] = ()
     conditions: tuple[Condition, ...] = ()

@@ -69,7 +69,7 @@ class Replicate(NamedTuple):
 
 class Delete(NamedTuple):
     topic_id: str
-    """Only the topic of this id: one that has been made anew under the name is somebody else's."""
+    """Only the topic of this id: one that has been created again under the name is somebody else's."""
 
 
 Action = Create | Grow | Configure | Replicate | Delete
@@ -85,7 +85,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """For one resource. The actions are done in order; then the plan is made anew, until there are none."""
+    """For one resource. The actions are done in order; then a new plan is made, until there are none."""
 
     actions: tuple[Action, ...] = ()
     finalizer: bool | None = None
@@ -145,7 +145,8 @@ def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | N
 def _create(resource: TopicResource, finalizer: bool | None) -> Verdict:
     notes: tuple[Note, ...] = ()
     if resource.status.get("topicId"):
-        notes = (Note("Warning", "TopicGone", f"topic {resource.topic} was deleted by somebody else: it is made anew"),)
+        reason = f"topic {resource.topic} was deleted by another client: it is created again"
+        notes = (Note("Warning", "TopicGone", reason),)
     made = Create(resource.partitions, resource.replication_factor, dict(resource.config))
     state = Condition("Ready", "False", "Creating", f"topic {resource.topic} does not exist yet")
     return Verdict((made,), finalizer, (state,), {"topicName": resource.topic}, notes)
@@ -224,7 +225,8 @@ def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
 def _adopted(resource: TopicResource, seen: TopicSeen) -> tuple[Note, ...]:
     known = resource.status.get("topicId")
     if known and known != seen.topic_id:
-        return (Note("Warning", "TopicReplaced", f"topic {seen.name} was made anew by somebody else: it is adopted"),)
+        reason = f"topic {seen.name} was deleted and created again by another client: it is adopted"
+        return (Note("Warning", "TopicReplaced", reason),)
     return ()
 
 

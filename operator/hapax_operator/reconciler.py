@@ -284,7 +284,7 @@ class Reconciler:
             await self._missed(resource)
 
     async def _missed(self, resource: Resource) -> None:
-        """What was to be written was not taken: the resource is gone, made anew, or others change it all the time. To
+        """What was to be written was not taken: the resource is gone, another of its name, or changed all the time. To
         forget one that is there would be for good: nothing would tell of it again."""
         ref, uid = resource.meta.ref, resource.meta.uid
         body = await self._api.get(ref)

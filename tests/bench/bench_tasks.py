@@ -21,7 +21,7 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax.client import CommitToken, MultiWriter, Winner
 from hapax.client.multiwriter import Joined
 from hapax.codec.records import encode_records
-from hapax.kafka.messages import ListOffsetsRequest, ListOffsetsResponse, ProduceResponse
+from hapax.kafka.messages import FetchRequest, FetchResponse, ProduceResponse
 
 TASKS, PARTITIONS = (int(part) for part in os.environ.get("HAPAX_BENCH_TASKS", "1000x200").split("x"))
 TOPIC = "bench-tasks"
@@ -32,7 +32,7 @@ BUSY = frozenset({19, 51})
 CONNECTIONS = 4
 AT_ONCE = 50
 PATIENCE_MS = 600_000
-LATEST, READ_COMMITTED = -1, 1
+READ_COMMITTED = 1
 
 
 def bytes_of_log(folder: Path) -> int:
@@ -109,18 +109,22 @@ async def commit(cluster: LocalCluster, token: CommitToken, winners: list[Winner
 
 
 def wait_until_readable(bootstrap: str) -> None:
-    """Until the last stable offset of each partition is behind every record and marker."""
+    """Until the last stable offset of each partition is behind every record and marker: a broker holds a fetch from
+    that offset until it moves."""
     connection = Connection(bootstrap)
-    Topic = ListOffsetsRequest.ListOffsetsTopic
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=READ_COMMITTED, timeout_ms=30_000, topics=[
-        Topic(name=TOPIC, partitions=[
-            Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=LATEST)
-            for partition in range(PARTITIONS)])])
-    while True:
-        answer = connection.call(request, ListOffsetsResponse, 6)
-        if all(p.offset >= 2 * TASKS for p in answer.topics[0].partitions):
-            return
-        time.sleep(0.1)  # a look takes the broker a few milliseconds
+    Topic, stable = FetchRequest.FetchTopic, [0] * PARTITIONS
+    for partition in range(PARTITIONS):
+        while stable[partition] < 2 * TASKS:
+            asked = Topic.FetchPartition(
+                partition=partition, current_leader_epoch=-1, fetch_offset=stable[partition], last_fetched_epoch=-1,
+                log_start_offset=-1, partition_max_bytes=1)  # fmt: skip
+            request = FetchRequest(
+                replica_id=-1, max_wait_ms=30_000, min_bytes=1, max_bytes=1, isolation_level=READ_COMMITTED,
+                session_id=0, session_epoch=-1, topics=[Topic(topic=TOPIC, partitions=[asked])],
+                forgotten_topics_data=[], rack_id="")  # fmt: skip
+            found = connection.call(request, FetchResponse, 12).responses[0].partitions[0]
+            assert found.error_code == 0, found
+            stable[partition] = found.last_stable_offset
 
 
 def main() -> None:

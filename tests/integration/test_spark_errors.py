@@ -89,7 +89,7 @@ def test_a_topic_that_was_deleted_and_one_that_was_made_anew(
             rows_read(spark, cluster, source, tmp_path)
         admin.create_topics([NewTopic(source, 2)])
     produce(cluster, source, 7)
-    with says(f"Topic '{source}' was deleted and made anew since", "Use a new checkpointLocation"):
+    with says(f"Topic '{source}' was deleted and created again since", "Use a new checkpointLocation"):
         rows_read(spark, cluster, source, tmp_path)
     assert rows_read(spark, cluster, source, tmp_path, failOnDataLoss="false") == 7, "the new one, from its beginning"
 

@@ -93,7 +93,7 @@ def test_drift_is_mended_and_what_others_configured_stays(
         assert stored_config(hapax, name) == {"max.message.bytes": "5000", "segment.ms": "60000"}
         admin.delete_topics([name])
         wait_until(
-            lambda: namespace.get(TOPICS, name)["status"].get("topicId") not in (None, first), "topic made anew", 60)
+            lambda: namespace.get(TOPICS, name)["status"].get("topicId") not in (None, first), "new topic", 60)
         until_ready(namespace, name)
         assert partitions(admin, name) == 3
         assert "TopicGone" in namespace.events()

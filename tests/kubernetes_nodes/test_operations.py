@@ -1,7 +1,7 @@
 """docs/operations.md, followed command by command: what it says to do works as it stands there.
 
 The release of all tests is installed as it says, and test_upgrade.py upgrades it as it says. This ends with the release
-whole again, but made anew: nothing that other tests wrote is there any more.
+whole again, but new: nothing that other tests wrote is there any more.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ class Copying:
         return None
 
     async def _begin_at(self, start: int) -> None:
-        """Removes everything. A crash before `_is_begun` leaves a folder that is made anew at the next start."""
+        """Removes everything. A crash before `_is_begun` leaves a folder that is rebuilt at the next start."""
         replica = self.replica
         await replica.log.folder.write_atomically(BEGINS_ANEW, b"")
         replica.inheritance.inherited = None

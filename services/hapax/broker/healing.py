@@ -69,7 +69,7 @@ class Healing:
         """`replica.Shared.mislisted`."""
         self.mislisted_total += 1
         log.error(
-            "an index of aborted transactions was wrong, and was made anew: readers may have been misled",
+            "an index of aborted transactions was wrong, and was rebuilt: readers may have been misled",
             partition=replica.name, file=segment.path(TXN_INDEX), entries=count, leads=replica.serving,
         )
         if self.events is not None:

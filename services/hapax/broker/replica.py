@@ -142,7 +142,7 @@ class Replica:
         self.barrier = Barrier(self, shared.barriers)
         self.inheritance = Inheritance(self)
         self.halted = False
-        """Nothing is asked of its leader: the copy is damaged and will be made anew."""
+        """Nothing is asked of its leader: the copy is damaged and will be rebuilt."""
         self.too_few_in_sync = False
         """acks=all is refused."""
         self.set_settings(settings)
@@ -185,7 +185,7 @@ class Replica:
         self.machine.advance_high_watermark(min(high_watermark, segment_log.end_offset))
 
     def _was_misled(self, segment: Segment) -> None:
-        log.error("a damaged index was made anew from its log", partition=self.name, file=segment.index.path)
+        log.error("a damaged index was rebuilt from its log", partition=self.name, file=segment.index.path)
 
     def note_recovered(self) -> None:
         """What a replay found aborted goes to the log's index."""

@@ -126,7 +126,7 @@ class Consumer(Connected):
         """Whole record batches from `offset` on, as the leader sends them: at most max.partition.fetch.bytes, or
         `max_bytes` (the first batch always), none at the end. Positions are not touched. For readers that decode by
         themselves.
-        `topic_id`: as in `Admin.list_topics`; a topic that was made anew under the name is not read.
+        `topic_id`: as in `Admin.list_topics`; a topic that was created again under the name is not read.
         Raises HapaxError, with code OFFSET_OUT_OF_RANGE where the log begins later or ends before."""
         self._check_usable()
         return await fetch_raw(

@@ -552,17 +552,21 @@ def _read_fingerprint(reader: _Reader) -> Fingerprint:
 
 
 def _read_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
-    key = reader.string()
-    producer_id, epoch = reader.unpack(_IDENTITY)
-    held = reader.array(lambda: _read_member_topic(reader, topics))
-    reader.tagged()
-    return Member(
-        key=key,
-        producer_id=ProducerId(producer_id),
-        producer_epoch=ProducerEpoch(epoch),
+    member, held = _read_member_of(reader, lambda: _read_member_topic(reader, topics))
+    return replace(
+        member,
         partitions=PartitionSet(tuple([registered for registered, _ in held])),
         won=PartitionSet(tuple([won for _, won in held if won.bits])),
     )
+
+
+def _read_member_of(reader: _Reader, read_held: Callable[[], _Item]) -> tuple[Member, tuple[_Item, ...]]:
+    """A member without its partitions, and what it holds in the form of its version."""
+    key = reader.string()
+    producer_id, epoch = reader.unpack(_IDENTITY)
+    held = reader.array(read_held)
+    reader.tagged()
+    return Member(key, ProducerId(producer_id), ProducerEpoch(epoch)), held
 
 
 def _read_member_topic(reader: _Reader, topics: tuple[_Topic, ...]) -> tuple[TopicBits, TopicBits]:
@@ -574,14 +578,9 @@ def _read_member_topic(reader: _Reader, topics: tuple[_Topic, ...]) -> tuple[Top
 
 def _read_old_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
     """As version 1 had them."""
-    key = reader.string()
-    producer_id, epoch = reader.unpack(_IDENTITY)
-    held = reader.array(lambda: _read_member_partition(reader, topics))
-    reader.tagged()
-    return Member(
-        key=key,
-        producer_id=ProducerId(producer_id),
-        producer_epoch=ProducerEpoch(epoch),
+    member, held = _read_member_of(reader, lambda: _read_member_partition(reader, topics))
+    return replace(
+        member,
         partitions=PartitionSet.of(partition for partition, _ in held),
         won=PartitionSet.of(partition for partition, won in held if won),
     )

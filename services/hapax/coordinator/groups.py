@@ -247,7 +247,7 @@ class OffsetsShard(Shard):
         return [self._of_living_topic(found) for found in self.machine.fetch(group, partitions, require_stable)]
 
     def _of_living_topic(self, found: FetchedOffset) -> FetchedOffset:
-        """An offset of a topic that was deleted and made anew is none (its tombstone may still be on its way)."""
+        """An offset of a topic that was deleted and created again is none (its tombstone may still be on its way)."""
         committed: CommittedOffset | None = found.committed
         if committed is None or not any(committed.topic_id):
             return found

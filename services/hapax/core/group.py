@@ -58,7 +58,7 @@ class CommittedOffset(NamedTuple):
     expire_timestamp: TimestampMs = NO_TIMESTAMP
     """Set by OffsetCommit 2-4 with a retention of its own; -1: the cluster's retention."""
     topic_id: TopicId = NO_TOPIC_ID
-    """Of the topic that was meant; all zero where unknown. A topic made anew under the name has another."""
+    """Of the topic that was meant; all zero where unknown. A topic created again under the name has another."""
 
 
 class OffsetRecord(NamedTuple):
@@ -291,7 +291,7 @@ class GroupShard:
         return tuple(OffsetRecord(group_id, partition, None) for partition in chosen)
 
     def decide_topic_removal(self, topic_ids: Collection[TopicId]) -> tuple[OffsetRecord, ...]:
-        """Tombstones for the offsets of deleted topics: a topic made anew under the name starts without any."""
+        """Tombstones for the offsets of deleted topics: a topic created again under the name starts without any."""
         return tuple(
             OffsetRecord(name, partition, None)
             for name, group in self._groups.items()

@@ -204,6 +204,15 @@ policies = st.builds(Policy, st.lists(names, max_size=3).map(tuple), int32)
 
 
 @st.composite
+def partitions_of_topics(draw: st.DrawFn) -> list[TransactionPartition]:
+    return [
+        TransactionPartition(topic, topic_id, index)  # type: ignore[arg-type]
+        for topic, topic_id in draw(topics)
+        for index in draw(st.lists(indexes, min_size=1, max_size=3, unique=True))
+    ]
+
+
+@st.composite
 def members_of(draw: st.DrawFn, identity: ProducerIdentity, partitions: list[TransactionPartition]) -> Member:
     registered = draw(st.lists(st.sampled_from(partitions))) if partitions else []
     won = draw(st.lists(st.sampled_from(registered))) if registered else []
@@ -212,11 +221,7 @@ def members_of(draw: st.DrawFn, identity: ProducerIdentity, partitions: list[Tra
 
 @st.composite
 def deltas(draw: st.DrawFn) -> Delta:
-    partitions = [
-        TransactionPartition(topic, topic_id, index)  # type: ignore[arg-type]
-        for topic, topic_id in draw(topics)
-        for index in draw(st.lists(indexes, min_size=1, max_size=3, unique=True))
-    ]
+    partitions = draw(partitions_of_topics())
     member = replace(draw(members_of(draw(identities), partitions)), won=NO_PARTITIONS)
     return Delta(
         transactional_id=draw(names), serial=draw(int64), elapsed_ms=draw(int64), limit_ms=draw(int64),
@@ -226,11 +231,7 @@ def deltas(draw: st.DrawFn) -> Delta:
 
 @st.composite
 def transactions(draw: st.DrawFn) -> Transaction:
-    partitions = [
-        TransactionPartition(topic, topic_id, index)  # type: ignore[arg-type]
-        for topic, topic_id in draw(topics)
-        for index in draw(st.lists(indexes, min_size=1, max_size=3, unique=True))
-    ]
+    partitions = draw(partitions_of_topics())
     multi_writer = draw(st.booleans())
     members: tuple[Member, ...] = ()
     if multi_writer:

@@ -75,7 +75,7 @@ def test_topics_are_those_of_the_checkpoint_or_it_says_so(caplog: pytest.LogCapt
     there = {"a": TopicInfo("a", "id-a", ())}
     assert check_topics(Options("h:1"), {A: 3}, {"a": "id-a"}, there) == {A: 3}
     assert check_topics(Options("h:1"), {A: 3}, {}, there) == {A: 3}, "a checkpoint from before ids were kept"
-    with pytest.raises(DataLossError, match="Topic 'a' was deleted and made anew"):
+    with pytest.raises(DataLossError, match="Topic 'a' was deleted and created again"):
         check_topics(Options("h:1"), {A: 3}, {"a": "another"}, there)
     with pytest.raises(DataLossError, match="Topic 'b' of the checkpoint was deleted"):
         check_topics(Options("h:1"), {A: 3, B: 4}, {}, there)

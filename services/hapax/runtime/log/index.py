@@ -44,7 +44,7 @@ class OffsetIndex:
         self.relative_offsets = array("I")
         self.positions = array("I")
         self.suspect = False
-        """Its entries are not in order: it is to be made anew before anybody relies on it."""
+        """Its entries are not in order: it is to be rebuilt before anybody relies on it."""
         self._loaded = loaded
         self._flushed = 0
 

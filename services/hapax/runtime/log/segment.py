@@ -131,7 +131,7 @@ class Segment:
     def take_indexes(
         self, entries: Sequence[tuple[int, int]], time_entries: Sequence[tuple[int, int]], end: int
     ) -> None:
-        """Indexes made anew from the batches below the position `end`."""
+        """Indexes rebuilt from the batches below the position `end`."""
         self.index.take(entries, end)
         if end >= self.size:
             self.time_index.take(time_entries)

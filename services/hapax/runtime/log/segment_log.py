@@ -77,7 +77,7 @@ class SegmentLog:
         self.on_damage: Callable[[Damage], None] | None = None
         """Hears of bytes that are not what was written."""
         self.on_misled: Callable[[Segment], None] | None = None
-        """Hears of an index that said what is not so, and was made anew."""
+        """Hears of an index that said what is not so, and was rebuilt."""
         self.listing: Listing | None = None
         self.leader_epochs: Callable[[], Sequence[tuple[int, int]]] = tuple
         """(leader epoch, its first offset): no CRC covers what a batch says of its epoch."""

@@ -1,7 +1,7 @@
 """Checking a log's segments: the range that somebody wants to read, or a segment as a whole.
 
 A range that does not check sends for the whole segment, since only from its beginning can a damaged index be told from
-a damaged log. A damaged index is made anew from the batches. Of a damaged log is noted what can still be read. On the
+a damaged log. A damaged index is rebuilt from the batches. Of a damaged log is noted what can still be read. On the
 way the markers are held against what readers are told of aborted transactions: `hapax.runtime.log.decisions`.
 """
 
