@@ -43,13 +43,14 @@ def local_checkpoint(location: str | None) -> Path | None:
     return folder if (folder / "metadata").is_file() else None
 
 
-def of_the_plan(location: str | None, query_id: str, batch_id: int, topic: str | None) -> bytes | None:
-    """Of what Spark planned for the batch; None where the checkpoint cannot be read here, or is another query's."""
+def of_the_plan(location: str | None, query_id: str | None, batch_id: int, topic: str | None) -> bytes | None:
+    """Of what Spark planned for the batch; None where the checkpoint cannot be read here, or is another query's than
+    `query_id` (None: whichever's)."""
     folder = local_checkpoint(location)
     if folder is None:
         return None
     try:
-        if json.loads((folder / "metadata").read_text()).get("id") != query_id:
+        if query_id is not None and json.loads((folder / "metadata").read_text()).get("id") != query_id:
             return None
         plan = (folder / "offsets" / str(batch_id)).read_bytes()
         before = (folder / "offsets" / str(batch_id - 1)).read_bytes() if batch_id else b""

@@ -100,6 +100,10 @@ OPTIONS: Final = (
         "with `txnVersion`: names what writes, so that a write that is repeated is committed once",
     ),
     Option("txnVersion", "writing, batch", "–", "rises with each write of `txnAppId`; in `foreachBatch` the batch id"),
+    Option(
+        "txnConsecutive", "writing, batch", "`false`",
+        "versions have no gaps, as batch ids: one that does not follow the newest commit is refused",
+    ),
     Option("allowOtherRecordCount", "writing", "`false`", "confirm a replay with another number of records"),
     Option("allowOtherRecords", "writing", "`false`", "confirm a replay with other records than are committed"),
     Option(
@@ -160,6 +164,7 @@ class Options:
     """Owner and value of a commit."""
     txn_app_id: str | None = None
     txn_version: int | None = None
+    txn_consecutive: bool = False
     checkpoint_location: str | None = None
     allow_other_records: bool = False
     allow_other_record_count: bool = False
@@ -269,6 +274,7 @@ def parse(options: Mapping[str, str]) -> Options:
         continue_from=_commit(given.get("continuefrom")),
         txn_app_id=given.get("txnappid"),
         txn_version=_integer("txnVersion", given.get("txnversion")),
+        txn_consecutive=_boolean("txnConsecutive", given.get("txnconsecutive", "false")),
         checkpoint_location=given.get("checkpointlocation"),
         allow_other_records=_boolean("allowOtherRecords", given.get("allowotherrecords", "false")),
         allow_other_record_count=_boolean("allowOtherRecordCount", given.get("allowotherrecordcount", "false")),

@@ -82,8 +82,8 @@ def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) ->
 
 def _older(token: Token, newest: LastToken) -> OldCheckpointError:
     return OldCheckpointError(
-        f"This is {token.what}, but {_named(newest)} is committed already: the checkpoint is an older copy, or another "
-        "job goes on from a copy of it. Nothing of this batch was written. Use the checkpoint that went on to "
+        f"This is {token.what}, but {_named(newest)} is committed already: {_whence(token)}, or another job goes on "
+        "from a copy of it. Nothing of this batch was written. Use the checkpoint that went on to "
         f"{_named(newest)}. Only to write the records after this one's start once more, in addition to those that are "
         f"committed, set continueFrom={_commit(newest)}"
     )
@@ -100,16 +100,16 @@ def _other_owner(token: Token, newest: LastToken) -> ScopeTakenError:
 
 
 def _other_work(token: Token, newest: LastToken) -> OtherRecordsError:
-    by_records = "records" in newest.fingerprints
+    by_records = "records" in newest.fingerprints and "offsets" not in newest.fingerprints
     unsteady = (
-        " If the query makes other records of the same input each time it runs (random numbers, the time of day), "
-        "allowOtherRecords=true keeps those that are committed."
+        " If the query makes other records of the same input each time it runs (random numbers, the time of day, sums "
+        "of floating point numbers in another order), allowOtherRecords=true keeps those that are committed."
         if by_records
         else ""
     )
     return OtherRecordsError(
-        f"This is {token.what}, which was committed already, but as other work ({_told(newest)}): the checkpoint is an "
-        "older copy, or another job goes on from a copy of it, or writes to another topic. Nothing of this batch was "
+        f"This is {token.what}, which was committed already, but as other work ({_told(newest)}): {_whence(token)}, or "
+        "another job goes on from a copy of it, or writes to another topic. Nothing of this batch was "
         f"written.{unsteady} Use the checkpoint that committed it, and one job for each. Only to write this one's "
         f"records in addition to those that are committed, set continueFrom={_commit(newest)}"
     )
@@ -170,6 +170,11 @@ def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None)
             "Start the query again if that was meant to end it for now; else give the other one another id"
         )
     return TransactionLostError(token, timeout_ms, reason)
+
+
+def _whence(token: Token) -> str:
+    """How a number comes to be used again. A query has an id in its checkpoint, an application has none."""
+    return "the checkpoint is an older copy" + (", or a new one, which counts from 0" if token.is_version else "")
 
 
 def _commit(newest: LastToken) -> str:

@@ -80,9 +80,13 @@ def fingerprints_of(options: Options, token: Token, messages: list[AttemptMessag
     """Whether two batches of one number are the same work. Raises CheckpointError."""
     if not token.owner:
         return ()
-    plan = of_the_plan(options.checkpoint_location, token.owner, token.value, options.topic)
-    if plan is not None:
-        return ((OFFSETS, plan),)
+    found: Fingerprints = ()
+    if token.consecutive:  # its numbers are those of micro-batches
+        query = None if token.is_version else token.owner
+        plan = of_the_plan(options.checkpoint_location, query, token.value, options.topic)
+        found = () if plan is None else ((OFFSETS, plan),)
+    if found and not token.is_version:
+        return found
     digests = [m.digest for m in messages if m.digest is not None]
     if len(digests) < len(messages):
         raise CheckpointError(
@@ -90,7 +94,7 @@ def fingerprints_of(options: Options, token: Token, messages: list[AttemptMessag
             "there when the query began: another process changes it while the query runs. Stop that process, and "
             "restart the query"
         )
-    return ((RECORDS, together(digests)),)
+    return (*found, (RECORDS, together(digests)))
 
 
 def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:

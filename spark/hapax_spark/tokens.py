@@ -52,9 +52,10 @@ class Token:
         if options.txn_app_id is not None and options.txn_version is not None:
             scope = options.txn_app_id
             return Token(
-                _transactional_id(options, scope), scope, options.txn_version, allow_unknown_history=True,
-                owner=_APPLICATION + scope, run=write_id, continue_from=options.continue_from,
-                allow_other_records=options.allow_other_records,
+                _transactional_id(options, scope), scope, options.txn_version,
+                allow_unknown_history=options.allow_unknown_history or not options.txn_consecutive,
+                owner=_APPLICATION + scope, run=write_id, consecutive=options.txn_consecutive,
+                continue_from=options.continue_from, allow_other_records=options.allow_other_records,
             )
         if options.scope is not None:
             raise OptionError(
@@ -65,9 +66,14 @@ class Token:
             _transactional_id(options, write_id), write_id, 0, options.allow_unknown_history, single_use=True)
 
     @property
+    def is_version(self) -> bool:
+        """Of an application that counts its writes; else a query's micro-batch, or a write that nothing repeats."""
+        return self.owner.startswith(_APPLICATION)
+
+    @property
     def what(self) -> str:
         """For sentences."""
-        if self.owner.startswith(_APPLICATION):
+        if self.is_version:
             return f"version {self.value} of {self.owner}"
         return f"batch {self.value} of query {self.owner}" if self.owner else f"the write {self.scope}"
 

@@ -94,6 +94,7 @@ def test_a_plan_is_the_same_while_spark_has_not_planned_anew(tmp_path: Path) -> 
 def test_a_checkpoint_that_is_not_here_tells_nothing(tmp_path: Path) -> None:
     here = str(checkpoint(tmp_path / "here"))
     assert of_the_plan(here, "another", 2, None) is None and of_the_plan(here, "q", 9, None) is None
+    assert of_the_plan(here, None, 2, None) == of_the_plan(here, "q", 2, None) is not None
     for location in (None, "s3a://bucket/here", "hdfs:///here", str(tmp_path / "elsewhere")):
         assert local_checkpoint(location) is None and of_the_plan(location, "q", 0, None) is None
 

@@ -90,6 +90,10 @@ def test_a_batch_write_is_named_by_application_and_version_or_by_nothing() -> No
     one, again = (Token.for_write(named, name).commit_token() for name in ("one", "other"))
     assert one.work is not None and again.work is not None and one.work.owner == again.work.owner
     assert (one.scope, one.value, one.single_use) == ("load", 7, False)
+    assert one.work.follows is None and one.allow_unknown_history, "versions may have gaps"
+    counted = Token.for_write(parse({**BASE, "txnAppId": "load", "txnVersion": "7", "txnConsecutive": "true"}), "one")
+    token = counted.commit_token()
+    assert token.work is not None and token.work.follows == 6 and not token.allow_unknown_history
     for given, sentence in (({"scope": "s"}, "Name a write"), ({"txnAppId": "load"}, "together")):
         with pytest.raises(OptionError, match=sentence):
             Token.for_write(parse({**BASE, **given}), "one")
@@ -109,6 +113,6 @@ def test_every_option_of_the_table_is_taken(name: str) -> None:
         "startingOffsetsByTimestamp": '{"a": {"0": 5}}', "endingOffsetsByTimestamp": '{"a": {"0": 5}}',
         "startingOffsetsByTimestampStrategy": "latest", "allowOtherRecordCount": "true",
         "allowUnknownHistory": "true", "compression.type": "lz4",
-        "allowOtherRecords": "true", "continueFrom": "query:7",
+        "allowOtherRecords": "true", "continueFrom": "query:7", "txnConsecutive": "true",
     }.get(name, "7000")  # fmt: skip
     assert parse({**BASE, name: value}) != parse(BASE)
