@@ -18,7 +18,7 @@ from hapax.cli import output
 from hapax.codec.control import decode_control
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import Refusal
-from hapax.core.transaction_record import Delta, PartitionSet
+from hapax.core.transaction_record import Delta, PartitionSet, Tombstone
 from hapax.runtime.log import layout
 from hapax.runtime.log.walk import Broken, walk
 
@@ -129,11 +129,14 @@ def _transaction_records(batch: bytes, header: BatchHeader) -> Iterator[Entry]:
 
     for offset, key, value in internal_records.decode_batch(batch, header):
         record = transaction_log.decode_record(key, value)
-        if record is None:
+        if record is not None:
+            kind = "member" if isinstance(record, Delta) else "transaction"
+            yield {"offset": offset, "kind": kind, "key": record.transactional_id, "content": _plain(record)}
+        elif (named := transaction_log.decode_delta_key(key)) is not None:
+            content = {"type": Tombstone.__name__, "producer_id": named[1]}
+            yield {"offset": offset, "kind": "member", "key": named[0], "content": content}
+        else:
             yield {"offset": offset, "kind": "unknown key", "content": key.hex()}
-            continue
-        kind = "member" if isinstance(record, Delta) else "transaction"
-        yield {"offset": offset, "kind": kind, "key": record.transactional_id, "content": _plain(record)}
 
 
 def _offset_records(batch: bytes, header: BatchHeader) -> Iterator[Entry]:

@@ -94,6 +94,21 @@ def decode_key(data: bytes) -> str | None:
     return data[4:].decode()
 
 
+def decode_delta_key(data: bytes) -> tuple[str, ProducerId] | None:
+    """Whose delta it is: the transactional id, and the member's producer id or -1. None for a key of another version.
+    Raises ValueError."""
+    if len(data) < 2 or _I16.unpack_from(data)[0] != DELTA_KEY_VERSION:
+        return None
+    reader = _Reader(data)
+    try:
+        _, length = reader.unpack(_KEY)
+        named = reader.take(length).decode(), ProducerId(reader.unpack(_I64)[0])
+        reader.end()
+    except (struct.error, IndexError) as error:
+        raise ValueError("a transaction delta's key of the wrong length") from error
+    return named
+
+
 def encode_record(record: Record) -> tuple[KeyValue, ...]:
     """What the log keeps of it: one key, but for a tombstone, which stands for the keys of the id's deltas, too."""
     if isinstance(record, Transaction):
@@ -109,10 +124,11 @@ def decode_record(key: bytes, value: bytes | None) -> Record | None:
     transactional_id = decode_key(key)
     if transactional_id is not None:
         return decode_value(transactional_id, value)
-    if len(key) < 2 or _I16.unpack_from(key)[0] != DELTA_KEY_VERSION or value is None:
+    named = None if value is None else decode_delta_key(key)
+    if named is None or value is None:
         return None
     try:
-        return _delta(_Reader(key), _Reader(value))
+        return _delta(*named, _Reader(value))
     except (struct.error, IndexError) as error:
         raise ValueError("a transaction delta that ends too early") from error
 
@@ -603,11 +619,7 @@ def _read_policy(reader: _Reader) -> Policy:
     return Policy(reader.array(reader.string), reader.unpack(_I32)[0])
 
 
-def _delta(key: _Reader, value: _Reader) -> Delta:
-    _, length = key.unpack(_KEY)
-    transactional_id = key.take(length).decode()
-    producer_id = ProducerId(key.unpack(_I64)[0])
-    key.end()
+def _delta(transactional_id: str, producer_id: ProducerId, value: _Reader) -> Delta:
     version, serial, elapsed_ms, limit_ms, last_update_ms = value.unpack(_DELTA_HEAD)
     if version != DELTA_VALUE_VERSION:
         raise ValueError(f"a transaction delta of version {version}")

@@ -313,7 +313,7 @@ class TxnShard(Shard):
             log.info(
                 "transaction timed out: aborting it", transactional_id=transactional_id,
                 producer_id=timed_out.producer_id, producer_epoch=timed_out.producer_epoch, serial=timed_out.serial,
-                limit_ms=max(timed_out.limit_ms, timed_out.timeout_ms), partitions=len(timed_out.partitions),
+                limit_ms=max(timed_out.limit_ms, timed_out.timeout_ms), partitions=len(timed_out.every_partition),
                 holder="" if timed_out.holder is None else timed_out.holder.peer,
             )
             self.persist(decision.record)

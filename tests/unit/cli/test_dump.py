@@ -84,6 +84,26 @@ def test_an_internal_topic_is_decoded(tmp_path: Path) -> None:
     assert group["content"]["value"]["offset"] == 42
 
 
+def test_a_members_deltas_and_what_removes_them(tmp_path: Path) -> None:
+    from hapax.codec.transaction_log import encode_record
+    from hapax.core.transaction_record import Delta, Member, Tombstone
+    from hapax.core.types import Millis, ProducerEpoch, ProducerId, Serial, TimestampMs
+
+    delta = Delta(
+        transactional_id="id", serial=Serial(1), elapsed_ms=Millis(0), limit_ms=Millis(1),
+        last_update_ms=TimestampMs(0), member=Member("task", ProducerId(15), ProducerEpoch(0)),
+    )  # fmt: skip
+    records = [*encode_record(delta), *encode_record(Tombstone("id", (ProducerId(15),)))]
+    log = partition(tmp_path, "__transaction_state-3", encode_batch([*records, (b"\x7f\xff", None)], 1))
+    _, written, removed, member_removed, unknown = entries(log)
+    assert (written["kind"], written["key"], written["content"]["type"]) == ("member", "id", "Delta")
+    assert (removed["kind"], removed["key"], removed["content"]["type"]) == ("transaction", "id", "Tombstone")
+    assert member_removed == {
+        "offset": 2, "kind": "member", "key": "id", "content": {"type": "Tombstone", "producer_id": 15}
+    }
+    assert (unknown["kind"], unknown["content"]) == ("unknown key", "7fff")
+
+
 def test_indexes(tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000100.index"
     index.write_bytes(struct.pack(">IIII", 5, 0, 9, 4096) + b"torn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -53,6 +54,20 @@ def test_a_take_over_knows_whatever_members_have_registered() -> None:
             assert await visible(world, index) == {b"%d-%d" % (number, index) for number in range(1, MEMBERS)}
 
     run(scenario)
+
+
+def test_a_time_out_tells_how_many_partitions_all_members_wrote_to(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", PARTITIONS))
+        await batch(world)
+        with caplog.at_level(logging.INFO, "hapax"):
+            shard = world.txn_shard(ID)
+            await world.cluster.wait_until(
+                lambda: shard.machine.transactions[ID].state is State.COMPLETE_ABORT, "it timed out")
+
+    run(scenario)
+    (told,) = [each for each in caplog.records if each.message.startswith("transaction timed out")]
+    assert told.fields["partitions"] == PARTITIONS  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
