@@ -8,9 +8,10 @@ never rewritten.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,16 @@ from typer.testing import CliRunner
 from golden.versions import HERE, decoded, decoded_lines, versions
 from golden.writing import write_everything
 from hapax.cli.main import application
+from hapax.codec import internal_records, transaction_log
 from hapax.codec.control import decode_control
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
 from hapax.core.partition import AbortedTransaction, Partition
+from hapax.core.transaction_record import Delta, Transaction
 from hapax.runtime.disk import open_folder
 from hapax.runtime.log.config import LogConfig
 from hapax.runtime.log.recovery import Recovery, open_log
+from hapax.runtime.log.walk import Batch, walk
 from hapax.runtime.ports import Disk
 
 VERSIONS = versions()
@@ -108,6 +112,42 @@ def test_a_broker_starts_on_it(version: Path, tmp_path: Path, clean: bool) -> No
             assert state.machine.open_transactions() == said.open_transactions()
     finally:
         disk.close()
+
+
+def transaction_log_of(version: Path) -> Iterator[Transaction | Delta]:
+    for file in version.glob("broker-0/__transaction_state-*/*.log"):
+        for batch in walk(file):
+            assert isinstance(batch, Batch)
+            if not batch.header.is_control:
+                for _, key, value in internal_records.decode_batch(batch.data, batch.header):
+                    record = transaction_log.decode_record(key, value)
+                    if isinstance(record, Transaction | Delta):
+                        yield record
+
+
+def fields_of(value: Any) -> Iterator[tuple[str, bool]]:
+    """Of a record and of all that is in it: each field, and whether it holds anything but its default."""
+    if dataclasses.is_dataclass(value):
+        fields = [(each.name, each.default) for each in dataclasses.fields(value)]
+    elif hasattr(value, "_field_defaults"):
+        fields = [(name, value._field_defaults.get(name, dataclasses.MISSING)) for name in value._fields]
+    else:
+        for each in value if isinstance(value, tuple) else ():
+            yield from fields_of(each)
+        return
+    for name, default in fields:
+        held = getattr(value, name)
+        yield f"{type(value).__name__}.{name}", held != default
+        yield from fields_of(held)
+
+
+def test_the_newest_holds_every_field_of_the_transaction_log() -> None:
+    told: dict[str, bool] = {}
+    for record in transaction_log_of(VERSIONS[-1]):
+        for name, holds_something in fields_of(record):
+            told[name] = told.get(name, False) or holds_something
+    assert {name.partition(".")[0] for name in told} >= {"Transaction", "Delta"}
+    assert [name for name, holds_something in told.items() if not holds_something] == []
 
 
 def test_writing_yields_the_same_bytes(tmp_path: Path) -> None:

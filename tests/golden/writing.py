@@ -23,7 +23,9 @@ from hapax.core.transaction_record import (
     Delta,
     Fencing,
     FencingCause,
+    Fingerprint,
     Holder,
+    LastOutcome,
     Member,
     PartitionSet,
     Policy,
@@ -186,6 +188,16 @@ def transaction_records() -> Iterator[KeyValue]:
             last_update_ms=TimestampMs(T0 + 2), member=member,
         ))
     yield from transaction_log.encode_record(Tombstone("forgotten", (ProducerId(15),)))
+    owned = CommittedToken(
+        "q", 9, 250, Serial(4), TimestampMs(T0 + 3), "owner", 3,
+        (Fingerprint("offsets", bytes(range(32))), Fingerprint("records", bytes(16))),
+    )  # fmt: skip
+    single = CommittedToken("write", 0, 5, Serial(5), TimestampMs(T0 + 4), single_use=True)
+    yield _transaction(
+        "spark-owned", State.ONGOING, **{**common, "holder": None}, tokens=(owned, single),
+        open_token=Token("q", 10, "owner", 3), runs=("run-1", "run-2"), outcome=LastOutcome(True, TimestampMs(T0 + 4)),
+        members=(Member("task-0", ProducerId(16), ProducerEpoch(0)),),
+    )
 
 
 def _transaction(name: str, state: State, **fields: object) -> KeyValue:
