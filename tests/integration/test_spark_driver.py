@@ -34,6 +34,18 @@ query.awaitTermination()
 Path(sys.argv[1] + ".after").touch()
 """
 
+LATE = """
+import sys, threading
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+Path(sys.argv[1]).touch()
+while not Path(sys.argv[1] + ".go").exists():
+    threading.Event().wait(0.05)
+spark.readStream.format("rate").load().writeStream.format("noop").start().awaitTermination()
+"""
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -91,6 +103,21 @@ def test_progress_is_served_and_sigterm_stops_the_query(start: Start, tmp_path: 
     assert process.returncode == 143, said[-3000:]
     assert "the queries are stopped" in said and "Traceback" not in said, said[-3000:]
     assert (tmp_path / "began.after").exists(), "the job did not come to its end"
+
+
+def test_sigterm_also_stops_a_query_that_begins_after_it(start: Start, tmp_path: Path) -> None:
+    job, began = tmp_path / "job.py", tmp_path / "began"
+    job.write_text(LATE)
+    process = start(f"local://{job}", str(began), HAPAX_SPARK_PROGRESS_PORT="0",
+                    HAPAX_SPARK_CHECKPOINT=str(tmp_path / "checkpoint"))  # fmt: skip
+    wait_until(lambda: began.exists() or process.poll() is not None, "job", 240, every_s=0.05)
+    assert process.poll() is None, process.communicate()[1][-3000:]
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr is not None
+    assert any("the queries are stopped" in line for line in process.stderr)
+    (tmp_path / "began.go").touch()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143, said[-3000:]
 
 
 def test_a_job_that_cannot_be_run(start: Start) -> None:

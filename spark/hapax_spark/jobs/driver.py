@@ -32,6 +32,7 @@ from hapax_spark.jobs.session import spark_session
 TOLD_TO_END: Final = 128 + signal.SIGTERM
 _TERMINATION_LOG: Final = Path("/dev/termination-log")
 _MESSAGE_BYTES: Final = 2048
+_AGAIN_S: Final = 0.2
 _STOP_S: Final = 20.0
 """Less than the 30 s that Kubernetes gives a pod to end."""
 
@@ -41,6 +42,7 @@ class Stopper:
 
     def __init__(self) -> None:
         self.told = threading.Event()
+        self._over = threading.Event()
         self._session: SparkSession | None = None
         signal.signal(signal.SIGTERM, self._tell)
         self._thread = threading.Thread(target=self._stop, name="stopper", daemon=True)
@@ -51,7 +53,8 @@ class Stopper:
         self._session = session
 
     def done(self) -> None:
-        """Waits for the end of what SIGTERM has begun: the session must outlive that."""
+        """The job is over. Waits for the end of what SIGTERM has begun: the session must outlive that."""
+        self._over.set()
         if self.told.is_set():
             self._thread.join(_STOP_S)
 
@@ -63,9 +66,10 @@ class Stopper:
         if self._session is None:
             os._exit(TOLD_TO_END)  # the JVM ends with this process
         print("SIGTERM: the queries are stopped", file=sys.stderr, flush=True)
-        for query in self._session.streams.active:
-            query.stop()
-        self._session.sparkContext.cancelAllJobs()
+        while not self._over.wait(_AGAIN_S):  # the job may be about to start a query
+            for query in self._session.streams.active:
+                query.stop()
+            self._session.sparkContext.cancelAllJobs()
 
 
 def run_job(job: str, arguments: list[str]) -> None:
