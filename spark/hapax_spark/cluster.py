@@ -38,6 +38,7 @@ from hapax.client.fetcher import Chunk
 from hapax.client.identities import Identities, IdentityInfo
 from hapax.client.raw_fetch import RawFetch
 from hapax.client.settings import SETTINGS
+from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode
 from hapax.runtime import supervision
 from hapax_spark.arrow import OutputColumns
@@ -59,8 +60,8 @@ Where = tuple[str, int]
 
 _FETCH_BYTES = "2097152"
 """A task reads one partition: larger answers than a consumer of many asks for."""
-_COMMIT_S = 5.0
-"""How long the position that a consumer group shows may hold a micro-batch up."""
+_ASIDE_S = 5.0
+"""How long what decides nothing (a group's position, the age of what waits) may hold a micro-batch up."""
 _PAUSE_S = 0.2
 """Between two questions for what ought to be there soon."""
 _GONE_AFTER_S = 2.0
@@ -105,13 +106,12 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Disconnects."""
-        with contextlib.ExitStack() as closing:
-            disconnect = blocking.submit if blocking.on_loop() else blocking.run
-            for each in self._open:
-                closing.callback(lambda client: disconnect(client.close()), each)
-            self._open.clear()
-            self._consumer = self._admin = self._multi_writer = None
+        """Disconnects, and waits for nothing: the garbage collector may call this, from any thread and within any lock
+        that the loop's thread needs."""
+        clients, self._open = self._open, []
+        for each in clients:
+            blocking.submit(each.close())
+        self._consumer = self._admin = self._multi_writer = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return blocking.run(work)
@@ -191,12 +191,13 @@ class Cluster:
 
     def first_timestamps(self, positions: Mapping[Where, int]) -> dict[Where, int]:
         """When the first record batch at or after each position was written, ms since 1970; positions without one
-        are left out. Raises HapaxError."""
+        are left out. Raises HapaxError, or TimeoutError where nobody answers soon."""
         consumer = self._reader()
 
         async def look() -> dict[Where, int]:
-            answers = await asyncio.gather(*(
-                consumer.fetch(where, offset, max_bytes=1) for where, offset in positions.items()))
+            async with asyncio.timeout(_ASIDE_S):
+                answers = await asyncio.gather(*(
+                    consumer.fetch(where, offset, max_bytes=1) for where, offset in positions.items()))
             found = {}
             for where, answer in zip(positions, answers, strict=True):
                 first = next(iter(Chunk(answer.data, answer.aborted, check_crcs=False).batches()), None)
@@ -212,7 +213,7 @@ class Cluster:
         consumer = self._reader()
 
         async def commit() -> None:
-            async with asyncio.timeout(_COMMIT_S):
+            async with asyncio.timeout(_ASIDE_S):
                 await consumer.commit({_partition(where): offset for where, offset in positions.items()})
 
         try:
@@ -257,8 +258,10 @@ class Cluster:
         quiet_since = time.monotonic()
         try:
             while coming is not None:
+                batches: list[tuple[BatchHeader, int, bool]] = []
                 try:
                     answer = coming.result()
+                    batches = list(Chunk(answer.data, answer.aborted, check_crcs=True).batches())
                 except HapaxError as error:
                     if error.code in _NO_SUCH_TOPIC:
                         lost(f"Topic {topic!r} was deleted while offsets {position} to {end - 1} of partition "
@@ -266,16 +269,18 @@ class Cluster:
                         return
                     if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                         raise
-                    first = min(max(self.earliest([(topic, partition)])[topic, partition], position), end)
-                    lost(f"Records {position} to {first - 1} of {name} were deleted while the query read them",
-                         "Let the topic keep its records longer (retention.ms, retention.bytes)", fail)  # fmt: skip
-                    position = first
-                    coming = self._fetch(consumer, topic, partition, topic_id, position) if position < end else None
-                    continue
-                batches = list(Chunk(answer.data, answer.aborted, check_crcs=True).batches())
+                    first = min(self.earliest([(topic, partition)])[topic, partition], end)
+                    if first > position:  # else the log ends before the position
+                        lost(f"Records {position} to {first - 1} of {name} were deleted while the query read them",
+                             "Let the topic keep its records longer (retention.ms, retention.bytes)",
+                             fail)  # fmt: skip
+                        position = first
+                        coming = self._fetch(consumer, topic, partition, topic_id, position) if position < end else None
+                        continue
                 if not batches:  # a new leader does not know yet how far its log is committed
                     if time.monotonic() > quiet_since + self._patience_s():
-                        lost(f"{name} ends at offset {position}, but the query reads up to {end}: records are not in "
+                        last = self.latest([(topic, partition)])[topic, partition]
+                        lost(f"{name} ends at offset {last}, but the query reads up to {end}: records are not in "
                              "the log any more (was a broker's older copy put back?)",
                              "Use a new checkpointLocation with startingOffsets", fail)  # fmt: skip
                         return
@@ -314,8 +319,13 @@ class Cluster:
         try:
             sender = RowSender(producer, columns, self.options)
             records = 0
+
+            async def send(batch: pa.RecordBatch) -> None:
+                producer.check()  # what failed since the batch before
+                await sender.send(batch)
+
             for batch in rows:
-                self.run(sender.send(batch))
+                self.run(send(batch))
                 records += batch.num_rows
             self.run(producer.flush())
         finally:
@@ -496,16 +506,27 @@ def _partition(where: Where) -> TopicPartition:
     return TopicPartition(*where)  # type: ignore[arg-type]
 
 
-_kept: dict[tuple[int, str], Cluster] = {}
-"""By process and settings: the Python worker that runs a task runs the next ones, too."""
+_kept: dict[str, Cluster] = {}
+"""By settings: the Python worker that runs a task runs the next ones, too."""
 _KEPT_AT_MOST = 4
+_inherited: list[dict[str, Cluster]] = []
+"""What the process that this one was forked from keeps: its connections stay its own."""
+
+
+def _forked() -> None:
+    global _kept
+    _inherited.append(_kept)
+    _kept = {}
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @contextlib.contextmanager
 def kept_cluster(options: Options) -> Iterator[Cluster]:
     """A cluster whose connections serve this process' next caller with the same settings. They are given up where the
     caller does not finish: what is under way on them is unknown then."""
-    key = os.getpid(), repr(sorted({"bootstrap.servers": options.bootstrap_servers, **options.client}.items()))
+    key = repr(sorted({"bootstrap.servers": options.bootstrap_servers, **options.client}.items()))
     cluster = _kept.pop(key, None) or Cluster(options)
     cluster.options = options
     try:

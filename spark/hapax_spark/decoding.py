@@ -229,12 +229,12 @@ def _headers(
         try:
             for _ in range(counts[index]):
                 length, position = _varint(buffer, position)
-                name = buffer[position : position + length].decode()
+                name = buffer[position : position + length].decode(errors="replace")  # as in Java's clients
                 length, position = _varint(buffer, position + length)
                 value = None if length < 0 else buffer[position : position + length]
                 position += max(length, 0)
                 headers.append({"key": name, "value": value})
-        except (IndexError, UnicodeDecodeError) as error:
+        except IndexError as error:
             raise _damaged(str(error)) from None
         found[index] = headers
     return found

@@ -103,6 +103,8 @@ def _mixed(words: _Words) -> _Words:
 
 def _column(column: pa.Array) -> _Words:
     kind = column.type
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):  # spark.sql.execution.arrow.useLargeVarTypes
+        return _texts(column.cast(pa.binary()))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _texts(column)
     if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):

@@ -34,12 +34,12 @@ class Lag:
             return
         now = time.monotonic()
         if self._looked_s is None or now >= self._looked_s + _LOOK_EVERY_S:
+            self._looked_s = now
             behind = sorted((tp for tp in counts if counts[tp]), key=lambda tp: -counts[tp])[:_LOOKED_AT]
             try:
                 oldest = self._cluster.first_timestamps({tp: end[tp] for tp in behind})
-            except HapaxError:
-                return  # the next plan looks again; a lag is not worth a query's end
-            self._looked_s = now
+            except (HapaxError, TimeoutError):
+                return  # a later plan looks again; a lag is not worth a query's end
             self._ms = max(0, int(time.time() * 1000) - min(oldest.values())) if oldest else 0
 
     def told(self) -> dict[str, int]:

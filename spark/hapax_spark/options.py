@@ -352,7 +352,10 @@ def _assign(text: str | None) -> dict[str, tuple[int, ...]]:
     if text is None:
         return {}
     try:
-        return {str(topic): tuple(int(p) for p in parts) for topic, parts in json.loads(text).items()}
+        parsed = json.loads(text)
+        if any(not isinstance(parts, list) or not parts for parts in parsed.values()):
+            raise ValueError
+        return {str(topic): tuple(int(p) for p in parts) for topic, parts in parsed.items()}
     except (ValueError, TypeError, AttributeError):
         raise OptionError(f'assign={text!r}; write {{"topic": [0, 1]}}') from None
 

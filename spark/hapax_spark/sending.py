@@ -22,6 +22,9 @@ from hapax_spark.options import OptionError, Options
 BATCH_SIZE: Final = 262_144
 """Bytes at which a batch is full, where the option `batch.size` says nothing else: a task has many rows at once."""
 
+_LARGEST: Final = ("max.request.size", "buffer.memory")
+"""Settings that no batch may be larger than."""
+
 
 class RowSender:
     """Sends the rows of one task attempt."""
@@ -30,7 +33,7 @@ class RowSender:
         self._producer = producer
         self._columns = columns
         self._topic = options.topic
-        largest = int(options.client.get("max.request.size", str(SETTINGS["max.request.size"].default)))
+        largest = min(int(options.client.get(name, str(SETTINGS[name].default))) for name in _LARGEST)
         self._limit = min(int(options.client.get("batch.size", BATCH_SIZE)), largest - HEADER_SIZE)
         self._compression = COMPRESSION[options.client.get("compression.type", "none").lower()]
         self._partitions: dict[str, int] = {}

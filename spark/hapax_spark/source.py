@@ -31,6 +31,7 @@ from hapax_spark.positions import (
     INITIAL,
     OffsetRange,
     Positions,
+    TopicPartition,
     batch_begins,
     check_loss,
     check_topics,
@@ -107,7 +108,8 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self) -> None:
         self._cluster: Cluster | None = None
-        self._target: Positions | None = None
+        self._target: tuple[Positions, dict[str, str]] | None = None
+        """Where a run of Trigger.AvailableNow ends, and the ids of the topics that have these ends."""
         self._known_latest: Positions = {}
         self._lag: Lag | None = None
         self._committed: Positions = {}
@@ -151,8 +153,13 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         # Topics that are gone are the next call's to tell, which knows the checkpoint.
         named = () if self._options.subscribe_pattern else self._options.named_topics()
-        self._target = _again_where_gone(
-            lambda: self._connected().latest(to_read(self._topics(), self._options, known=named)))
+
+        def target() -> tuple[Positions, dict[str, str]]:
+            found = self._topics()
+            ends = self._connected().latest(to_read(found, self._options, known=named))
+            return ends, topic_ids(found.values())
+
+        self._target = _again_where_gone(target)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if not start.get(INITIAL):
@@ -165,10 +172,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._topics(start)
         partitions = to_read(found, self._options, known={topic for topic, _ in begin})
         begin = check_topics(self._options, begin, ids_of(start), found)
-        latest = cluster.latest(partitions) if self._target is None else {
-            tp: offset for tp, offset in self._target.items() if tp[0] in found
-        }  # fmt: skip
-        latest = self._not_behind(begin, latest)
+        latest = self._not_behind(begin, self._ends(partitions, found))
         self._known_latest = dict(latest)
         begins = dict(begin) if start.get(INITIAL) else {}
         added = dict.fromkeys((tp for tp in latest if tp not in begin), 0)
@@ -204,14 +208,23 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s = now
         return False
 
+    def _ends(self, partitions: list[TopicPartition], found: Mapping[str, TopicInfo]) -> Positions:
+        """Where there is nothing more to read: for Trigger.AvailableNow what was so when the run began, of the topics
+        that are still the same ones."""
+        if self._target is None:
+            return self._connected().latest(partitions)
+        ends, ids = self._target
+        return {tp: ends[tp] for tp in ends if tp[0] in found and found[tp[0]].topic_id == ids[tp[0]]}
+
     def _not_behind(self, begin: Positions, latest: Positions) -> Positions:
         """The ends, none below where reading goes on. A new leader may not know yet how far its log is committed, so
-        it is asked again for a while; then records are missing."""
+        it is asked again for a while; then records are missing. What was written meanwhile is for the next batch: a run
+        of Trigger.AvailableNow must not run after it."""
         behind = [tp for tp in latest if latest[tp] < begin.get(tp, 0)]
         if behind:
-            cluster = self._connected()
-            latest |= cluster.latest_from({tp: begin[tp] for tp in behind})
+            found = self._connected().latest_from({tp: begin[tp] for tp in behind})
             for tp in behind:
+                latest[tp] = min(found[tp], begin[tp])
                 if latest[tp] < begin[tp]:
                     lost(f"{tp[0]}-{tp[1]} ends at offset {latest[tp]}, but the checkpoint is at {begin[tp]}: records"
                          " that were read are not in the log any more (was a broker's older copy put back?)",

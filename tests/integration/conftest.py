@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from conftest import end_cluster, start_cluster
 from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.etcd import find_etcd
 from hapax.cli.local.folder import LocalClusterError
@@ -51,6 +52,18 @@ def spark() -> Iterator[SparkSession]:
     session = make_session()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster that applies retention all the time, and keeps nothing of a finished batch write for longer than a
+    second."""
+    cluster = start_cluster(tmp_path_factory.mktemp("forgetful"), settings=[
+        "log.retention.check.interval.ms=100",
+        "transaction.single.use.retention.ms=1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms=200"])
+    yield cluster
+    end_cluster(cluster)
 
 
 @pytest.fixture

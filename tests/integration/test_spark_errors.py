@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from conftest import end_cluster, start_cluster
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.admin import TopicInfo
@@ -29,14 +28,6 @@ from integration.spark_world import reading, values, write
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Another cluster, which applies retention all the time."""
-    cluster = start_cluster(tmp_path_factory.mktemp("forgetful"), settings=["log.retention.check.interval.ms=100"])
-    yield cluster
-    end_cluster(cluster)
 
 
 def rows_read(spark: SparkSession, cluster: LocalCluster, topic: str, checkpoint: Path, **options: str) -> int:
@@ -131,6 +122,9 @@ def test_what_is_beyond_the_end(cluster: LocalCluster, topics: tuple[str, str]) 
     with pytest.raises(DataLossError, match=r"ends at offset 150, but the query reads up to 160"):
         list(strict.read(OffsetRange(source, 0, 140, 160)))
     assert sum(rows.num_rows for rows in lenient.read(OffsetRange(source, 0, 140, 160))) == 10
+    with pytest.raises(DataLossError, match=r"ends at offset 150, but the query reads up to 210"):
+        list(strict.read(OffsetRange(source, 0, 200, 210)))
+    assert list(lenient.read(OffsetRange(source, 0, 200, 210))) == []
     with pytest.raises(DataLossError, match=f"Topic '{source}' was deleted while offsets 0 to 9 of partition 0"):
         list(strict.read(OffsetRange(source, 0, 0, 10, topic_id="of-another-topic")))
     strict.stop()

@@ -96,11 +96,6 @@ def submit(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     return _background.submit(work)
 
 
-def on_loop() -> bool:
-    """Whether this is the loop's own thread. A finalizer may run there: the garbage collector runs anywhere."""
-    return _background.inside()
-
-
 class _Closing:
     """`with` for classes that have start() and close()."""
 

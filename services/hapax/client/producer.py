@@ -232,6 +232,10 @@ class Producer:
         self._engine.close_all()
         self._engine.pump()
         await self._engine.flushed()
+        self.check()
+
+    def check(self) -> None:
+        """Raises the first failure since the last flush, without waiting for anything."""
         failure, self._engine.failure = self._engine.failure, None
         if failure is not None:
             raise failure

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from conftest import ClusterFactory, end_cluster, start_cluster
+from conftest import ClusterFactory
 from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
 from hapax_spark import cluster as spark_cluster
+from hapax_spark.cluster import Cluster
 from hapax_spark.errors import DataLossError
+from hapax_spark.lag import Lag
 from hapax_spark.options import OptionError, parse
 from hapax_spark.positions import OffsetRange
 from hapax_spark.source import HapaxBatchReader, HapaxStreamReader
@@ -27,14 +29,6 @@ from integration.spark_world import EVERYTHING, Program, driver, reading, stream
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(420)
-
-
-@pytest.fixture(scope="module")
-def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster that applies retention all the time."""
-    cluster = start_cluster(tmp_path_factory.mktemp("forgetful"), settings=["log.retention.check.interval.ms=100"])
-    yield cluster
-    end_cluster(cluster)
 
 
 def make_topics(cluster: LocalCluster, *names: str, partitions: int = 1) -> None:
@@ -243,6 +237,43 @@ def test_available_now_waits_for_nothing(
     assert rows_read(spark, cluster, topics[0], tmp_path, **options) == 5
 
 
+def test_available_now_does_not_run_after_records_that_come_while_it_runs(
+    cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    """The run is prepared before `latest` is asked where it begins."""
+    source = reader(cluster, subscribe=topics[0], startingOffsets="latest")
+    source.prepareForTriggerAvailableNow()
+    produce(cluster, topics[0], 5)
+    start = source.initialOffset()
+    assert ends(start)[topics[0]] == {"0": 155, "1": 150}
+    produce(cluster, topics[0], 5)
+    assert ends(source.latestOffset(start, ReadAllAvailable())) == ends(start)
+    source.stop()
+
+
+def test_available_now_leaves_a_topic_that_was_made_again_to_the_next_run(cluster: LocalCluster) -> None:
+    """Where the former one ended says nothing about it."""
+    topic = f"again-{uuid.uuid4().hex[:8]}"
+    make_topics(cluster, topic)
+    produce(cluster, topic, 50)
+    begun = reader(cluster, subscribe=topic, failOnDataLoss="false")
+    read = begun.latestOffset(begun.initialOffset(), ReadAllAvailable())
+    begun.prepareForTriggerAvailableNow()
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        admin.delete_topics([topic])
+        wait_until(lambda: not admin.list_topics([topic]), "end of the topic")
+    make_topics(cluster, topic)
+    produce(cluster, topic, 3)
+    end = begun.latestOffset(read, ReadAllAvailable())
+    assert ends(end) == {} and begun.partitions(read, end) == []
+    begun.stop()
+    following = reader(cluster, subscribe=topic, failOnDataLoss="false")
+    following.prepareForTriggerAvailableNow()
+    (planned,) = following.partitions(end, following.latestOffset(end, ReadAllAvailable()))
+    assert (planned.start, planned.end) == (0, 3)  # type: ignore[attr-defined]
+    following.stop()
+
+
 def test_tasks_of_at_most_so_many_records(spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]) -> None:
     rows = reading(spark, cluster, topics[0], maxRecordsPerPartition="40")
     assert rows.rdd.getNumPartitions() == 8 and rows.count() == 300
@@ -277,6 +308,20 @@ def test_a_position_that_cannot_be_shown_does_not_end_the_query(
     source.latestOffset(source.latestOffset(end, ReadAllAvailable()), ReadAllAvailable())
     source.stop()
     assert caplog.text.count("the position is not shown in consumer group") == 1, "nor hold every trigger up"
+
+
+def test_a_lag_that_nobody_can_tell_holds_no_batch_up(
+    cluster: LocalCluster, topics: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic was deleted since its end was asked for: the client would wait for it for a minute, at each trigger."""
+    gone = ("deleted-meanwhile", 0)
+    with Cluster(parse({"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topics[0]})) as asked:
+        lag = Lag(asked)
+        began = time.monotonic()
+        for _ in range(3):
+            lag.planned({gone: 0, (topics[0], 0): 149}, {gone: 7, (topics[0], 0): 150})
+        assert time.monotonic() - began < 30
+        assert lag.told() == {"records": 8, "ms": 0}
 
 
 # --- connections -----------------------------------------------------------------------------------------------------

@@ -76,16 +76,6 @@ def test_how_many_attempts_may_write_is_set_on_the_coordinators(
         end_cluster(cluster)
 
 
-@pytest.fixture
-def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster that keeps nothing of a finished batch write for longer than a second."""
-    cluster = start_cluster(tmp_path_factory.mktemp("forgetful"), settings=[
-        "transaction.single.use.retention.ms=1000",
-        "transaction.remove.expired.transaction.cleanup.interval.ms=200"])
-    yield cluster
-    end_cluster(cluster)
-
-
 def test_batch_writes_leave_no_transactional_ids_behind(forgetful: LocalCluster) -> None:
     """Neither those with an id of their own nor as many as one likes under one id; a query's id stays."""
     with Admin({"bootstrap.servers": forgetful.bootstrap}) as admin:
@@ -166,6 +156,28 @@ def test_clients_may_be_closed_by_a_finalizer_that_runs_on_the_loops_thread(
     wait_until(lambda: sockets() < connected, "end of the connections")
 
 
+def test_connections_are_given_up_without_waiting_for_the_loop(
+    cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    """The garbage collector may do so while its thread holds what the loop's thread waits for."""
+    reader = Cluster(parse({"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topics[0]}))
+    assert reader.latest([(topics[0], 0)]) == {(topics[0], 0): 150}
+    held, waits = threading.Lock(), threading.Event()
+
+    async def needs_it() -> None:
+        waits.set()
+        with held:
+            pass
+
+    finalizer = threading.Thread(target=reader.close, daemon=True)
+    with held:
+        blocking.submit(needs_it())
+        assert waits.wait(30)
+        finalizer.start()
+        finalizer.join(30)
+        assert not finalizer.is_alive()
+
+
 # --- small batches ---------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +201,7 @@ def test_the_next_task_of_a_worker_uses_the_connections_of_the_last(
     assert sockets() == connected
     with pytest.raises(ZeroDivisionError):
         write_attempt(chosen, COLUMNS, Token.for_write(chosen, uuid.uuid4().hex), failing())
-    assert sockets() < connected, "after a failure nothing is kept"
+    wait_until(lambda: sockets() < connected, "end of the connections: after a failure nothing is kept")
     write_once(chosen, b"three")
     assert values(cluster, topics[1]) == [b"one", b"three", b"two"]
 
@@ -313,6 +325,35 @@ def test_a_task_that_fails_leaves_no_threads_behind(cluster: LocalCluster, topic
     for _ in range(3):
         attempt()
     assert threading.active_count() == before
+
+
+def test_at_least_once_hears_of_a_failed_delivery_at_the_next_batch_of_rows(
+    cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    """Not at its end only, after hours of work that are for nothing."""
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        admin.alter_topic_config(topics[1], {"max.message.bytes": "1000"})
+    chosen = options(cluster, topics[1], delivery="at-least-once")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(b"x" * 2000)
+        for _ in range(60):
+            threading.Event().wait(0.5)
+            more.append(1)
+            yield rows(b"y")
+
+    more: list[int] = []
+    with pytest.raises(HapaxError, match="MESSAGE_TOO_LARGE"):
+        write_attempt(chosen, COLUMNS, Token.for_write(chosen, uuid.uuid4().hex), batches())
+    assert len(more) < 60, "it worked on to the end"
+
+
+def test_batches_fit_into_the_buffer_however_small_it_is(cluster: LocalCluster, topics: tuple[str, str]) -> None:
+    chosen = options(cluster, topics[1], **{"kafka.buffer.memory": "20000", "kafka.max.block.ms": "5000"})
+    token = Token.for_write(chosen, uuid.uuid4().hex)
+    message = write_attempt(chosen, COLUMNS, token, iter([rows(*[b"x" * 1000] * 50)]))
+    commit_attempts(chosen, token, [message])
+    assert len(values(cluster, topics[1])) == 50
 
 
 def test_back_pressure_holds_while_nobody_answers(cluster: LocalCluster, topics: tuple[str, str]) -> None:

@@ -98,6 +98,12 @@ def test_damaged_records_are_refused_or_read_but_never_more(at: int) -> None:
             continue
 
 
+def test_a_headers_name_that_is_no_utf_8_stops_nobody() -> None:
+    """Kafka's own clients read it so, too: a query cannot pass a record that it cannot read."""
+    data = log([(T0, b"k", b"v", [("~name~", b"x")])]).replace(b"~name~", b"\xffname\xc3")
+    assert [row["headers"] for row in decoded(data)] == [[{"key": "\ufffdname\ufffd", "value": b"x"}]]
+
+
 def encoded(written: list[Written], limit: int, compression: int = 0) -> bytes:
     column = pa.array([[{"key": k, "value": v} for k, v in h] for *_, h in written],
                       pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))  # fmt: skip

@@ -73,6 +73,14 @@ def test_what_belongs_to_which_record_counts() -> None:
     assert digest_of(pa.RecordBatch.from_pydict(empty)) != digest_of(pa.RecordBatch.from_pydict(nothing))
 
 
+def test_arrows_large_types_hold_the_same_records() -> None:
+    """spark.sql.execution.arrow.useLargeVarTypes."""
+    small = pa.RecordBatch.from_pydict({"key": pa.array(["a", None]), "value": pa.array([b"1", b"2"])})
+    large = pa.RecordBatch.from_pydict({
+        "key": pa.array(["a", None], pa.large_string()), "value": pa.array([b"1", b"2"], pa.large_binary())})
+    assert digest_of(large) == digest_of(small)
+
+
 def checkpoint(folder: Path, query: str = "q", batches: int = 3) -> Path:
     (folder / "offsets").mkdir(parents=True)
     (folder / "metadata").write_text(json.dumps({"id": query}))

@@ -40,6 +40,8 @@ def test_client_settings_pass_through() -> None:
         ({**BASE, "failOnDataLoss": "maybe"}, "true or false"),
         ({**BASE, "delivery": "exactly_once"}, "delivery='exactly_once'"),
         ({**BASE, "assign": "[1]"}, "assign="),
+        ({**BASE, "assign": '{"a": "12"}'}, "assign="),
+        ({**BASE, "assign": '{"a": []}'}, "assign="),
         ({**BASE, "subscribePattern": "a.*", "assign": "{}"}, "'subscribePattern' or 'assign', not both"),
         ({**BASE, "subscribePattern": "(?=a)"}, r"invalid perl operator: \(\?=. Write a pattern of RE2"),
         ({**BASE, "startingOffsetsByTimestamp": '{"a": 5}'}, "startingOffsetsByTimestamp="),
