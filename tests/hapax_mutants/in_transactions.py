@@ -252,8 +252,20 @@ MUTANTS = (
     ),
     Mutant(
         "commits between two batches may be missing", "rule 7", "core/transaction_tokens.py",
-        "        if work.follows is None or newest.base + work.follows == newest.value:",
-        "        if work.follows is None or newest.base + work.follows >= newest.value:",
+        "    if newest.base + work.follows != newest.value:",
+        "    if newest.base + work.follows < newest.value:",
+        HISTORIES,
+    ),
+    Mutant(
+        "who goes on from a commit may leave out others of its own", "rule 7", "core/transaction_tokens.py",
+        "        if work.follows is None or request.allow_unknown_history:\n            return onward",
+        "        return onward",
+        (unit("core/test_token_identity.py"),),
+    ),
+    Mutant(
+        "a batch follows whatever bears the number before", "rule 7", "core/transaction_tokens.py",
+        "    if _agree(newest, work.followed) is False:",
+        "    if False:",
         HISTORIES,
     ),
     Mutant(
@@ -318,13 +330,19 @@ MUTANTS = (
     ),
     Mutant(
         "an older release reads an open multi-writer transaction", "deltas", "codec/transaction_log.py",
-        "            MULTI_WRITER_VERSION if transaction.is_multi_writer else VALUE_VERSION,",
-        "            VALUE_VERSION,",
+        "    return transaction.is_multi_writer or any(token.base",
+        "    return any(token.base",
+        (unit("codec/test_transaction_log.py"),),
+    ),
+    Mutant(
+        "an older release reads tokens that their owner does not count from 0", "rule 7", "codec/transaction_log.py",
+        " or any(token.base for token in transaction.tokens)",
+        "",
         (unit("codec/test_transaction_log.py"),),
     ),
     Mutant(
         "a delta stands beside a record that an older release reads", "deltas", "codec/transaction_log.py",
-        "        takes_deltas=version >= MULTI_WRITER_VERSION or not opened,",
+        "        takes_deltas=version >= WHOLE_VERSION or not opened,",
         "        takes_deltas=True,",
         (unit("core/test_transaction_deltas.py"),),
     ),

@@ -34,10 +34,11 @@ class Work(NamedTuple):
 
     `owner` names the query: the scope is its own from its first commit on. `run` names the driver, another one each
     time the owner starts: the newest run alone can abort a transaction that several joined. `follows`: the owner's
-    value that was committed last. `fingerprints`: (kind, digest) pairs, equal for equal work; the first kind that was
-    kept with the commit, too, is compared. `continue_from`: (owner, value as the scope counts) of the newest commit,
-    to go on from another owner's or from a newer one than the owner knows; the owner's value then stands for the
-    one after it. `allow_other_work`: a replay whose fingerprint differs is confirmed, and not written."""
+    value that was committed last, and `followed` its fingerprints. `fingerprints`: (kind, digest) pairs, equal for
+    equal work; the first kind that was kept with the commit, too, is compared. `continue_from`: (owner, value as the
+    scope counts) of the newest commit, to go on from another owner's or from a newer one than the owner knows; the
+    owner's value then stands for the one after it. `allow_other_work`: a replay whose fingerprint differs is
+    confirmed, and not written."""
 
     owner: str
     run: str = ""
@@ -45,6 +46,7 @@ class Work(NamedTuple):
     fingerprints: tuple[tuple[str, bytes], ...] = ()
     continue_from: tuple[str, int] | None = None
     allow_other_work: bool = False
+    followed: tuple[tuple[str, bytes], ...] = ()
 
     def encode(self) -> pb.Work:
         from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
@@ -52,6 +54,7 @@ class Work(NamedTuple):
         return pb.Work(
             owner=self.owner, run=self.run, follows=self.follows, allow_other_work=self.allow_other_work,
             fingerprints=[pb.Fingerprint(kind=kind, digest=digest) for kind, digest in self.fingerprints],
+            followed=[pb.Fingerprint(kind=kind, digest=digest) for kind, digest in self.followed],
             continue_from=None
             if self.continue_from is None
             else pb.CommitName(owner=self.continue_from[0], value=self.continue_from[1]),
@@ -89,6 +92,7 @@ class Conflict(Enum):
     OTHER_COUNT = 4
     UNKNOWN_HISTORY = 5
     OTHER_RUN = 6
+    OTHER_PAST = 7
 
 
 class LastToken(NamedTuple):

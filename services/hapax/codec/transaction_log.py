@@ -1,11 +1,12 @@
 """Records of `__transaction_state`: Kafka's TransactionLogKey v0 and TransactionLogValue v0-v1, and Hapax's own.
 
-Values are written in version 1, whose tagged fields from 10000 on are Hapax's own; Kafka's readers skip them. While a
-multi-writer transaction is open or being decided they are written in version 2, which Kafka does not know: its members
-may have deltas beside it, under keys of version 10000, and a reader that skips those must not take the value for the
-whole. The layouts stand in `schemas/TransactionLogValue.json` and `schemas/TransactionDelta*.json`, in the notation of
-Kafka's message schemas, and a test holds this hand-written codec to them byte by byte. Written by hand, because every
-transaction writes three of them.
+Values are written in version 1, whose tagged fields from 10000 on are Hapax's own; Kafka's readers skip them. Version
+2, which Kafka does not know, is for what a reader must not take for the whole where it skips fields or keys: while a
+multi-writer transaction is open or being decided, its members may have deltas beside it, under keys of version 10000;
+and the owner of a commit token may count from another value than 0. The layouts stand in
+`schemas/TransactionLogValue.json` and `schemas/TransactionDelta*.json`, in the notation of Kafka's message schemas, and
+a test holds this hand-written codec to them byte by byte. Written by hand, because every transaction writes three of
+them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from hapax.core.types import (
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
-MULTI_WRITER_VERSION: Final = 2
+WHOLE_VERSION: Final = 2
 DELTA_KEY_VERSION: Final = 10_000
 DELTA_VALUE_VERSION: Final = 0
 
@@ -155,11 +156,10 @@ def _delta_value(delta: Delta) -> bytes:
 
 
 def encode_value(transaction: Transaction) -> bytes:
-    """Version 1; of an open or deciding multi-writer transaction version 2."""
     topics = _by_topic(transaction.every_partition)
     parts = [
         _HEAD.pack(
-            MULTI_WRITER_VERSION if transaction.is_multi_writer else VALUE_VERSION,
+            WHOLE_VERSION if _has_more_than_version_1_tells(transaction) else VALUE_VERSION,
             transaction.producer_id,
             transaction.producer_epoch,
             transaction.timeout_ms,
@@ -178,6 +178,10 @@ def encode_value(transaction: Transaction) -> bytes:
     for tag, content in fields:
         parts += (_varint(tag), _varint(len(content)), content)
     return b"".join(parts)
+
+
+def _has_more_than_version_1_tells(transaction: Transaction) -> bool:
+    return transaction.is_multi_writer or any(token.base for token in transaction.tokens)
 
 
 _Topics = dict[tuple[str, TopicId], list[int]]
@@ -395,7 +399,7 @@ _TopicPartitions = tuple[str, tuple[int, ...]]
 
 def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
     version, producer_id, epoch, timeout_ms, status = reader.unpack(_HEAD)
-    if version not in (0, VALUE_VERSION, MULTI_WRITER_VERSION):
+    if version not in (0, VALUE_VERSION, WHOLE_VERSION):
         raise ValueError(f"a transaction log value of version {version}")
     listed = _plain_topics(reader) if version == 0 else reader.array(lambda: _compact_topic(reader))
     last_update_ms, start_ms = reader.unpack(_TIMES)
@@ -437,7 +441,7 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
         policy=_read(fields, _POLICY, _read_policy, None),
         outcome=_read(fields, _OUTCOME, _read_outcome, None),
         runs=_each(fields, _RUNS, _Reader.string),
-        takes_deltas=version >= MULTI_WRITER_VERSION or not opened,
+        takes_deltas=version >= WHOLE_VERSION or not opened,
     )
 
 

@@ -338,8 +338,12 @@ def _work(token: transactions_pb2.CommitToken) -> Work:
     return Work(
         work.owner, work.run, work.follows if work.HasField("follows") else None,
         CommitName(work.continue_from.owner, work.continue_from.value) if work.HasField("continue_from") else None,
-        tuple(Fingerprint(each.kind, each.digest) for each in work.fingerprints), work.allow_other_work,
+        _fingerprints(work.fingerprints), work.allow_other_work, _fingerprints(work.followed),
     )
+
+
+def _fingerprints(told: Iterable[transactions_pb2.Fingerprint]) -> tuple[Fingerprint, ...]:
+    return tuple(Fingerprint(each.kind, each.digest) for each in told)
 
 
 async def _answered(answer: Callable[[], Awaitable[_Response]], refused: Callable[..., _Response]) -> _Response:

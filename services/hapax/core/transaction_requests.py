@@ -159,6 +159,7 @@ class Work:
     continue_from: CommitName | None = None             # goes on from another owner's commit, or over a newer one
     fingerprints: tuple[Fingerprint, ...] = ()          # the first of a kind that is kept, too, is compared
     allow_other_work: bool = False                      # confirm a replay whose fingerprint differs
+    followed: tuple[Fingerprint, ...] = ()              # of `follows`; the first of a kind that is kept is compared
 
 
 NO_WORK: Final = Work()

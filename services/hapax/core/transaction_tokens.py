@@ -6,8 +6,10 @@ its newest commit and no other, so
 
 - the newest is confirmed only to its owner, and only for the same work;
 - what is older is refused: the caller works from an older copy of its own state, and its records are others;
-- what does not follow the newest is refused: the commits between are not here;
-- another owner is refused, until it says which commit it goes on from; then its number 0 is the value after that.
+- what does not follow the newest is refused: the commits between are not here. Nor does what follows another work
+  under the newest one's number: the caller's past is not the one that was committed here;
+- another owner is refused, until it says which commit it goes on from; then its number 0 is the value after that. One
+  that has commits of its own before its number has them elsewhere.
 
 A token without an owner is its value alone, and whatever is not newer than it has been committed. Tokens that were
 stored before owners were kept are taken over by the next owner to commit after them, in the same numbers.
@@ -18,7 +20,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction_record import CommittedToken, Token, Transaction
+from hapax.core.transaction_record import CommittedToken, Fingerprint, Token, Transaction
 from hapax.core.transaction_requests import (
     CommitName,
     CommitTokenFound,
@@ -41,13 +43,14 @@ class Conflict(IntEnum):
     OTHER_COUNT = 4         # the same work, with another number of records
     UNKNOWN_HISTORY = 5     # the commit before is not known here
     OTHER_RUN = 6           # another driver of the owner is writing the same commit
+    OTHER_PAST = 7          # the commit before is known here as other work
 
 
 class TokenConflict(Refusal):
     """A refusal by what is committed in the scope (`newest`; None: nothing is)."""
 
     def __init__(self, cause: Conflict, reason: str, newest: CommittedToken | None) -> None:
-        history = cause is Conflict.UNKNOWN_HISTORY
+        history = cause in (Conflict.UNKNOWN_HISTORY, Conflict.OTHER_PAST)
         super().__init__(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if history else ErrorCode.INVALID_TXN_STATE, reason)
         self.cause = cause
         self.newest = newest
@@ -82,23 +85,16 @@ def placed(
     onward = Token(token.scope, following, work.owner, following - token.value)
     continuing = work.continue_from == CommitName(newest.owner, newest.value)
     if newest.owner and newest.owner != work.owner:
-        if continuing:
+        if not continuing:
+            raise _other_owner(newest, work)
+        if work.follows is None or request.allow_unknown_history:
             return onward
-        raise _other_owner(newest, work)
+        raise _gap(token, newest, work)
     value = newest.base + token.value
     if value > newest.value:
-        if work.follows is None or newest.base + work.follows == newest.value:
-            return Token(token.scope, value, work.owner, newest.base)
-        if continuing:
-            return onward
-        if request.allow_unknown_history:
-            return Token(token.scope, value, work.owner, newest.base)
-        raise TokenConflict(
-            Conflict.UNKNOWN_HISTORY,
-            f"commit token {token.value} of {token.scope} follows {work.follows}, but the newest one here is "
-            f"{newest.number}: what came between is not here",
-            newest,
-        )
+        if not request.allow_unknown_history:
+            _check_follows(newest, token, work)
+        return Token(token.scope, value, work.owner, newest.base)
     if not work.owner:
         return newest
     if continuing:
@@ -138,11 +134,36 @@ def check_same_work(newest: CommittedToken, request: EndTransaction) -> None:
 
 
 def _is_same(newest: CommittedToken, work: Work) -> bool:
-    """By the first kind of fingerprint that both have. A token that was stored with none has its count alone."""
-    if not newest.fingerprints:
-        return True
+    """A token that was stored without fingerprints has its count alone."""
+    return not newest.fingerprints or bool(_agree(newest, work.fingerprints))
+
+
+def _agree(newest: CommittedToken, fingerprints: tuple[Fingerprint, ...]) -> bool | None:
+    """By the first kind that both have; None: they have none in common."""
     kept = dict(newest.fingerprints)
-    return next((kept[kind] == digest for kind, digest in work.fingerprints if kind in kept), False)
+    return next((kept[kind] == digest for kind, digest in fingerprints if kind in kept), None)
+
+
+def _check_follows(newest: CommittedToken, token: Token, work: Work) -> None:
+    if work.follows is None:
+        return
+    if newest.base + work.follows != newest.value:
+        raise _gap(token, newest, work)
+    if _agree(newest, work.followed) is False:
+        raise TokenConflict(
+            Conflict.OTHER_PAST,
+            f"commit token {token.value} of {token.scope} follows another {work.follows} than was committed here",
+            newest,
+        )
+
+
+def _gap(token: Token, newest: CommittedToken, work: Work) -> TokenConflict:
+    return TokenConflict(
+        Conflict.UNKNOWN_HISTORY,
+        f"commit token {token.value} of {token.scope} follows {work.follows} of {work.owner}, but the newest one here "
+        f"is {newest.number} of {newest.owner or 'a caller without a name'}: what came between is not here",
+        newest,
+    )
 
 
 def _other_owner(newest: CommittedToken, work: Work) -> TokenConflict:

@@ -52,7 +52,8 @@ DELTA_KEY, DELTA_VALUE = reference("TransactionDeltaKey"), reference("Transactio
 def as_reference(transaction: Transaction) -> bytes:
     """The value as kafka-python's schema machinery writes it from the published schema."""
     made = REFERENCE
-    version = 2 if transaction.open_token is not None else 1
+    counts_onward = any(token.base for token in transaction.tokens)
+    version = 2 if transaction.open_token is not None or counts_onward else 1
     topics: dict[tuple[str, bytes], list[int]] = {}
     for topic, topic_id, partition in transaction.every_partition:
         topics.setdefault((topic, topic_id), []).append(partition)
@@ -335,6 +336,15 @@ def test_a_reader_that_skips_deltas_refuses_what_they_belong_to() -> None:
     opened = Transaction(transactional_id="id", state=State.ONGOING, open_token=Token("q", 1))
     assert encode_value(opened)[:2] == b"\0\2"
     assert encode_value(replace(opened, state=State.COMPLETE_COMMIT, open_token=None))[:2] == b"\0\1"
+
+
+def test_a_reader_that_skips_owners_refuses_tokens_that_are_not_counted_from_0() -> None:
+    """It would take what the owner counts for what the scope counts, and the owner's next commits for repetitions."""
+    token = CommittedToken("q", 3, 1, 1, 0, "query")  # type: ignore[arg-type]
+    for base, version in ((0, b"\0\1"), (3, b"\0\2"), (-3, b"\0\2")):
+        committed = Transaction(
+            transactional_id="id", state=State.COMPLETE_COMMIT, tokens=(replace(token, base=base),))
+        assert encode_value(committed)[:2] == version
 
 
 def test_an_unknown_version_is_refused() -> None:

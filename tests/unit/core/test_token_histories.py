@@ -3,8 +3,9 @@ is in the output, and no record is there twice; or the engine was refused.
 
 The engine is a model of Spark: an offset log and a commit log, of which only the newest batch is run again. Everything
 else is real: the transaction machine, its decisions, its log. People copy checkpoints, put older copies back, delete
-the newest files, clone jobs, give two jobs one scope, begin with new checkpoints; drivers die and come back; the
-cluster is put back, too.
+the newest files, note what was never committed, clone jobs, give two jobs one scope, begin with new checkpoints;
+drivers die, freeze and come back, in folders whose files others have changed; the cluster is put back, too. Where
+only the records tell batches apart, the past of a checkpoint has its numbers alone, so less can be done to it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class Checkpoint:
     def range_of(self, batch: int) -> range:
         return range(self.offsets[batch - 1][0] if batch else self.start, self.offsets[batch][0])
 
+    def put_back(self, kept: Checkpoint) -> None:
+        """In the same folder."""
+        self.query, self.start, self.offsets, self.committed = kept.query, kept.start, [*kept.offsets], kept.committed
+
 
 @dataclass
 class Job:
@@ -70,6 +75,8 @@ class Attempt:
     batch: int
     start: int
     rows: list[int]
+    past: list[int]
+    """The rows of the batches before."""
     token: Token
     work: Work
     winners: tuple[Any, ...] = ()
@@ -143,7 +150,9 @@ class Histories(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9), back=st.integers(0, 9))
     def put_a_checkpoint_back(self, which: int, back: int) -> None:
         job = self._job(which)
-        if job.kept:
+        if job.kept and self.by == "offsets":
+            job.at.put_back(job.kept[back % len(job.kept)])
+        elif job.kept:
             job.at = copy.deepcopy(job.kept[back % len(job.kept)])
 
     @rule(which=st.integers(0, 9))
@@ -157,6 +166,28 @@ class Histories(RuleBasedStateMachine):
         del at.offsets[-1:]
         at.committed = min(at.committed, len(at.offsets) - 1)
 
+    @precondition(lambda self: self.by == "offsets")
+    @rule(which=st.integers(0, 9), limit=st.integers(1, 3))
+    def skip_the_newest_batch(self, which: int, limit: int) -> None:
+        """It is planned anew, refused, and marked as done, so that Spark goes on after it."""
+        self.delete_the_newest_batch(which)
+        self.produce(1)
+        self.run_a_batch(which, limit, 1, "before")
+        at = self._job(which).at
+        at.committed = len(at.offsets) - 1
+        self.produce(1)
+        self.run_a_batch(which, limit, 1, "")
+
+    @rule(which=st.integers(0, 9), limit=st.integers(1, 3), batches=st.integers(1, 4))
+    def lose_what_the_cluster_has_done_since(self, which: int, limit: int, batches: int) -> None:
+        self.save_the_cluster()
+        for _ in range(batches):
+            self.produce(limit)
+            self.run_a_batch(which, limit, 1, "")
+        self.put_the_cluster_back()
+        self.produce(limit)
+        self.run_a_batch(which, limit, 1, "")
+
     @rule()
     def save_the_cluster(self) -> None:
         self.kept_cluster = copy.deepcopy(self.cluster)
@@ -166,7 +197,8 @@ class Histories(RuleBasedStateMachine):
     def put_the_cluster_back(self) -> None:
         assert self.kept_cluster is not None
         self.cluster = copy.deepcopy(self.kept_cluster)
-        self.zombies.clear()
+        # What they have written is gone, and who writes under their identities now is refused elsewhere (rule 12).
+        self.zombies = [each for each in self.zombies if not each.winners]
 
     @rule(which=st.integers(0, 9))
     def go_on_with_a_new_checkpoint(self, which: int) -> None:
@@ -244,12 +276,15 @@ class Histories(RuleBasedStateMachine):
                 return None
             self.names += 1
             at.offsets.append((min(self.records, start + limit), self.names))
-        rows = [r for r in at.range_of(batch) if r % 5 != 3]  # some batches are empty
-        plan = repr((at.offsets[max(0, batch - 1) : batch + 1] if self.by == "offsets" else rows, job.topic))
+        rows = _written(at.range_of(batch))
+        planned = self.by == "offsets"
+        plan = repr((at.offsets[max(0, batch - 1) : batch + 1] if planned else rows, job.topic))
+        ends = [Fingerprint("end", repr(each).encode()) for each in at.offsets] if planned else []
         work = Work(
             at.query, self._name("run"), batch - 1 if batch else None, job.continue_from,
-            (Fingerprint(self.by, plan.encode()),))  # fmt: skip
-        attempt = Attempt(job, at, batch, at.range_of(batch).start, rows, Token(job.scope, batch), work)
+            (Fingerprint(self.by, plan.encode()), *ends[batch : batch + 1]), followed=tuple(ends[:batch][-1:]))
+        past = _written(range(at.start, at.range_of(batch).start))
+        attempt = Attempt(job, at, batch, at.range_of(batch).start, rows, past, Token(job.scope, batch), work)
         for task in range(tasks):
             part = rows[task::tasks]
             if part and not self._refused_or(lambda: self._run_task(attempt, part)):  # noqa: B023
@@ -260,18 +295,18 @@ class Histories(RuleBasedStateMachine):
         cluster, scope = self.cluster, attempt.job.scope
         joined = cluster.run("join_transaction", JoinTransaction(
             scope, attempt.token, self._name("task"), 60_000, cluster.caller(), work=attempt.work))  # fmt: skip
+        attempt.serial = joined.serial
         if joined.already_committed:
             return
         at = partition(0, attempt.job.topic)
         cluster.run("verify_partitions", VerifyPartitions(scope, *joined.identity, (at,), True, cluster.caller()))
         cluster.written[scope, joined.serial, joined.identity.producer_id] = (attempt.job.topic, rows)
         attempt.winners += (winner(joined.identity, at),)
-        attempt.serial = joined.serial
 
     def _commit(self, attempt: Attempt) -> bool:
         newest = self._newest(attempt.job.scope)
         goes_on = newest is not None and attempt.work.continue_from == (newest.owner, newest.value)
-        if goes_on and attempt.job.fresh != attempt.checkpoint.query:
+        if goes_on and attempt.job.fresh != attempt.work.owner:
             self.again.setdefault(attempt.job.scope, set()).update(range(attempt.start, self.records))
         request = EndTransaction(
             attempt.job.scope, True, self.cluster.caller(), attempt.token, winners=attempt.winners,
@@ -290,10 +325,13 @@ class Histories(RuleBasedStateMachine):
 
     def _note(self, attempt: Attempt) -> None:
         """Spark takes the batch for done."""
-        if attempt.job.at is attempt.checkpoint:
+        if attempt.batch < len(attempt.checkpoint.offsets):
             attempt.checkpoint.committed = max(attempt.checkpoint.committed, attempt.batch)
         visible = self.cluster.visible.get((attempt.job.scope, attempt.job.topic), Counter())
         lost = [r for r in attempt.rows if not visible[r]]
+        if self.by == "offsets":
+            seen = set(self._seen(attempt.job))
+            lost += [r for r in attempt.past if r not in seen]
         assert not lost, f"batch {attempt.batch} of {attempt.work.owner} is taken for committed without {lost}"
 
     @invariant()
@@ -302,6 +340,11 @@ class Histories(RuleBasedStateMachine):
             again = self.again.get(output[0], set())
             twice = [r for r, times in rows.items() if times > 1 and r not in again]
             assert not twice, f"{output} has {twice} twice"
+
+
+def _written(rows: range) -> list[int]:
+    """Some batches are empty."""
+    return [r for r in rows if r % 5 != 3]
 
 
 TestHistories = Histories.TestCase

@@ -102,6 +102,40 @@ def test_naming_the_newest_commit_does_not_write_the_same_work_twice(driver: Dri
     assert committing.outcome is EndOutcome.COMMITTED
 
 
+def test_naming_the_newest_commit_does_not_leave_out_what_was_committed_after_it() -> None:
+    """An older copy of the cluster was put back, and the option is still in the job: its later batches are gone."""
+    driver = Driver()
+    going_on = CommitName("query", 0)
+    assert committed(driver, 0, work()).outcome is EndOutcome.COMMITTED
+    for owner in ("new", "query"):
+        newest = refused(driver, Conflict.UNKNOWN_HISTORY, 5, work(owner, continue_from=going_on, follows=4)).newest
+        assert newest is not None and newest.owner == "query"
+    knowing = work("new", continue_from=going_on, follows=4)
+    assert committed(driver, 5, knowing, allow_unknown_history=True).outcome is EndOutcome.COMMITTED
+    assert committed(driver, 6, work("new", continue_from=going_on, follows=5)).outcome is EndOutcome.COMMITTED
+
+
+def ending(at: bytes, number: int, **more: Any) -> Work:
+    """Work whose fingerprints say, too, where it ends."""
+    prints = (Fingerprint("offsets", b"%d to %s" % (number, at)), Fingerprint("end", at))
+    return Work("query", "run-1", number - 1 if number else None, fingerprints=prints, **more)
+
+
+def test_what_follows_other_work_under_the_newest_number_is_refused() -> None:
+    """The files of a checkpoint were mixed, or an older copy of the cluster has gone on otherwise since."""
+    driver = Driver()
+    assert committed(driver, 0, ending(b"10", 0)).outcome is EndOutcome.COMMITTED
+    mixed = ending(b"30", 1, followed=(Fingerprint("end", b"20"),))
+    assert refused(driver, Conflict.OTHER_PAST, 1, mixed).code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    driver.run_end_token(1, False, work=mixed)
+    following = ending(b"30", 1, followed=(Fingerprint("end", b"10"),))
+    assert committed(driver, 1, following).outcome is EndOutcome.COMMITTED
+    knowing = ending(b"40", 2, followed=(Fingerprint("end", b"20"),))
+    assert committed(driver, 2, knowing, allow_unknown_history=True).outcome is EndOutcome.COMMITTED
+    # Where nothing can be compared, the number has to do.
+    assert committed(driver, 3, work(follows=2, followed=(Fingerprint("other", b""),))).outcome is EndOutcome.COMMITTED
+
+
 def test_a_commit_that_is_not_there_cannot_be_gone_on_from() -> None:
     refused(Driver(), Conflict.UNKNOWN_HISTORY, 0, work(continue_from=CommitName("query", 2)))
 

@@ -30,20 +30,22 @@ class CommitToken(_message.Message):
     def __init__(self, scope: _Optional[str] = ..., value: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("owner", "run", "follows", "continue_from", "fingerprints", "allow_other_work")
+    __slots__ = ("owner", "run", "follows", "continue_from", "fingerprints", "allow_other_work", "followed")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_FROM_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OTHER_WORK_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_FIELD_NUMBER: _ClassVar[int]
     owner: str
     run: str
     follows: int
     continue_from: CommitName
     fingerprints: _containers.RepeatedCompositeFieldContainer[Fingerprint]
     allow_other_work: bool
-    def __init__(self, owner: _Optional[str] = ..., run: _Optional[str] = ..., follows: _Optional[int] = ..., continue_from: _Optional[_Union[CommitName, _Mapping]] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ..., allow_other_work: _Optional[bool] = ...) -> None: ...
+    followed: _containers.RepeatedCompositeFieldContainer[Fingerprint]
+    def __init__(self, owner: _Optional[str] = ..., run: _Optional[str] = ..., follows: _Optional[int] = ..., continue_from: _Optional[_Union[CommitName, _Mapping]] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ..., allow_other_work: _Optional[bool] = ..., followed: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ...) -> None: ...
 
 class CommitName(_message.Message):
     __slots__ = ("owner", "value")
@@ -72,6 +74,7 @@ class TokenConflict(_message.Message):
         OTHER_COUNT: _ClassVar[TokenConflict.Cause]
         UNKNOWN_HISTORY: _ClassVar[TokenConflict.Cause]
         OTHER_RUN: _ClassVar[TokenConflict.Cause]
+        OTHER_PAST: _ClassVar[TokenConflict.Cause]
     CAUSE_UNSPECIFIED: TokenConflict.Cause
     OLDER: TokenConflict.Cause
     OTHER_OWNER: TokenConflict.Cause
@@ -79,6 +82,7 @@ class TokenConflict(_message.Message):
     OTHER_COUNT: TokenConflict.Cause
     UNKNOWN_HISTORY: TokenConflict.Cause
     OTHER_RUN: TokenConflict.Cause
+    OTHER_PAST: TokenConflict.Cause
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     cause: TokenConflict.Cause
