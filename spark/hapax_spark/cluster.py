@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from hapax.client import (
     Admin,
     Committed,
+    Conflict,
     Consumer,
     HapaxError,
     Joined,
@@ -343,19 +344,32 @@ class Cluster:
         return Attempt(self, token, member_key, columns)
 
     def commit(
-        self, token: Token, winners: Sequence[Winner], records: int, serial: int, fingerprints: Fingerprints = ()
+        self, token: Token, winners: Sequence[Winner], records: int, serial: int, fingerprints: Fingerprints = (),
+        followed: Fingerprints = (),
     ) -> Committed:
         """One decision for the whole batch; idempotent. Raises the errors of `hapax_spark.refusals`."""
-        named = token.commit_token(records, self.options.allow_other_record_count, fingerprints)
-        try:
-            return self.run(self._decide(token, lambda t: t.commit(named, winners, serial=serial)))
-        except HapaxError as error:
-            raise self.named(token, error) from error
 
-    def named(self, token: Token, error: HapaxError) -> Exception:
-        """What an error of a transaction means for the batch of the token."""
+        def commit(allow_other_work: bool) -> Committed:
+            named = token.commit_token(
+                records, self.options.allow_other_record_count, fingerprints, followed, allow_other_work)
+            return self.run(self._decide(token, lambda t: t.commit(named, winners, serial=serial)))
+
+        kinds = tuple(kind for kind, _ in fingerprints)
+        try:
+            try:
+                return commit(False)
+            except TokenConflictError as error:
+                kept = () if error.newest is None else error.newest.fingerprints
+                if error.conflict is not Conflict.OTHER_WORK or not token.allows(fingerprints, kept):
+                    raise
+                return commit(True)
+        except HapaxError as error:
+            raise self.named(token, error, kinds) from error
+
+    def named(self, token: Token, error: HapaxError, kinds: Collection[str] = ()) -> Exception:
+        """What an error of a transaction means for the batch of the token. `kinds`: of its fingerprints."""
         if isinstance(error, TokenConflictError):
-            return refusal(token, error, self.cluster_id)
+            return refusal(token, error, self.cluster_id, kinds)
         if error.code in _LOST:
             return ended(token, self.options.transaction_timeout_ms, str(error), self._described(token))
         return error
@@ -450,6 +464,11 @@ class Attempt:
     def serial(self) -> int:
         """Of the transaction in which records were written; 0: none were."""
         return self._joined.serial if self._writer is not None and self._joined is not None else 0
+
+    @property
+    def told(self) -> int:
+        """The serial of the transaction that had committed the token before; 0: it was not told of any."""
+        return self._joined.serial if self._joined is not None and self._joined.already_committed else 0
 
     def finish(self) -> Winner | None:
         """Everything is stored: what the commit has to name; None where nothing was written. The driver has nine

@@ -1,8 +1,9 @@
 """Fingerprints of a micro-batch: whether two batches of one number are the same work.
 
 The best is what Spark planned: its offset log says from where to where the batch reads each source, whatever sources
-those are, and a batch that is run again has the very same file. Where the driver cannot read the checkpoint (an object
-store, HDFS), it is what the tasks have written: the records, in any order.
+those are, and a batch that is run again has the very same file. It also tells whether the batch before, which is
+committed, is the one that this checkpoint knows. Where the driver cannot read the checkpoint (an object store, HDFS),
+it is what the tasks have written: the records, in any order.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -18,6 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 OFFSETS: Final = "offsets"
+"""Where the batch begins and ends, and the topic."""
+END: Final = "end"
+"""Where it ends alone, which the next batch can tell, too."""
 RECORDS: Final = "records"
 
 Fingerprints = tuple[tuple[str, bytes], ...]
@@ -43,23 +47,38 @@ def local_checkpoint(location: str | None) -> Path | None:
     return folder if (folder / "metadata").is_file() else None
 
 
-def of_the_plan(location: str | None, query_id: str | None, batch_id: int, topic: str | None) -> bytes | None:
-    """Of what Spark planned for the batch; None where the checkpoint cannot be read here, or is another query's than
-    `query_id` (None: whichever's)."""
+class Plan(NamedTuple):
+    """What Spark has planned for a batch. It is read before the batch is written: whoever changes the checkpoint while
+    it is, does not change what it is."""
+
+    query: str
+    batch: int
+    fingerprints: Fingerprints
+    followed: Fingerprints
+    """Of the batch before."""
+
+
+def plan_of(location: str | None, topic: str | None, batch: int | None = None) -> Plan | None:
+    """Of a batch, or of the newest one, in a checkpoint; None where that cannot be read here."""
     folder = local_checkpoint(location)
     if folder is None:
         return None
     try:
-        if query_id is not None and json.loads((folder / "metadata").read_text()).get("id") != query_id:
-            return None
-        plan = (folder / "offsets" / str(batch_id)).read_bytes()
-        before = (folder / "offsets" / str(batch_id - 1)).read_bytes() if batch_id else b""
-    except (OSError, ValueError):
+        query = str(json.loads((folder / "metadata").read_text())["id"])
+        offsets = folder / "offsets"
+        if batch is None:
+            batch = max(int(each.name) for each in offsets.iterdir() if each.name.isdecimal())
+        plan = (offsets / str(batch)).read_bytes()
+        before = (offsets / str(batch - 1)).read_bytes() if batch else b""
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     digest = hashlib.sha256()
     for part in (before, plan, (topic or "").encode()):
         digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.digest()
+    return Plan(
+        query, batch, ((OFFSETS, digest.digest()), (END, hashlib.sha256(plan).digest())),
+        ((END, hashlib.sha256(before).digest()),) if batch else (),
+    )
 
 
 class RecordDigest:

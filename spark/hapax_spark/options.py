@@ -105,10 +105,13 @@ OPTIONS: Final = (
         "versions have no gaps, as batch ids: one that does not follow the newest commit is refused",
     ),
     Option("allowOtherRecordCount", "writing", "`false`", "confirm a replay with another number of records"),
-    Option("allowOtherRecords", "writing", "`false`", "confirm a replay with other records than are committed"),
+    Option(
+        "allowOtherRecords", "writing", "`false`",
+        "confirm a replay with other records than are committed; never a batch of another plan",
+    ),
     Option(
         "allowUnknownHistory", "writing", "`false`",
-        "accept a batch where the commit before it is not known",
+        "accept a batch where the commit before it is not known, or is another",
     ),
     Option("compression.type", "writing", "`none`", "or `gzip`, `snappy`, `lz4`, `zstd`"),
     Option("batch.size", "writing", "`262144`", "bytes at which a batch of records is full; below the topic's limit"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from hapax.client import Conflict, LastToken, TokenConflictError
 from hapax.client.identities import IdentityInfo
 from hapax_spark.errors import CheckpointError
+from hapax_spark.fingerprints import RECORDS
 from hapax_spark.tokens import Token
 
 
@@ -53,13 +55,19 @@ class TransactionLostError(RuntimeError):
         )
 
 
-def refusal(token: Token, error: TokenConflictError, cluster_id: str) -> Exception:
-    """The error for a token that the cluster refuses by what is committed."""
+def refusal(
+    token: Token, error: TokenConflictError, cluster_id: str, kinds: Collection[str] = ()
+) -> Exception:
+    """The error for a token that the cluster refuses by what is committed. `kinds`: of the batch's fingerprints."""
     newest = error.newest
     if error.conflict is Conflict.OTHER_RUN:
         return _other_run(token)
     if error.conflict is Conflict.UNKNOWN_HISTORY or newest is None:
         return _unknown_history(token, newest, cluster_id)
+    if error.conflict is Conflict.OTHER_PAST:
+        return _other_past(token, newest)
+    if error.conflict is Conflict.OTHER_WORK and not set(kinds) & set(newest.fingerprints):
+        return _incomparable(token, newest)
     return _SENTENCES[error.conflict](token, newest)
 
 
@@ -71,12 +79,24 @@ def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) ->
             "(transactional.id.expiration.ms). Use the cluster that it belongs to, or a new checkpointLocation; "
             "allowUnknownHistory=true goes on where you know that every batch before was committed"
         )
+    of_whom = "it is" if newest.owner == token.owner else f"the scope {token.scope!r} is that of {newest.owner},"
     return CheckpointError(
-        f"This is {token.what}, but the newest commit that the cluster {cluster_id!r} knows of it is {_named(newest)}: "
+        f"This is {token.what}, but the newest commit that the cluster {cluster_id!r} knows of {of_whom} "
+        f"{_named(newest)}: "
         "the batches between were not committed here. They were written to another cluster or by another sink, or "
         "an older copy of the cluster was put back. Find out where their records are; then a new checkpointLocation "
         f"with startingOffsets after {_named(newest)} and continueFrom={_commit(newest)} writes what is missing, or "
         "allowUnknownHistory=true goes on without it"
+    )
+
+
+def _other_past(token: Token, newest: LastToken) -> CheckpointError:
+    return CheckpointError(
+        f"This is {token.what}, but the batch before it is not the one that was committed under that number, "
+        f"{_named(newest)}: files of the checkpoint were changed or mixed with those of a copy, a copy of it has gone "
+        "on, or an older copy of the cluster was put back. Nothing of this batch was written. Use the checkpoint that "
+        f"committed {_named(newest)}; or a new checkpointLocation with startingOffsets after it and "
+        f"continueFrom={_commit(newest)}. allowUnknownHistory=true goes on where you know that no record is missing"
     )
 
 
@@ -112,6 +132,17 @@ def _other_work(token: Token, newest: LastToken) -> OtherRecordsError:
         "another job goes on from a copy of it, or writes to another topic. Nothing of this batch was "
         f"written.{unsteady} Use the checkpoint that committed it, and one job for each. Only to write this one's "
         f"records in addition to those that are committed, set continueFrom={_commit(newest)}"
+    )
+
+
+def _incomparable(token: Token, newest: LastToken) -> OtherRecordsError:
+    known, now = ("its records", "Spark's plan") if RECORDS in newest.fingerprints else ("Spark's plan", "its records")
+    return OtherRecordsError(
+        f"This is {token.what}, which was committed already ({_told(newest)}), but whether as the same work cannot be "
+        f"told: what was committed is known by {known}, this run by {now}, since the driver could read the checkpoint "
+        "only one of the two times. Nothing of this run was written. Let the driver find the checkpoint under the "
+        "option checkpointLocation as it did then. Where this is the checkpoint that committed the batch, "
+        "allowOtherRecords=true keeps what is committed and goes on"
     )
 
 

@@ -23,17 +23,7 @@ from pyspark.sql.types import StructType
 from hapax.client import Winner
 from hapax_spark.arrow import OutputColumns, output_columns
 from hapax_spark.cluster import kept_cluster
-from hapax_spark.errors import CheckpointError
-from hapax_spark.fingerprints import (
-    OFFSETS,
-    RECORDS,
-    Digest,
-    Fingerprints,
-    RecordDigest,
-    local_checkpoint,
-    of_the_plan,
-    together,
-)
+from hapax_spark.fingerprints import RECORDS, Digest, Fingerprints, Plan, RecordDigest, plan_of, together
 from hapax_spark.options import OptionError, Options
 from hapax_spark.refusals import TransactionLostError
 from hapax_spark.tokens import Token
@@ -51,18 +41,23 @@ class AttemptMessage(WriterCommitMessage):
     winner: Winner | None = None
     """None: an empty task, or the token had been committed before."""
     digest: Digest | None = None
-    """Of the records, where the driver cannot say otherwise what the batch is."""
+    """Of the records, where nothing else says what the batch is."""
+    plan: Plan | None = None
+    """Of the batch."""
+    told: int = 0
+    """The serial of the transaction that had committed the token before; 0: the task was not told of any."""
 
 
 def write_attempt(
-    options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch], digested: bool = False
+    options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch], plan: Plan | None = None
 ) -> AttemptMessage:
-    """One task attempt: join, write, report. A token that was committed before is only counted, and `digested`."""
+    """One task attempt: join, write, report. A token that was committed before is only counted, and hashed."""
     with kept_cluster(options) as cluster:
         if options.delivery == "at-least-once":
             return AttemptMessage(token, cluster.send_plainly(rows, columns))
         attempt = cluster.join(token, uuid.uuid4().hex, columns)
         records = 0
+        digested = token.is_version or (token.owner and plan is None)
         digest = RecordDigest(options.topic) if digested else None
         try:
             for batch in rows:
@@ -71,47 +66,39 @@ def write_attempt(
                 attempt.write(batch)
                 records += batch.num_rows
             winner = attempt.finish()
-            return AttemptMessage(token, records, attempt.serial, winner, digest.digest if digest else None)
+            return AttemptMessage(
+                token, records, attempt.serial, winner, digest.digest if digest else None, plan, attempt.told)
         finally:
             attempt.leave()
 
 
-def fingerprints_of(options: Options, token: Token, messages: list[AttemptMessage]) -> Fingerprints:
-    """Whether two batches of one number are the same work. Raises CheckpointError."""
-    if not token.owner:
-        return ()
-    found: Fingerprints = ()
-    if token.consecutive:  # its numbers are those of micro-batches
-        query = None if token.is_version else token.owner
-        plan = of_the_plan(options.checkpoint_location, query, token.value, options.topic)
-        found = () if plan is None else ((OFFSETS, plan),)
-    if found and not token.is_version:
-        return found
+def fingerprints_of(token: Token, messages: list[AttemptMessage]) -> tuple[Fingerprints, Fingerprints]:
+    """Whether two batches of one number are the same work; and of the batch before, where that is known."""
+    plan = next((m.plan for m in messages if m.plan is not None), None)
+    planned, followed = ((), ()) if plan is None else (plan.fingerprints, plan.followed)
+    if not token.is_version and (planned or not token.owner):
+        return planned, followed
     digests = [m.digest for m in messages if m.digest is not None]
-    if len(digests) < len(messages):
-        raise CheckpointError(
-            f"The checkpoint {options.checkpoint_location!r} does not say what {token.what} is, though its folder was "
-            "there when the query began: another process changes it while the query runs. Stop that process, and "
-            "restart the query"
-        )
-    return (*found, (RECORDS, together(digests)))
+    return (*planned, (RECORDS, together(digests))), followed
 
 
 def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
     """The driver's commit. Raises the errors of `hapax_spark.refusals`."""
+    winners = [m.winner for m in messages if m.winner is not None]
     serials = {m.serial for m in messages if m.winner is not None}
+    told = max((m.told for m in messages), default=0)
+    if told:  # some tasks wrote nothing for that reason: it is confirmed, or nothing is
+        winners, serials = [], {told}
     if len(serials) > 1:
         reason = f"its tasks wrote in {len(serials)} transactions, so the first had timed out while others still worked"
         raise TransactionLostError(token, options.transaction_timeout_ms, reason)
+    fingerprints, followed = fingerprints_of(token, messages)
     with kept_cluster(options) as cluster:
         outcome = cluster.commit(
-            token,
-            winners=[m.winner for m in messages if m.winner is not None],
-            records=sum(m.records for m in messages),
-            serial=serials.pop() if serials else 0,
-            fingerprints=fingerprints_of(options, token, messages),
+            token, winners, records=sum(m.records for m in messages), serial=serials.pop() if serials else 0,
+            fingerprints=fingerprints, followed=followed,
         )
-    state = "had been committed before" if outcome.already else "committed"
+    state = "had been committed before" if outcome.already or told else "committed"
     log.info("batch %d of %s %s, %d records", token.value, token.scope, state, outcome.records)
 
 
@@ -129,8 +116,9 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
             raise OptionError("txnAppId and txnVersion are for df.write, as in foreachBatch: streams have batch ids")
         self._options = options
         self._columns = output_columns(schema, options.topic)
-        # Made on the driver, which may be able to read the checkpoint, and carried to the tasks with the writer.
-        self._digested = local_checkpoint(options.checkpoint_location) is None
+        # Spark makes a writer for each batch once that is planned, on the driver, which may be able to read the
+        # checkpoint, and carries it to the tasks.
+        self._plan = plan_of(options.checkpoint_location, options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -141,7 +129,8 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
             raise RuntimeError("this sink writes micro-batches only: Spark named no batch id (continuous trigger?)")
         run = context.getLocalProperty("spark.jobGroup.id") or ""
         token = Token.for_query(self._options, query, int(batch), run)
-        return write_attempt(self._options, self._columns, token, iterator, self._digested)
+        plan = self._plan if self._plan is not None and self._plan[:2] == (query, token.value) else None
+        return write_attempt(self._options, self._columns, token, iterator, plan)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         attempts = [m for m in messages if isinstance(m, AttemptMessage)]
@@ -162,10 +151,12 @@ class HapaxBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = output_columns(schema, options.topic)
         # Made on the driver and carried to the tasks with the writer.
-        self._token = Token.for_write(options, uuid.uuid4().hex)
+        self._token = token = Token.for_write(options, uuid.uuid4().hex)
+        # Where versions are the numbers of micro-batches.
+        self._plan = plan_of(options.checkpoint_location, options.topic, token.value) if token.consecutive else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_attempt(self._options, self._columns, self._token, iterator, digested=bool(self._token.owner))
+        return write_attempt(self._options, self._columns, self._token, iterator, self._plan)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.delivery == "exactly-once":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from hapax.client import CommitToken, Work
+from hapax_spark.fingerprints import OFFSETS, Fingerprints
 from hapax_spark.options import OptionError, Options
 
 _APPLICATION: Final = "txnAppId="
@@ -78,12 +80,19 @@ class Token:
         return f"batch {self.value} of query {self.owner}" if self.owner else f"the write {self.scope}"
 
     def commit_token(
-        self, records: int = 0, allow_other_count: bool = False, fingerprints: tuple[tuple[str, bytes], ...] = ()
+        self, records: int = 0, allow_other_count: bool = False, fingerprints: Fingerprints = (),
+        followed: Fingerprints = (), allow_other_work: bool = False,
     ) -> CommitToken:
         return CommitToken(
             self.scope, self.value, records, allow_other_count or self.allow_other_records, self.allow_unknown_history,
-            self.single_use, self._work(fingerprints) if self.owner else None)  # fmt: skip
+            self.single_use,
+            Work(
+                self.owner, self.run, self.value - 1 if self.consecutive and self.value > 0 else None, fingerprints,
+                self.continue_from, allow_other_work, followed,
+            ) if self.owner else None,
+        )  # fmt: skip
 
-    def _work(self, fingerprints: tuple[tuple[str, bytes], ...]) -> Work:
-        follows = self.value - 1 if self.consecutive and self.value > 0 else None
-        return Work(self.owner, self.run, follows, fingerprints, self.continue_from, self.allow_other_records)
+    def allows(self, fingerprints: Fingerprints, kept: Collection[str]) -> bool:
+        """Whether work that differs may be confirmed by what is `kept` (kinds). A batch of another plan is another
+        batch, never the same one with other records."""
+        return self.allow_other_records and not any(kind == OFFSETS and kind in kept for kind, _ in fingerprints)

@@ -8,6 +8,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from hapax.cli.local.cluster import LocalCluster
 from hapax_spark.arrow import output_columns
 from hapax_spark.errors import CheckpointError
-from hapax_spark.fingerprints import local_checkpoint
+from hapax_spark.fingerprints import plan_of
 from hapax_spark.options import parse
 from hapax_spark.refusals import (
     CommitRefusedError,
@@ -26,6 +27,7 @@ from hapax_spark.refusals import (
     OtherRecordsError,
     RecordCountError,
     ScopeTakenError,
+    TransactionLostError,
 )
 from hapax_spark.sink import AttemptMessage, abort_attempts, commit_attempts, write_attempt
 from hapax_spark.tokens import Token
@@ -55,9 +57,9 @@ class Driver:
         options = parse({**self.given, **more})
         columns = output_columns(SCHEMA, options.topic)
         token = Token.for_query(options, self.query, batch, self.run)
-        digested = local_checkpoint(options.checkpoint_location) is None
+        plan = plan_of(options.checkpoint_location, options.topic)
         given = iter([pa.record_batch({"value": pa.array(rows, pa.binary())})])
-        return write_attempt(options, columns, token, given, digested)
+        return write_attempt(options, columns, token, given, plan if plan is not None and plan.batch == batch else None)
 
     def commit(self, message: AttemptMessage, **more: str) -> None:
         commit_attempts(parse({**self.given, **more}), message.token, [message])
@@ -137,10 +139,83 @@ def test_a_count_that_differs_has_its_own_error(cluster: LocalCluster, topics: t
     driver.batch(0, b"a", b"b")
     assert "Make it deterministic" in driver.refused(RecordCountError, 0, b"a")
     driver.again(0, b"a", allowOtherRecordCount="true")
-    shutil.rmtree(tmp_path / "query")
-    unknown = driver.refused(OtherRecordsError, 0, b"a", b"b")
-    assert "was committed already, but as other work" in unknown, "one was told by its plan, the other by its records"
+    driver.again(0, b"a", allowOtherRecords="true")
     assert values(cluster, topics[1]) == [b"a", b"b"]
+
+
+def test_a_plan_and_records_cannot_be_compared(cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path) -> None:
+    """A driver that finds the checkpoint no longer, or for the first time, runs a batch again."""
+    driver = Driver(cluster, topics[1], tmp_path / "query", f"query-{uuid.uuid4().hex[:8]}")
+    driver.batch(0, b"a", b"b")
+    shutil.move(tmp_path / "query", tmp_path / "elsewhere")
+    unknown = driver.refused(OtherRecordsError, 0, b"a", b"b")
+    assert "known by Spark's plan, this run by its records" in unknown and "continueFrom" not in unknown
+    driver.again(0, b"a", b"b", allowOtherRecords="true")
+    driver.again(1, b"c")
+    shutil.move(tmp_path / "elsewhere", tmp_path / "query")
+    driver.plan(1)
+    assert "known by its records, this run by Spark's plan" in driver.refused(OtherRecordsError, 1, b"c")
+    driver.again(1, b"c", allowOtherRecords="true")
+    assert values(cluster, topics[1]) == [b"a", b"b", b"c"]
+
+
+def test_other_records_may_be_allowed_another_batch_is_none_of_them(
+    cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    """The option stays in the job, and a checkpoint that is one batch behind is put back."""
+    driver = Driver(cluster, topics[1], tmp_path / "query", f"query-{uuid.uuid4().hex[:8]}")
+    driver.batch(0, b"a")
+    driver.again(0, b"x", allowOtherRecords="true")
+    driver.plan(0)
+    driver.refused(OtherRecordsError, 0, b"new", allowOtherRecords="true")
+    assert values(cluster, topics[1]) == [b"a"]
+
+
+def test_a_batch_is_what_was_planned_when_it_was_written(
+    cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    """A driver that was frozen commits after a checkpoint was put back, and another one has planned the batch anew."""
+    former = Driver(cluster, topics[1], tmp_path / "query", f"query-{uuid.uuid4().hex[:8]}")
+    former.plan(0)
+    late = former.write(0, b"former")
+    former.plan(0)
+    live = former.write(0, b"live!!")
+    former.commit(late)
+    with pytest.raises(OtherRecordsError):
+        former.commit(live)
+    assert values(cluster, topics[1]) == [b"former"]
+
+
+def test_a_batch_follows_the_one_that_was_committed(
+    cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    """A batch was refused as other work, and a person has made Spark take it for committed."""
+    driver = Driver(cluster, topics[1], tmp_path / "query", f"query-{uuid.uuid4().hex[:8]}")
+    driver.batch(0, b"a")
+    driver.plan(0)
+    driver.refused(OtherRecordsError, 0, b"b")
+    driver.plan(1)
+    said = driver.refused(CheckpointError, 1, b"c")
+    assert "is not the one that was committed under that number, batch 0 (1 records" in said
+    assert values(cluster, topics[1]) == [b"a"]
+    driver.again(1, b"c", allowUnknownHistory="true")
+    driver.batch(2, b"d")
+    assert values(cluster, topics[1]) == [b"a", b"c", b"d"]
+
+
+def test_what_was_told_to_be_committed_is_confirmed_or_not_committed(
+    drivers: Drivers, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    """An older copy of the cluster was put back while a batch ran again: its tasks have written nothing."""
+    driver = drivers("query")
+    driver.batch(0, b"a")
+    told = driver.write(0, b"a")
+    assert told.winner is None
+    driver.commit(told)
+    forgotten = replace(told.token, transactional_id=uuid.uuid4().hex)
+    with pytest.raises(TransactionLostError):
+        driver.commit(replace(told, token=forgotten))
+    assert values(cluster, topics[1]) == [b"a"]
 
 
 def test_a_driver_that_was_taken_for_dead_changes_nothing(

@@ -136,12 +136,29 @@ def test_a_checkpoint_that_is_one_batch_behind_is_told_from_a_replay(
     query.put_back(older)
     query.source["maxOffsetsPerTrigger"] = "100"
     said = query.refused("OtherRecordsError", "This is batch 3", "was committed already, but as other work")
+    assert "allowOtherRecords" not in said, "it is known by its plan"
     assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first]), "nothing is written, nothing confirmed"
     # Who wants these records a second time says so.
     query.run(continueFrom=continue_from(said))
     query.run(continueFrom=continue_from(said))
     found = Counter(values(cluster, topics[1]))
     assert found == Counter([*EVERYTHING, *first, *first, *more])
+
+
+def test_a_batch_that_is_refused_cannot_be_marked_as_done(
+    query: Query, cluster: LocalCluster, topics: Topics, tmp_path: Path
+) -> None:
+    """Spark would go on after records that nothing has committed."""
+    older = query.copy(tmp_path / "older")
+    first = produce(cluster, topics[0], range(300, 340))
+    query.run()
+    produce(cluster, topics[0], range(340, 500))
+    query.put_back(older)
+    query.refused("OtherRecordsError", "This is batch 3")
+    for name in ("{}", ".{}.crc"):
+        shutil.copy(query.checkpoint / "commits" / name.format(2), query.checkpoint / "commits" / name.format(3))
+    query.refused("CheckpointError", "is not the one that was committed under that number, batch 3 (40 records")
+    assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first])
 
 
 def test_a_clone_of_a_job_that_writes_elsewhere_is_not_told_that_it_has_written(
@@ -245,12 +262,12 @@ def test_two_queries_under_one_transactional_id_are_told_of_each_other(
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": pa.array([b"a"] * 10)})
-        done = write_attempt(options, columns, other, iter([pa.record_batch({"value": pa.array([b"b"])})]), True)
+        done = write_attempt(options, columns, other, iter([pa.record_batch({"value": pa.array([b"b"])})]))
         commit_attempts(options, other, [done])
         yield pa.record_batch({"value": pa.array([b"a"] * 10)})
 
     with pytest.raises(SharedTransactionalIdError, match=r"was ended by that of scope 'other'.* Give each query a tra"):
-        write_attempt(options, columns, one, rows(), True)
+        write_attempt(options, columns, one, rows())
     assert values(cluster, topics[1]) == [b"b"]
 
 

@@ -117,7 +117,7 @@ def test_only_changed_rows_are_written_and_each_batch_has_its_effect_once(
     given |= {"txnAppId": totals.app_id, "txnVersion": "0", "txnConsecutive": "true"}
     columns = output_columns(StructType([StructField("value", BinaryType())]), compacted[1])
     rows = pa.record_batch({"value": pa.array([b"of the driver that died"])})
-    write_attempt(parse(given), columns, Token.for_write(parse(given), "died"), iter([rows]), digested=True)
+    write_attempt(parse(given), columns, Token.for_write(parse(given), "died"), iter([rows]))
 
     totals.run()
     assert totals.batches == [0, 1, 2]

@@ -82,7 +82,7 @@ def test_batch_writes_leave_no_transactional_ids_behind(forgetful: LocalCluster)
         admin.create_topics([NewTopic("out", 1)])
         own, shared = options(forgetful, "out"), options(forgetful, "out", **{"transactional.id": "nightly"})
         query = Token.for_query(own, "query", 0)
-        commit_attempts(own, query, [write_attempt(own, COLUMNS, query, iter([rows(b"query")]), digested=True)])
+        commit_attempts(own, query, [write_attempt(own, COLUMNS, query, iter([rows(b"query")]))])
         for number in range(3):
             write_once(own, b"own %d" % number)
         for number in range(110):
@@ -307,7 +307,7 @@ def test_a_task_that_begins_after_the_batch_lost_its_transaction_ends_at_its_fir
     abort_attempts(chosen, token)
     assert values(cluster, topics[1]) == []
     again = replace(token, run="second run")
-    message = write_attempt(chosen, COLUMNS, again, iter([rows(b"one")]), digested=True)
+    message = write_attempt(chosen, COLUMNS, again, iter([rows(b"one")]))
     commit_attempts(chosen, again, [message])
     assert values(cluster, topics[1]) == [b"one"]
 

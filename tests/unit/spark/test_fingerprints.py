@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hapax_spark.fingerprints import RecordDigest, local_checkpoint, of_the_plan, together
+from hapax_spark.fingerprints import END, OFFSETS, RecordDigest, local_checkpoint, plan_of, together
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 rows = st.lists(
@@ -91,20 +91,33 @@ def checkpoint(folder: Path, query: str = "q", batches: int = 3) -> Path:
 
 def test_a_plan_is_the_same_while_spark_has_not_planned_anew(tmp_path: Path) -> None:
     here, copy = checkpoint(tmp_path / "a b"), checkpoint(tmp_path / "copy")
-    planned = of_the_plan(str(here), "q", 2, "t")
-    assert planned is not None and planned == of_the_plan(f"file://{tmp_path}/a%20b", "q", 2, "t")
-    assert planned == of_the_plan(copy.as_uri(), "q", 2, "t")
-    assert planned != of_the_plan(str(here), "q", 2, "another")
+    planned = plan_of(str(here), "t")
+    assert planned is not None and planned[:2] == ("q", 2) and planned == plan_of(f"file://{tmp_path}/a%20b", "t")
+    assert planned == plan_of(copy.as_uri(), "t") == plan_of(str(here), "t", 2)
+    another = plan_of(str(here), "another")
+    assert another is not None and dict(another.fingerprints)[OFFSETS] != dict(planned.fingerprints)[OFFSETS]
     (copy / "offsets" / "1").write_text("v1\n{}\n7")
-    assert planned != of_the_plan(str(copy), "q", 2, "t"), "the batch begins elsewhere"
+    assert planned != plan_of(str(copy), "t"), "the batch begins elsewhere"
+
+
+def test_a_plan_tells_which_one_it_follows(tmp_path: Path) -> None:
+    here = checkpoint(tmp_path / "here", batches=1)
+    first = plan_of(str(here), "t")
+    (here / "offsets" / ".1.crc").write_text("")
+    (here / "offsets" / "1").write_text("v1\n{}\n1")
+    second = plan_of(str(here), "u")
+    assert first is not None and second is not None and first.followed == ()
+    assert dict(second.followed) == {END: dict(first.fingerprints)[END]}
 
 
 def test_a_checkpoint_that_is_not_here_tells_nothing(tmp_path: Path) -> None:
-    here = str(checkpoint(tmp_path / "here"))
-    assert of_the_plan(here, "another", 2, None) is None and of_the_plan(here, "q", 9, None) is None
-    assert of_the_plan(here, None, 2, None) == of_the_plan(here, "q", 2, None) is not None
+    here = checkpoint(tmp_path / "here")
     for location in (None, "s3a://bucket/here", "hdfs:///here", str(tmp_path / "elsewhere")):
-        assert local_checkpoint(location) is None and of_the_plan(location, "q", 0, None) is None
+        assert local_checkpoint(location) is None and plan_of(location, None) is None
+    assert plan_of(str(here), None, 9) is None
+    (here / "offsets" / "1").unlink()
+    assert plan_of(str(here), None) is None, "where the newest batch begins is not known"
+    assert plan_of(str(checkpoint(tmp_path / "planned nothing", batches=0)), None) is None
 
 
 def test_a_million_records_take_well_below_a_second_of_hashing() -> None:
