@@ -25,6 +25,8 @@ SMALL_BUFFER = "65536"
 """Rows of some kilobytes and a client that keeps few of them back: Spark and the client hand small ones on only when
 there are more, and an attempt that dies or stands still shall have written some."""
 _PATIENCE_S = 120
+_TELLS_EVERY_S = 100
+"""A Python worker that takes this many seconds says where it is: the output of a test that hung shows it."""
 
 
 def make_session() -> SparkSession:
@@ -38,6 +40,7 @@ def make_session() -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.worker.tracebackDumpIntervalSeconds", _TELLS_EVERY_S)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
