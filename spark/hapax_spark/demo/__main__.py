@@ -3,7 +3,8 @@
 1. The loader writes flights.csv into `flights`; it is killed twice and resumes at the right line.
 2. Spark reads `flights`, writes `delays` 1:1 and `delay_windows`, exactly once. Killed on the way: the driver between
    the cluster's commit and Spark's note of it; then, in open transactions, the broker that leads a partition written
-   to, a coordinator and the driver again. Every partition has three replicas: another one leads at once.
+   to, a coordinator and the driver again. Every partition has three replicas: another one leads at once. Then an older
+   copy of the query's checkpoint is put back: the query must refuse it, and goes on with the right one.
 3. The same on a slice with at-most-once and at-least-once settings, killed where those must fail.
 4. The count: lost, duplicated, and the windows compared with the same computed from the CSV.
 """
@@ -26,6 +27,7 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.folder import LocalClusterError
 from hapax_spark.demo.flights_csv import PARTITIONS, expected_windows
 from hapax_spark.demo.report import Part, page
+from hapax_spark.demo.restoring import started_on_older_copy
 from hapax_spark.demo.stage import DemoFailure, Stage
 from hapax_spark.demo.verdict import count_lines, differing_windows
 
@@ -34,6 +36,8 @@ SLICE = 20_000
 LIMIT_S = 300
 BROKERS = 3
 REPLICATED = ("default.replication.factor=3", "min.insync.replicas=2")
+COPYING = "passthrough"
+"""The query that copies flights one to one, and the folder of its checkpoint."""
 TOPICS = ("flights", "slice", "delays", "delay_windows", "delays_at_most_once", "delays_at_least_once")
 
 
@@ -49,10 +53,12 @@ def load(stage: Stage, flights: int) -> Part:
 
 
 def exactly_once(stage: Stage, flights: int) -> Part:
-    arguments = [
-        "--input", "flights", "--output", "delays", "--windows", "delay_windows",
-        "--checkpoint", str(stage.folder / "checkpoint"), "--max-offsets-per-trigger", str(flights // 6 + 1),
+    checkpoint = stage.folder / "checkpoint"
+    copying = [
+        "--input", "flights", "--output", "delays", "--checkpoint", str(checkpoint),
+        "--max-offsets-per-trigger", str(flights // 6 + 1),
     ]  # fmt: skip
+    arguments = [*copying, "--windows", "delay_windows"]
     with stage.part("exactly once, under kills", "delays", flights) as part:
         paused = stage.folder / "exactly-once.paused"
         driver = stage.run(
@@ -60,13 +66,17 @@ def exactly_once(stage: Stage, flights: int) -> Part:
         )
         stage.wait(paused.exists, "commit to stop in", driver)
         stage.kill(driver)
+        older = Path(shutil.copytree(checkpoint / COPYING, stage.folder / "older-checkpoint"))
         driver = stage.run("pipeline", *arguments, log="exactly-once.log")
         for victim in (stage.leader_of, lambda _: "coordinator-0"):
             stage.wait(stage.writing, "open transaction", driver)
             stage.kill_node(victim("delays"))
-        held = stage.held("delays")
-        stage.wait(lambda: stage.held("delays") > held and stage.writing(), "open transaction", driver)
+        held, later = stage.held("delays"), checkpoint / COPYING / "commits" / "2"
+        stage.wait(
+            lambda: later.exists() and stage.held("delays") > held and stage.writing(), "open transaction", driver
+        )
         stage.kill(driver)
+        part.refusal = started_on_older_copy(stage, checkpoint / COPYING, older, copying, LIMIT_S)
         stage.run("pipeline", *arguments, log="exactly-once.log").finish(LIMIT_S)
     return part
 
@@ -129,6 +139,8 @@ def verdict(stage: Stage, parts: dict[str, Part], flights: int, small: int) -> d
         "seconds": round(parts["load"].seconds, 1),
         "kills": [kill.target for kill in parts["load"].kills],
     }
+    refusal = parts["exactly_once"].refusal
+    result["older_checkpoint"] = {"refused": bool(refusal), "said": refusal}
     expected = expected_windows(flights)
     differing = differing_windows(stage.bootstrap, "delay_windows", expected)
     result["aggregation"] = {"windows": len(expected), "differing": len(differing), "equal": not differing}
@@ -141,6 +153,8 @@ def failures(result: dict[str, Any]) -> list[str]:
     for name in ("loader", "exactly_once"):
         if result[name]["lost"] or result[name]["duplicated"]:
             found.append(f"{name} lost {result[name]['lost']} and duplicated {result[name]['duplicated']} records")
+    if not result["older_checkpoint"]["refused"]:
+        found.append("the query did not refuse an older copy of its checkpoint; see restored.log")
     if not result["aggregation"]["equal"]:
         found.append(f"{result['aggregation']['differing']} windows differ from the CSV")
     if result["at_most_once"]["lost"] == 0:
@@ -206,6 +220,8 @@ def main() -> int:
     (folder / "verdict.json").write_text(json.dumps(result, indent=2) + "\n")
     (folder / "report.html").write_text(page(result, list(parts.values())))
     console.print(table(result))
+    if result["older_checkpoint"]["refused"]:
+        console.print(f"an older checkpoint was put back: refused, {result['older_checkpoint']['said']}")
     console.print(
         f"windows: {result['aggregation']['windows']:,}, of which {result['aggregation']['differing']:,} differ from "
         f"the CSV; {result['seconds']:.0f} s in all; time line in {folder / 'report.html'}"

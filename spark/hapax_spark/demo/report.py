@@ -18,6 +18,8 @@ class Part:
     samples: list[tuple[float, int]] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
     seconds: float = 0.0
+    refusal: str = ""
+    """What the query said of an older copy of its checkpoint; empty: it did not refuse it, or none was put back."""
 
 
 def page(verdict: dict[str, Any], parts: Sequence[Part]) -> str:
@@ -32,17 +34,19 @@ def page(verdict: dict[str, Any], parts: Sequence[Part]) -> str:
             f"<td class=n>{one['output']:,}</td>{lost}{doubled}<td class=n>{one['seconds']:.1f}</td>"
             f"<td>{escape(', '.join(one['kills']))}</td></tr>"
         )
-    windows = verdict["aggregation"]
+    windows, older = verdict["aggregation"], verdict["older_checkpoint"]
     agree = "good" if windows["equal"] else "bad"
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>Hapax: every flight once</title>"
         f"<style>{STYLE}</style><h1>Every flight once</h1>"
         "<p>Each input record has a number; the output is read back and counted. "
         "<em>Lost</em>: inputs without an output. <em>Duplicated</em>: outputs beyond the first.</p>"
-        "<table><tr><th>delivery<th>input<th>output<th>lost<th>duplicated<th>seconds<th>killed</tr>"
+        "<table><tr><th>delivery<th>input<th>output<th>lost<th>duplicated<th>seconds<th>killed or replaced</tr>"
         f"{''.join(rows)}</table>"
         f"<p>Windowed aggregation against the CSV: <span class={agree}>"
         f"{windows['windows']:,} windows, {windows['differing']:,} differ</span>.</p>"
+        f"<p>An older checkpoint, put back: <span class={'good' if older['refused'] else 'bad'}>"
+        f"{escape(older['said'] or 'it was not refused')}</span></p>"
         + "".join(_time_line(part) for part in parts)
         + "</html>\n"
     )

@@ -53,14 +53,19 @@ class Program:
 
     def finish(self, timeout: float) -> None:
         """Waits for its end. Raises DemoFailure for an exit code other than 0."""
+        code = self.end(timeout)
+        if code != 0:
+            raise DemoFailure(f"{self.name} ended with code {code}; see {self.log}")
+
+    def end(self, timeout: float) -> int:
+        """Waits for its end; the exit code. Raises DemoFailure where it does not come."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise DemoFailure(f"{self.name} did not end within {timeout:.0f} s; see {self.log}") from None
         self.kill()
-        if code != 0:
-            raise DemoFailure(f"{self.name} ended with code {code}; see {self.log}")
+        return code
 
 
 class Stage:
@@ -124,12 +129,12 @@ class Stage:
         if not program.running():
             raise DemoFailure(f"{program.name} ended before it could be killed; see {program.log}")
         program.kill()
-        self._note("spark driver" if program.name == "pipeline" else program.name)
+        self.note("spark driver" if program.name == "pipeline" else program.name)
 
     def kill_node(self, name: str) -> None:
         """SIGKILL, then a new process under the same name."""
         self.cluster.kill(name)
-        self._note(name)
+        self.note(name)
         self.cluster.start(name)
 
     def leader_of(self, topic: str) -> str:
@@ -138,11 +143,12 @@ class Stage:
             (found,) = [t for t in admin.list_topics() if t.name == topic]
         return f"broker-{found.partitions[0].leader}"
 
-    def _note(self, target: str) -> None:
+    def note(self, target: str) -> None:
+        """A line in the part's chart."""
         assert self._part is not None
         self._part.kills.append(Kill(time.monotonic() - self._began, target))
 
-    def wait(self, condition: Callable[[], bool], what: str, program: Program, timeout: float = 120) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, program: Program, timeout: float = 300) -> None:
         """Until the condition holds. Raises DemoFailure where the program ends first or time is up."""
         deadline = time.monotonic() + timeout
         while not condition():
