@@ -441,6 +441,9 @@ class Attempt:
                 )
                 self._check_same(self._joined)
                 self._open_until = time.monotonic() + self._joined.remaining_ms / 1000
+                # One that a driver left which died may end before the first renewal would come.
+                if not self._joined.already_committed and self._joined.remaining_ms < self._timeout_ms * 2 / 3:
+                    await self._renew(self._joined)
             return self._joined
 
     def _check_same(self, joined: Joined) -> None:

@@ -263,6 +263,25 @@ def test_deliveries_go_on_between_two_batches_of_a_task(
     assert values(cluster, topics[1]) == [b"one", b"two"]
 
 
+def test_a_task_that_joins_what_a_dead_driver_left_has_its_whole_time(
+    cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    """The driver came back when the transaction had little time left: it would have ended before the first renewal."""
+    chosen = options(cluster, topics[1])
+    token = Token.for_query(chosen, uuid.uuid4().hex, 0, "second run")
+    left: list[int] = []
+    with MultiWriter({"bootstrap.servers": cluster.bootstrap}, token.transactional_id) as others:
+        joined = others.join(replace(token, run="first run").commit_token(), "of the dead driver", timeout_ms=10_000)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(b"one")
+            left.append(others.renew(joined, 1))  # pushes nothing out, but tells
+
+        commit_attempts(chosen, token, [write_attempt(chosen, COLUMNS, token, batches())])
+    assert left[0] > 30_000
+    assert values(cluster, topics[1]) == [b"one"]
+
+
 def test_a_task_that_computes_hears_that_its_transaction_was_aborted(
     cluster: LocalCluster, topics: tuple[str, str]
 ) -> None:
