@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -29,6 +30,9 @@ from hapax_spark.refusals import TransactionLostError
 from hapax_spark.tokens import Token
 
 log = logging.getLogger("hapax.spark.sink")
+
+_BATCH_ID: Final = "streaming.sql.batchId"
+"""Spark's property of the tasks of a micro-batch, also of those that `foreachBatch` starts."""
 
 
 @dataclass
@@ -123,7 +127,7 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        batch = context.getLocalProperty("streaming.sql.batchId")
+        batch = context.getLocalProperty(_BATCH_ID)
         query = context.getLocalProperty("sql.streaming.queryId")
         if batch is None or query is None:
             raise RuntimeError("this sink writes micro-batches only: Spark named no batch id (continuous trigger?)")
@@ -156,7 +160,12 @@ class HapaxBatchWriter(DataSourceArrowWriter):
         self._plan = plan_of(options.checkpoint_location, options.topic, token.value) if token.consecutive else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_attempt(self._options, self._columns, self._token, iterator, self._plan)
+        token = self._token
+        context = TaskContext.get()
+        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        if batch is not None and self._options.delivery == "exactly-once":
+            token = token.in_micro_batch(self._options, int(batch))
+        return write_attempt(self._options, self._columns, token, iterator, self._plan)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.delivery == "exactly-once":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hapax.client import CommitToken, Work
@@ -96,3 +96,17 @@ class Token:
         """Whether work that differs may be confirmed by what is `kept` (kinds). A batch of another plan is another
         batch, never the same one with other records."""
         return self.allow_other_records and not any(kind == OFFSETS and kind in kept for kind, _ in fingerprints)
+
+    def in_micro_batch(self, options: Options, batch_id: int) -> Token:
+        """This token of a batch write, as part of a micro-batch (`foreachBatch`), which Spark may run again.
+        Raises OptionError where nothing would tell the repetition from another write."""
+        if not self.owner:
+            raise OptionError(
+                f"This write is a part of batch {batch_id} of a streaming query (foreachBatch) and does not say which: "
+                "where Spark runs the batch again, its records would be written again. Give 'txnAppId' and, as "
+                "'txnVersion', the batch id; or delivery=at-least-once, where that does not matter"
+            )
+        if self.value != batch_id:
+            return self
+        # As in a stream, the batches before have to be known: under another name this one may be committed already.
+        return replace(self, allow_unknown_history=options.allow_unknown_history)
