@@ -28,7 +28,7 @@ from hapax_spark.options import OptionError, parse
 _OURS: Final = ("topic", "txnAppId", "txnVersion", "txnConsecutive")
 _MICROSECONDS: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _JSON: Final = {
-    "ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": f"{_MICROSECONDS}XXX",
+    "ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": f"{_MICROSECONDS}'Z'",
     "timestampNTZFormat": _MICROSECONDS,
 }  # fmt: skip
 """Two rows have the same key in JSON exactly where their columns are equal, whatever the session's time zone is."""
