@@ -48,8 +48,8 @@ def local_checkpoint(location: str | None) -> Path | None:
 
 
 class Plan(NamedTuple):
-    """What Spark has planned for a batch. It is read before the batch is written: whoever changes the checkpoint while
-    it is, does not change what it is."""
+    """What Spark has planned for a batch. It is read before the batch is written, so a later change of the checkpoint
+    does not change which batch this is."""
 
     query: str
     batch: int

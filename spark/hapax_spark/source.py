@@ -59,7 +59,7 @@ def read_range(options: Options, part: OffsetRange) -> Iterator[pa.RecordBatch]:
 
 
 def _again_where_gone(ask: Callable[[], T]) -> T:
-    """A topic may be deleted between the question which there are and the one where they end: asked anew, the first
+    """A topic may be deleted between the question which there are and the one where they end: asked again, the first
     one says what that means for the query."""
     while True:
         try:

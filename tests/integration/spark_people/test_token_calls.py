@@ -174,7 +174,7 @@ def test_other_records_may_be_allowed_another_batch_is_none_of_them(
 def test_a_batch_is_what_was_planned_when_it_was_written(
     cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
 ) -> None:
-    """A driver that was frozen commits after a checkpoint was put back, and another one has planned the batch anew."""
+    """A frozen driver commits after a checkpoint was put back and another driver has planned that batch again."""
     former = Driver(cluster, topics[1], tmp_path / "query", f"query-{uuid.uuid4().hex[:8]}")
     former.plan(0)
     late = former.write(0, b"former")

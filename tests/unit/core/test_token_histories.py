@@ -169,7 +169,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.by == "offsets")
     @rule(which=st.integers(0, 9), limit=st.integers(1, 3))
     def skip_the_newest_batch(self, which: int, limit: int) -> None:
-        """It is planned anew, refused, and marked as done, so that Spark goes on after it."""
+        """It is planned again, refused, and marked as done by hand, so that Spark continues after it."""
         self.delete_the_newest_batch(which)
         self.produce(1)
         self.run_a_batch(which, limit, 1, "before")
