@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter
@@ -16,6 +17,7 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.local.etcd import find_etcd
 from hapax.cli.local.folder import LocalClusterError
 from hapax.runtime import supervision
+from hapax.runtime.disk import RealFile, RealFolder
 from hapax.runtime.self_corrections import CORRECTIONS
 
 ClusterFactory = Callable[..., LocalCluster]
@@ -118,6 +120,42 @@ def no_task_fails(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "task_failures" not in request.fixturenames:
         assert supervision.FAILURES - before == Counter()
+
+
+_MOST_OPEN_FILES = 500
+"""Spark calls back into Python (foreachBatch) through select(), which knows no descriptor from 1,024 on: it fails in
+silence, and the query waits for ever."""
+
+
+@pytest.fixture(autouse=True)
+def what_a_test_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests drop a log where a process would die. What that leaves open ends here, as the kernel would end it; and no
+    worker may open more and more."""
+    opened: list[RealFile | RealFolder] = []
+    for kind in (RealFile, RealFolder):
+        monkeypatch.setattr(kind, "__init__", _noting(opened, kind.__init__))
+    yield
+    for each in reversed(opened):
+        each.close()
+    open_now = os.listdir("/proc/self/fd")
+    assert len(open_now) < _MOST_OPEN_FILES, f"this process keeps files open: {_commonest(open_now)}"
+
+
+def _noting(opened: list[Any], init: Callable[..., None]) -> Callable[..., None]:
+    def noted(self: object, *arguments: Any) -> None:
+        init(self, *arguments)
+        opened.append(self)
+
+    return noted
+
+
+def _commonest(descriptors: list[str]) -> list[tuple[str, int]]:
+    """What most of them lead to, numbers left out."""
+    found = Counter[str]()
+    for each in descriptors:
+        with contextlib.suppress(FileNotFoundError):
+            found[re.sub(r"\d+", "N", os.readlink(f"/proc/self/fd/{each}"))] += 1
+    return found.most_common(5)
 
 
 @pytest.fixture(scope="session")
