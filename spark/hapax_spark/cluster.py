@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -366,7 +366,7 @@ class Cluster:
         except HapaxError as error:
             raise self.named(token, error, kinds) from error
 
-    def named(self, token: Token, error: HapaxError, kinds: Collection[str] = ()) -> Exception:
+    def named(self, token: Token, error: HapaxError, kinds: Sequence[str] = ()) -> Exception:
         """What an error of a transaction means for the batch of the token. `kinds`: of its fingerprints."""
         if isinstance(error, TokenConflictError):
             return refusal(token, error, self.cluster_id, kinds)

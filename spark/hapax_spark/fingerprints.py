@@ -24,6 +24,13 @@ END: Final = "end"
 """Where it ends alone, which the next batch can tell, too."""
 RECORDS: Final = "records"
 
+
+def records_in(run: str) -> str:
+    """The kind for records that a run of a query commits. It runs each batch once: where records are compared by this
+    kind, they are two writes in one batch, never a batch that is run again."""
+    return f"{RECORDS} in {run}"
+
+
 Fingerprints = tuple[tuple[str, bytes], ...]
 Digest = tuple[int, int]
 """Sums over records, modulo 2^64."""

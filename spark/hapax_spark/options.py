@@ -101,7 +101,7 @@ OPTIONS: Final = (
     ),
     Option("txnVersion", "writing, batch", "–", "rises with each write of `txnAppId`; in `foreachBatch` the batch id"),
     Option(
-        "txnConsecutive", "writing, batch", "`false`",
+        "txnConsecutive", "writing, batch", "`false`, in `foreachBatch` `true`",
         "versions have no gaps, as batch ids: one that does not follow the newest commit is refused",
     ),
     Option("allowOtherRecordCount", "writing", "`false`", "confirm a replay with another number of records"),
@@ -167,7 +167,8 @@ class Options:
     """Owner and value of a commit."""
     txn_app_id: str | None = None
     txn_version: int | None = None
-    txn_consecutive: bool = False
+    txn_consecutive: bool | None = None
+    """None: in `foreachBatch`, where the version is the batch id."""
     checkpoint_location: str | None = None
     allow_other_records: bool = False
     allow_other_record_count: bool = False
@@ -275,9 +276,9 @@ def parse(options: Mapping[str, str]) -> Options:
         or 60_000,
         scope=given.get("scope"),
         continue_from=_commit(given.get("continuefrom")),
-        txn_app_id=given.get("txnappid"),
+        txn_app_id=given.get("txnappid") or None,
         txn_version=_integer("txnVersion", given.get("txnversion")),
-        txn_consecutive=_boolean("txnConsecutive", given.get("txnconsecutive", "false")),
+        txn_consecutive=_boolean("txnConsecutive", given["txnconsecutive"]) if "txnconsecutive" in given else None,
         checkpoint_location=given.get("checkpointlocation"),
         allow_other_records=_boolean("allowOtherRecords", given.get("allowotherrecords", "false")),
         allow_other_record_count=_boolean("allowOtherRecordCount", given.get("allowotherrecordcount", "false")),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from hapax.client import Conflict, LastToken, TokenConflictError
 from hapax.client.identities import IdentityInfo
 from hapax_spark.errors import CheckpointError
-from hapax_spark.fingerprints import RECORDS
+from hapax_spark.fingerprints import OFFSETS, RECORDS, records_in
 from hapax_spark.tokens import Token
 
 
@@ -56,7 +56,7 @@ class TransactionLostError(RuntimeError):
 
 
 def refusal(
-    token: Token, error: TokenConflictError, cluster_id: str, kinds: Collection[str] = ()
+    token: Token, error: TokenConflictError, cluster_id: str, kinds: Sequence[str] = ()
 ) -> Exception:
     """The error for a token that the cluster refuses by what is committed. `kinds`: of the batch's fingerprints."""
     newest = error.newest
@@ -66,26 +66,40 @@ def refusal(
         return _unknown_history(token, newest, cluster_id)
     if error.conflict is Conflict.OTHER_PAST:
         return _other_past(token, newest)
-    if error.conflict is Conflict.OTHER_WORK and not set(kinds) & set(newest.fingerprints):
-        return _incomparable(token, newest)
+    if error.conflict is Conflict.OTHER_WORK:
+        compared = next((kind for kind in kinds if kind in newest.fingerprints), None)
+        if compared is None:
+            return _incomparable(token, newest)
+        if compared == records_in(token.within):
+            return _second_write(token, newest)
+        return _other_work(token, newest, by_records=compared == RECORDS)
     return _SENTENCES[error.conflict](token, newest)
 
 
 def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) -> CheckpointError:
     if newest is None:
         return CheckpointError(
-            f"Spark is at batch {token.value}, but the cluster {cluster_id!r} knows no commit of the scope "
-            f"{token.scope!r}: the checkpoint belongs to another cluster, or is older than what the cluster keeps "
-            "(transactional.id.expiration.ms). Use the cluster that it belongs to, or a new checkpointLocation; "
-            "allowUnknownHistory=true goes on where you know that every batch before was committed"
+            f"This is {token.what}, but the cluster {cluster_id!r} knows no commit of {token.scope!r} under the "
+            f"transactional id {token.transactional_id!r}: the checkpoint belongs to another cluster or query, the "
+            "option scope, txnAppId or transactional.id is another than before, or the last commit is longer ago than "
+            "the cluster keeps it (transactional.id.expiration.ms). Nothing of this batch was written. Use the cluster "
+            "and the options that it was begun with, or a new checkpointLocation; allowUnknownHistory=true goes on "
+            "where you know that every batch before was committed"
         )
     of_whom = "it is" if newest.owner == token.owner else f"the scope {token.scope!r} is that of {newest.owner},"
+    left_out = (
+        ", or the function of foreachBatch left them out: let it write every batch, also an empty one, or set "
+        "txnConsecutive=false"
+        if token.is_version
+        else ""
+    )
     return CheckpointError(
         f"This is {token.what}, but the newest commit that the cluster {cluster_id!r} knows of {of_whom} "
         f"{_named(newest)}: "
         "the batches between were not committed here. They were written to another cluster or by another sink, or "
-        "an older copy of the cluster was put back. Find out where their records are; then a new checkpointLocation "
-        f"with startingOffsets after {_named(newest)} and continueFrom={_commit(newest)} writes what is missing, or "
+        f"an older copy of the cluster was put back{left_out}. Find out where their records are; then a new "
+        f"checkpointLocation with startingOffsets after {_named(newest)} and continueFrom={_commit(newest)} writes "
+        "what is missing, or "
         "allowUnknownHistory=true goes on without it"
     )
 
@@ -119,14 +133,23 @@ def _other_owner(token: Token, newest: LastToken) -> ScopeTakenError:
     )
 
 
-def _other_work(token: Token, newest: LastToken) -> OtherRecordsError:
-    by_records = "records" in newest.fingerprints and "offsets" not in newest.fingerprints
+def _second_write(token: Token, newest: LastToken) -> OtherRecordsError:
+    return OtherRecordsError(
+        f"Two writes of one micro-batch have the same name: this is {token.what}, and the same run of the query has "
+        f"committed it already, with other records ({_told(newest)}). Nothing of this one was written. Give each write "
+        "a txnAppId of its own, or write the rows of both at once, with the column 'topic'"
+    )
+
+
+def _other_work(token: Token, newest: LastToken, *, by_records: bool) -> OtherRecordsError:
     unsteady = (
         " If the query makes other records of the same input each time it runs (random numbers, the time of day, sums "
         "of floating point numbers in another order), allowOtherRecords=true keeps those that are committed."
         if by_records
         else ""
     )
+    if by_records and OFFSETS in newest.fingerprints:
+        unsteady += " So does the option checkpointLocation where the driver can read that folder, as it did then."
     return OtherRecordsError(
         f"This is {token.what}, which was committed already, but as other work ({_told(newest)}): {_whence(token)}, or "
         "another job goes on from a copy of it, or writes to another topic. Nothing of this batch was "
@@ -164,7 +187,6 @@ def _other_run(token: Token) -> OtherDriverError:
 _SENTENCES = {
     Conflict.OLDER: _older,
     Conflict.OTHER_OWNER: _other_owner,
-    Conflict.OTHER_WORK: _other_work,
     Conflict.OTHER_COUNT: _other_count,
 }
 

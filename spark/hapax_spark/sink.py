@@ -11,6 +11,7 @@ after a commit that took effect does nothing, by the same token.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,15 +25,17 @@ from pyspark.sql.types import StructType
 from hapax.client import Winner
 from hapax_spark.arrow import OutputColumns, output_columns
 from hapax_spark.cluster import kept_cluster
-from hapax_spark.fingerprints import RECORDS, Digest, Fingerprints, Plan, RecordDigest, plan_of, together
+from hapax_spark.fingerprints import RECORDS, Digest, Fingerprints, Plan, RecordDigest, plan_of, records_in, together
 from hapax_spark.options import OptionError, Options
 from hapax_spark.refusals import TransactionLostError
-from hapax_spark.tokens import Token
+from hapax_spark.tokens import MicroBatch, Token
 
 log = logging.getLogger("hapax.spark.sink")
 
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Spark's property of the tasks of a micro-batch, also of those that `foreachBatch` starts."""
+_RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""What Spark gives to the jobs of a run as their group, unless the function of `foreachBatch` sets another."""
 
 
 @dataclass
@@ -83,7 +86,9 @@ def fingerprints_of(token: Token, messages: list[AttemptMessage]) -> tuple[Finge
     if not token.is_version and (planned or not token.owner):
         return planned, followed
     digests = [m.digest for m in messages if m.digest is not None]
-    return (*planned, (RECORDS, together(digests))), followed
+    records = together(digests)
+    here = ((records_in(token.within), records),) if token.within else ()
+    return (*here, *planned, (RECORDS, records)), followed
 
 
 def commit_attempts(options: Options, token: Token, messages: list[AttemptMessage]) -> None:
@@ -112,6 +117,23 @@ def abort_attempts(options: Options, token: Token) -> None:
         cluster.abort(token)
 
 
+def _micro_batch() -> MicroBatch | None:
+    """Of this task; None where Spark names none."""
+    context = TaskContext.get()
+    if context is None:
+        return None
+    batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty("sql.streaming.queryId")
+    if batch is None or query is None:
+        return None
+    group = context.getLocalProperty("spark.jobGroup.id") or ""
+    return MicroBatch(query, int(batch), group if _RUN.fullmatch(group) else "")
+
+
+def _planned(plan: Plan | None, batch: MicroBatch) -> Plan | None:
+    """The plan of this very batch: the option may name another query's checkpoint, and that may have gone on."""
+    return plan if plan is not None and plan[:2] == (batch.query, batch.number) else None
+
+
 class HapaxStreamWriter(DataSourceStreamArrowWriter):
     """`writeStream.format("hapax")`."""
 
@@ -125,16 +147,11 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan_of(options.checkpoint_location, options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
-        batch = context.getLocalProperty(_BATCH_ID)
-        query = context.getLocalProperty("sql.streaming.queryId")
-        if batch is None or query is None:
+        batch = _micro_batch()
+        if batch is None:
             raise RuntimeError("this sink writes micro-batches only: Spark named no batch id (continuous trigger?)")
-        run = context.getLocalProperty("spark.jobGroup.id") or ""
-        token = Token.for_query(self._options, query, int(batch), run)
-        plan = self._plan if self._plan is not None and self._plan[:2] == (query, token.value) else None
-        return write_attempt(self._options, self._columns, token, iterator, plan)
+        token = Token.for_query(self._options, *batch)
+        return write_attempt(self._options, self._columns, token, iterator, _planned(self._plan, batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         attempts = [m for m in messages if isinstance(m, AttemptMessage)]
@@ -157,19 +174,18 @@ class HapaxBatchWriter(DataSourceArrowWriter):
         # Made on the driver and carried to the tasks with the writer.
         self._token = token = Token.for_write(options, uuid.uuid4().hex)
         # Where versions are the numbers of micro-batches.
-        self._plan = plan_of(options.checkpoint_location, options.topic, token.value) if token.consecutive else None
+        self._plan = plan_of(options.checkpoint_location, options.topic, token.value) if token.is_version else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        token = self._token
-        context = TaskContext.get()
-        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        token, plan, batch = self._token, None, _micro_batch()
         if batch is not None and self._options.delivery == "exactly-once":
-            token = token.in_micro_batch(self._options, int(batch))
-        return write_attempt(self._options, self._columns, token, iterator, self._plan)
+            token, plan = token.in_micro_batch(self._options, batch), _planned(self._plan, batch)
+        return write_attempt(self._options, self._columns, token, iterator, plan)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._options.delivery == "exactly-once":
-            commit_attempts(self._options, self._token, [m for m in messages if isinstance(m, AttemptMessage)])
+        attempts = [m for m in messages if isinstance(m, AttemptMessage)]
+        if attempts and self._options.delivery == "exactly-once":
+            commit_attempts(self._options, attempts[0].token, attempts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.delivery == "exactly-once":

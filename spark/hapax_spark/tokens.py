@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from hapax.client import CommitToken, Work
-from hapax_spark.fingerprints import OFFSETS, Fingerprints
+from hapax_spark.fingerprints import RECORDS, Fingerprints
 from hapax_spark.options import OptionError, Options
 
 _APPLICATION: Final = "txnAppId="
@@ -15,6 +15,15 @@ _APPLICATION: Final = "txnAppId="
 
 def _transactional_id(options: Options, scope: str) -> str:
     return options.transactional_id or f"{options.transactional_prefix}{scope}"
+
+
+class MicroBatch(NamedTuple):
+    """What Spark tells the tasks of a streaming query's batch."""
+
+    query: str
+    number: int
+    run: str
+    """Another one each time that the query is started."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ class Token:
     """The commit before it has the value before."""
     continue_from: tuple[str, int] | None = None
     allow_other_records: bool = False
+    within: str = ""
+    """The run of the query whose micro-batch this write is a part of."""
 
     @staticmethod
     def for_query(options: Options, query_id: str, batch_id: int, run: str = "") -> Token:
@@ -49,6 +60,11 @@ class Token:
     def for_write(options: Options, write_id: str) -> Token:
         """A batch write is a scope of its own with one commit, which nothing repeats, unless it is the version of an
         application. Raises OptionError."""
+        if options.scope is not None:
+            raise OptionError(
+                f"scope={options.scope!r} says nothing about which write this is: it would be taken for the last one "
+                "again. Name a write that may be repeated by 'txnAppId' and 'txnVersion', and leave 'scope' out"
+            )
         if (options.txn_app_id is None) != (options.txn_version is None):
             raise OptionError("give 'txnAppId' and 'txnVersion' together: who writes, and which of its writes this is")
         if options.txn_app_id is not None and options.txn_version is not None:
@@ -56,13 +72,8 @@ class Token:
             return Token(
                 _transactional_id(options, scope), scope, options.txn_version,
                 allow_unknown_history=options.allow_unknown_history or not options.txn_consecutive,
-                owner=_APPLICATION + scope, run=write_id, consecutive=options.txn_consecutive,
+                owner=_APPLICATION + scope, run=write_id, consecutive=bool(options.txn_consecutive),
                 continue_from=options.continue_from, allow_other_records=options.allow_other_records,
-            )
-        if options.scope is not None:
-            raise OptionError(
-                f"scope={options.scope!r} says nothing about which write this is: it would be taken for the last one "
-                "again. Name a write that may be repeated by 'txnAppId' and 'txnVersion', or leave 'scope' out"
             )
         return Token(
             _transactional_id(options, write_id), write_id, 0, options.allow_unknown_history, single_use=True)
@@ -94,19 +105,22 @@ class Token:
 
     def allows(self, fingerprints: Fingerprints, kept: Collection[str]) -> bool:
         """Whether work that differs may be confirmed by what is `kept` (kinds). A batch of another plan is another
-        batch, never the same one with other records."""
-        return self.allow_other_records and not any(kind == OFFSETS and kind in kept for kind, _ in fingerprints)
+        batch, and a second write in one run of a batch another write: never the same one with other records."""
+        return self.allow_other_records and not any(kind != RECORDS and kind in kept for kind, _ in fingerprints)
 
-    def in_micro_batch(self, options: Options, batch_id: int) -> Token:
+    def in_micro_batch(self, options: Options, batch: MicroBatch) -> Token:
         """This token of a batch write, as part of a micro-batch (`foreachBatch`), which Spark may run again.
         Raises OptionError where nothing would tell the repetition from another write."""
         if not self.owner:
             raise OptionError(
-                f"This write is a part of batch {batch_id} of a streaming query (foreachBatch) and does not say which: "
-                "where Spark runs the batch again, its records would be written again. Give 'txnAppId' and, as "
+                f"This write is a part of batch {batch.number} of a streaming query (foreachBatch) and does not say "
+                "which: where Spark runs the batch again, its records would be written again. Give 'txnAppId' and, as "
                 "'txnVersion', the batch id; or delivery=at-least-once, where that does not matter"
             )
-        if self.value != batch_id:
+        if self.value != batch.number:
             return self
         # As in a stream, the batches before have to be known: under another name this one may be committed already.
-        return replace(self, allow_unknown_history=options.allow_unknown_history)
+        return replace(
+            self, allow_unknown_history=options.allow_unknown_history, consecutive=options.txn_consecutive is not False,
+            within=batch.run,
+        )
