@@ -113,6 +113,8 @@ def output_columns(schema: StructType, topic_option: str | None) -> OutputColumn
             raise SchemaError(
                 f"Column 'headers' is {column.dataType.simpleString()}. Make it {HEADERS_TYPE.simpleString()}"
             )
+        if column.name in positions:
+            raise SchemaError(f"Two columns have the name {column.name!r}. Leave one out, or give it another name")
         positions[column.name] = index
     if "value" not in positions:
         raise SchemaError(

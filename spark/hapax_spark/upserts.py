@@ -20,12 +20,15 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, BooleanType, DataType, StringType, StructType
+from pyspark.sql.types import BinaryType, BooleanType, DataType, DoubleType, FloatType, StringType, StructType
+from pyspark.sql.utils import to_str
 
 from hapax_spark.arrow import SchemaError
 from hapax_spark.options import OptionError, parse
+from hapax_spark.tokens import Token
 
-_OURS: Final = ("topic", "txnAppId", "txnVersion", "txnConsecutive")
+_OURS: Final = ("topic", "txnAppId", "txnVersion")
+_CONSECUTIVE: Final = "txnConsecutive"
 _MICROSECONDS: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _JSON: Final = {
     "ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": f"{_MICROSECONDS}'Z'",
@@ -36,7 +39,7 @@ _TEXT: Final = (StringType, BinaryType)
 
 
 def into(
-    topic: str, *, app_id: str, key: str | Sequence[str], options: Mapping[str, str], value: str | None = None,
+    topic: str, *, app_id: str, key: str | Sequence[str], options: Mapping[str, object], value: str | None = None,
     deleted: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """A function for `writeStream.outputMode("update").foreachBatch`.
@@ -44,7 +47,8 @@ def into(
     `key`: the columns that identify a row. One column, string or binary, is the record's key as it is; others are a
     JSON object. `value`: the column, string or binary, that is the record's value; else it is the row as JSON.
     `deleted`: a boolean column; a row where it is true removes its key, as a null `value` does. `app_id` names the
-    query and nothing else (`txnAppId`). `options` are those of batch writes.
+    query and nothing else (`txnAppId`). `options` are those of batch writes; `txnConsecutive` is true unless it says
+    otherwise.
 
     Raises OptionError. The function raises SchemaError where the rows lack these columns, and the errors of
     `hapax_spark.refusals`.
@@ -56,8 +60,11 @@ def into(
     for name in _OURS:
         if name.lower() in taken:
             raise OptionError(f"leave the option {name!r} out: upserts.into() sets it")
-    given = {**options, "topic": topic, "txnAppId": app_id, "txnConsecutive": "true"}
-    parse({**given, "txnVersion": "0"})  # a wrong option is told here, not by the first micro-batch
+    given = {name: text for name, option in options.items() if (text := to_str(option)) is not None}
+    given |= {"topic": topic, "txnAppId": app_id}
+    if _CONSECUTIVE.lower() not in taken:
+        given[_CONSECUTIVE] = "true"
+    Token.for_write(parse({**given, "txnVersion": "0"}), "")  # what is wrong is told here, not by the first micro-batch
 
     def upsert(batch: DataFrame, batch_id: int) -> None:
         writer = records(batch, keys, value, deleted).write.format("hapax").options(**given)
@@ -95,7 +102,7 @@ _ROWS: Final = "__hapax_rows_of_the_key"
 
 
 def _key(schema: StructType, keys: Sequence[str]) -> Column:
-    named = F.to_json(F.struct(*[_column(name) for name in keys]), _JSON)
+    named = F.to_json(F.struct(*[_in_json(schema, name) for name in keys]), _JSON)
     (first, *others) = keys
     as_it_is = not others and isinstance(schema[first].dataType, _TEXT)
     found = _column(first) if as_it_is else named
@@ -110,6 +117,14 @@ def _key(schema: StructType, keys: Sequence[str]) -> Column:
     )
     checked = F.when(F.col(_ROWS) > 1, F.raise_error(twice))
     return (checked.when(found.isNull(), F.raise_error(F.lit(without))) if as_it_is else checked).otherwise(found)
+
+
+def _in_json(schema: StructType, name: str) -> Column:
+    """-0.0 is equal to 0.0, and not the same text."""
+    column, kind = _column(name), schema[name].dataType
+    if not isinstance(kind, FloatType | DoubleType):
+        return column
+    return F.when(column == 0, F.lit(0).cast(kind)).otherwise(column).alias(name)
 
 
 def _type(schema: StructType, role: str, name: str) -> DataType:

@@ -22,7 +22,7 @@ from hapax_spark.queries import await_termination
 
 
 def unchanged(records: DataFrame) -> DataFrame:
-    """Key, value, headers as they are."""
+    """Key and value as they are."""
     return records.select("key", "value")
 
 

@@ -234,6 +234,16 @@ def test_times_in_keys_are_told_apart_to_the_microsecond_in_every_time_zone(
     assert set(folded(cluster, compacted[1])) == keys
 
 
+def test_keys_that_are_equal_numbers_are_one_key(
+    upsert: Upsert, cluster: LocalCluster, compacted: tuple[str, str]
+) -> None:
+    """As a stateful function may return them; `groupBy` makes 0.0 of -0.0."""
+    schema = "id double, small float, n int"
+    upsert(0, [(0.0, -0.0, 1), (float("nan"), 0.1, 1)], schema, key=("id", "small"))
+    upsert(1, [(-0.0, 0.0, 2), (float("nan"), 0.1, 2)], schema, key=("id", "small"))
+    assert set(folded(cluster, compacted[1])) == {b'{"id":0.0,"small":0.0}', b'{"id":"NaN","small":0.1}'}
+
+
 def test_rows_that_cannot_be_upserts_are_refused_with_a_sentence(
     upsert: Upsert, cluster: LocalCluster, compacted: tuple[str, str]
 ) -> None:
@@ -254,7 +264,7 @@ def test_a_batch_whose_predecessor_is_not_here_is_refused(
     upsert: Upsert, cluster: LocalCluster, compacted: tuple[str, str]
 ) -> None:
     """Its rows would be right, and those that changed in between would not be here."""
-    with pytest.raises(Exception, match=r"CheckpointError.*knows no commit of the scope"):
+    with pytest.raises(Exception, match=r"CheckpointError.*knows no commit of"):
         upsert(1, [("a", 1)], "id string, n int")
     upsert(1, [("a", 1)], "id string, n int", options={"allowUnknownHistory": "true"})
     with pytest.raises(Exception, match=r"CheckpointError.*the batches between were not committed here"):
@@ -264,11 +274,20 @@ def test_a_batch_whose_predecessor_is_not_here_is_refused(
     assert folded(cluster, compacted[1]) == {b"a": b'{"id":"a","n":3}'}
 
 
+def test_options_are_values_as_for_a_writer() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "allowUnknownHistory": True, "transaction.timeout.ms": 30_000}
+    upserts.into("totals", app_id="a", key="id", options=given)
+    with pytest.raises(OptionError, match="txnConsecutive='no'; it is true or false"):
+        upserts.into("totals", app_id="a", key="id", options={**given, "txnconsecutive": "no"})
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ({"key": ()}, "identifies no row"),
         ({"options": {"TOPIC": "t"}}, "leave the option 'topic' out"),
+        ({"options": {"scope": "daily"}}, "leave 'scope' out"),
+        ({"app_id": ""}, "who writes, and which of its writes"),
         ({"options": {"txnVersion": "1"}}, "leave the option 'txnVersion' out"),
         ({"options": {"batchsize": "1"}}, "Unknown option 'batchsize'"),
     ],
@@ -276,4 +295,4 @@ def test_a_batch_whose_predecessor_is_not_here_is_refused(
 def test_wrong_options_are_told_before_the_query_starts(given: dict[str, Any], sentence: str) -> None:
     options = {"kafka.bootstrap.servers": "h:1", **given.get("options", {})}
     with pytest.raises(OptionError, match=sentence):
-        upserts.into("totals", app_id="a", key=given.get("key", "id"), options=options)
+        upserts.into("totals", **{"app_id": "a", "key": "id", **given, "options": options})

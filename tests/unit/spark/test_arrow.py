@@ -18,6 +18,7 @@ def schema(**columns: object) -> StructType:
         (schema(key=BinaryType()), "has no column 'value'. Add one"),
         (schema(value=LongType()), "Column 'value' is bigint. Cast it to binary or string"),
         (schema(value=StringType(), delay=LongType()), "The sink has no column 'delay'"),
+        (StructType([StructField("value", BinaryType())] * 2), "Two columns have the name 'value'. Leave one out"),
     ],
 )
 def test_schema_errors_say_what_to_do(columns: StructType, sentence: str) -> None:
