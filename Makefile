@@ -21,7 +21,7 @@ IMAGES ?=
 KILLS ?= 50
 FLIGHTS ?= 336776
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
+.PHONY: help setup demo test test-one lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ docs: setup ## regenerate the pages that come from the source (docs/settings.md)
 
 scenarios-update: setup ## rewrite the golden scenario scripts from what the code does now; review the diff
 	@HAPAX_UPDATE_SCENARIOS=1 $(BIN)/python -m pytest tests/scenarios
+
+spark-matrix: setup ## what becomes of checkpoints in a real Spark; renews docs/spark.md: make spark-matrix ONLY='streaming/*'
+	@SPARK_MATRIX='$(ONLY)' $(BIN)/python -m pytest tests/integration/spark_matrix
 
 golden: setup ## store today's formats as a new version beside the old ones: make golden VERSION=v2
 	@PYTHONPATH=tests $(BIN)/python -m golden $(VERSION)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from hapax.cli.local.cluster import LocalCluster
@@ -24,7 +25,7 @@ from hapax_spark.arrow import SchemaError, output_columns
 from hapax_spark.options import OptionError, parse
 from hapax_spark.sink import write_attempt
 from hapax_spark.tokens import Token
-from integration.spark_people.test_tokens import Change, Query, continue_from, produce
+from integration.spark_query import Change, Query, continue_from, produce
 from integration.spark_world import values
 
 pytestmark = pytest.mark.timeout(300)
@@ -39,11 +40,10 @@ class Totals(Query):
         self.batches: list[int] = []
         """What Spark called the function with."""
 
-    def run(self, change: Change = lambda rows: rows, **options: str) -> None:
-        reader = self._spark.readStream.format("hapax").option("kafka.bootstrap.servers", self._cluster.bootstrap)
-        rows = reader.option("subscribe", self._topics[0]).options(**self.source).load()
+    def writing(self, change: Change, options: dict[str, str]) -> DataStreamWriter:
         number = F.expr("int(substring(string(value), 2))")
-        totals = rows.groupBy((number % 10).alias("digit")).agg(F.count("*").alias("count"), F.sum(number).alias("sum"))
+        by_digit = self.read().groupBy((number % 10).alias("digit"))
+        totals = by_digit.agg(F.count("*").alias("count"), F.sum(number).alias("sum"))
         given = {"kafka.bootstrap.servers": self._cluster.bootstrap, **options}
         upsert = upserts.into(self._topics[1], app_id=self.app_id, key="digit", options=given)
 
@@ -52,11 +52,7 @@ class Totals(Query):
             upsert(batch, batch_id)
 
         writer = change(totals).writeStream.outputMode("update").foreachBatch(noted)
-        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        return writer.option("checkpointLocation", str(self.checkpoint))
 
 
 @pytest.fixture
