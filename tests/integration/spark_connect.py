@@ -2,7 +2,8 @@
 
     python -m integration.spark_connect BOOTSTRAP INPUT OUTPUT CHECKPOINT
 
-copies the input's values to the output, once as a batch and once as a stream, and says how many rows each read.
+copies the input's values to the output, once as a batch, once as a stream and once as upserts, and says how many rows
+each read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from hapax_spark import HapaxDataSource
+from hapax_spark import HapaxDataSource, upserts
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
@@ -29,6 +30,12 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
     query.awaitTermination()
     assert query.exception() is None
     print("stream", type(spark).__module__)
+    upsert = upserts.into(target, app_id=target, key="key", value="value", options=where)
+    writing = stream.select("key", "value").writeStream.outputMode("update").foreachBatch(upsert)
+    query = writing.option("checkpointLocation", f"{checkpoint}-of-upserts").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.exception() is None
+    print("upserts")
     spark.stop()
 
 

@@ -421,5 +421,5 @@ def test_spark_connect(cluster: LocalCluster, topics: tuple[str, str], tmp_path:
     finally:
         program.kill()
     told = (tmp_path / "connect.log").read_text()
-    assert "batch 300" in told and "stream pyspark.sql.connect.session" in told
-    assert values(cluster, topics[1]) == sorted(EVERYTHING * 2)
+    assert "batch 300" in told and "stream pyspark.sql.connect.session" in told and "upserts" in told
+    assert values(cluster, topics[1]) == sorted(EVERYTHING * 3)
