@@ -109,6 +109,17 @@ def test_a_function_that_fails_between_two_writes_is_called_again_and_each_has_i
     assert values(cluster, topics[1]) == sorted(name.encode() + value for name in names for value in EVERYTHING)
 
 
+def test_a_batch_that_is_run_again_with_other_records_is_known_by_its_plan(
+    each: EachBatch, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    each.function = lambda rows, number: each.write(rows.selectExpr("string(rand()) as value"), number)
+    each.run(checkpointLocation=str(each.checkpoint))
+    committed = values(cluster, topics[1])
+    each.forget_commit()
+    each.run()
+    assert len(committed) == 300 and values(cluster, topics[1]) == committed
+
+
 def test_the_plan_of_another_query_tells_nothing(
     each: EachBatch, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
 ) -> None:
