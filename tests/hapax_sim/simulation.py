@@ -192,7 +192,7 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
         workload.stopping = True
         await cluster.wait_until(workload.finished, "every client comes to its end", 300, workload.unfinished)
         # What a killed client left open is aborted by its time-out.
-        await cluster.wait_until(workload.decided, "the last stable offset reaches the end", 60)
+        await cluster.wait_until(workload.decided, "the last stable offset reaches the end", 60, workload.undecided)
         if faults.flipped:
             await _scrubbed(cluster)
         seen = await workload.read_everything()

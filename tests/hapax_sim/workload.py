@@ -80,6 +80,7 @@ class Workload:
         self.loop = cluster.loop
         self.recorder = Recorder(cluster.loop)
         self.stopping = False
+        self._undecided: dict[str, tuple[int, int]] = {}
         self.pause_s = pause_s
         self.replication = replication
         self.most_polled = 10 if not spreaders else 200
@@ -243,9 +244,14 @@ class Workload:
     async def decided(self) -> bool:
         """Whether every transaction has come to its end on every partition."""
         try:
-            return all(stable == last for stable, last in (await self.ends()).values())
+            self._undecided = {key: ends for key, ends in (await self.ends()).items() if ends[0] != ends[1]}
         except RetriableError:
             return False
+        return not self._undecided
+
+    def undecided(self) -> str:
+        """Partitions where a transaction was open when one looked last: (last stable offset, high watermark)."""
+        return str(self._undecided)
 
     @staticmethod
     def _all() -> Iterable[TopicPartition]:
