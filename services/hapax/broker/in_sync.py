@@ -166,13 +166,15 @@ class InSync:
         registrations: dict[NodeId, RegistrationEpoch] = {
             node: record.member_registration(node) for node in record.isr
         } | {node: live[node].registration for node in proposal.added}
+        left = dict(record.passed_over) | registrations
         key = self._view.keys.partition(*replica.id)
         compares = [Compare(key, "mod_revision", proposal.revision)]
         compares += [
             Compare(self._view.keys.node(node), "create_revision", live[node].registration) for node in proposal.added
         ]
         changed = replace(
-            record, isr=proposal.isr, isr_registrations=tuple(registrations[node] for node in proposal.isr))
+            record, isr=proposal.isr, isr_registrations=tuple(registrations[node] for node in proposal.isr),
+            passed_over=tuple((node, left[node]) for node in proposal.passed_over))
         return Change(tuple(compares), (Put(key, changed.encode()),))
 
     def _say(self, stored: Sequence[tuple[Replica, Proposal]]) -> None:

@@ -241,6 +241,8 @@ class PartitionSet:
             if replica is not None:
                 replica.set_settings(settings)
                 replica.log.config = LogConfig.from_settings(settings, internal=topic.internal)
+                if replica.replication is not None:
+                    self.in_sync.reconsider(replica)
 
     def _settings_of(self, topic: Topic) -> Settings:
         try:
@@ -277,7 +279,11 @@ class PartitionSet:
             for replica in led:
                 log.debug("leads", partition=replica.name, leader_epoch=replica.leader_epoch)
         if serving:
-            await accept_partitions(self._store, self.view, self._registration, serving)
+            await accept_partitions(self._store, self.view, self._registration, serving, self._least)
+
+    def _least(self, partition: Partition) -> int:
+        """In sync, for a leader to commit anything."""
+        return min(self.replicas[partition.id].settings.min_insync_replicas, len(partition.record.replicas))
 
     def _mine(self, partition: TopicIdPartition) -> Partition | None:
         """The partition's record where this registration leads it."""
@@ -400,7 +406,9 @@ class PartitionSet:
             replica.members_changed()
             replica.advance(replica.durable_end)
         else:
-            replication.stored(record.replicas, record.isr, assigned.mod_revision, log_end=log_end, now_ms=now_ms)
+            replication.stored(
+                record.replicas, record.isr, assigned.mod_revision, log_end=log_end, now_ms=now_ms,
+                passed_over=[node for node, _ in record.passed_over], accepted=record.accepted)
             replica.members_changed()
             if replication.sole:
                 replica.replication = None
@@ -417,6 +425,7 @@ class PartitionSet:
         return Replication(
             me, record.replicas, record.isr, assigned.mod_revision, log_end=replica.machine.log_end_offset,
             min_insync=replica.settings.min_insync_replicas, now_ms=self.shared.clock.monotonic_ms(),
+            passed_over=[node for node, _ in record.passed_over], accepted=record.accepted,
         )
 
     async def _open(self, topic: Topic, assigned: Partition) -> Replica:

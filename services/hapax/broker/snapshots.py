@@ -87,7 +87,8 @@ class Snapshots:
     def _hand(replica: Replica, asking: NodeId) -> None:
         replication, now_ms = replica.replication, replica.shared.clock.monotonic_ms()
         if replication is None or not replication.handed(asking, replica.machine.log_end_offset, now_ms):
-            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is no replica here")
+            replica.shared.reconsider(replica)
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is no replica here, or has to be one anew")
 
 
 class SnapshotSource:

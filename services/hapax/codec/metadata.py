@@ -308,13 +308,15 @@ class PartitionRecord(PartitionState):
     """Assigned by the controller; the leader answers by compare-and-swap: `accepted_epoch = leader_epoch`."""
 
     def encode(self) -> bytes:
+        """`passed_over` has another name once the leader has accepted: a former version, which would leave it there and
+        commit, drops what it does not know."""
         unclean = {} if self.unclean_ms < 0 else {"unclean_epoch": self.unclean_epoch, "unclean": self.unclean_ms}
         return _encode({
             "leader": self.leader, "leader_epoch": self.leader_epoch,
             "leader_registration": self.leader_registration, "isr": self.isr,
             "isr_registrations": self.isr_registrations, "replicas": self.replicas,
             "accepted_epoch": self.accepted_epoch, "adding": self.adding, "removing": self.removing, **unclean,
-            **({"passed_over": self.passed_over} if self.passed_over else {}),
+            **({"left" if self.accepted else "passed_over": self.passed_over} if self.passed_over else {}),
         })
 
     @classmethod
@@ -329,7 +331,7 @@ class PartitionRecord(PartitionState):
             tuple(NodeId(n) for n in f.get("removing", ())),
             LeaderEpoch(f.get("unclean_epoch", NO_LEADER_EPOCH)),
             f.get("unclean", -1),
-            tuple((NodeId(node), RegistrationEpoch(r)) for node, r in f.get("passed_over", ())),
+            tuple((NodeId(node), RegistrationEpoch(r)) for node, r in f.get("passed_over", f.get("left", ()))),
         )
 
 

@@ -50,7 +50,9 @@ P = TypeVar("P", bound=PartitionState)
 
 
 def without(me: NodeId, partition: P) -> P:
-    """The partition after `me` has left its in-sync set."""
+    """The partition after `me` has left its in-sync set, and nobody falls back on it either."""
     isr = tuple(node for node in partition.isr if node != me)
     registrations = tuple(partition.member_registration(node) for node in isr) if partition.isr_registrations else ()
-    return replace(partition, isr=isr, isr_registrations=registrations)
+    return replace(
+        partition, isr=isr, isr_registrations=registrations,
+        passed_over=tuple(each for each in partition.passed_over if each[0] != me))

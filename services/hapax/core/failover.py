@@ -6,8 +6,11 @@
    is, so that no other replica is ever chosen in its place; unless the topic allows an unclean election.
 3. The in-sync set names registrations. A member that is gone leaves it, so that nobody waits for it, and a process
    that came back has to catch up first; the last member stays whatever happens, for nobody else has what it has.
-4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5). If it was
-   elected and lost them before it accepted, those that its election passed over are in sync in its place.
+4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5). Where that
+   leaves no member, those are in sync in its place that were passed over: members that left the set since anything
+   could be committed last. That is since an election that no leader has accepted yet, or since the set has fewer
+   members than min.insync.replicas (the eligible leader replicas of KIP-966). While the record names any, nothing is
+   committed; whoever takes their word away, the leader or the controller, does so before anything is.
 5. A leader that is unfit (it is about to stop, its disk is full, or it does not answer) gives way as soon as a fitter
    member could lead.
 6. A reassignment ends by itself once everything that it adds is in sync, and never takes the last in-sync copy.
@@ -77,8 +80,8 @@ class PartitionState:
     unclean_ms: int = -1
     """When that was, by the controller's clock."""
     passed_over: tuple[tuple[NodeId, RegistrationEpoch], ...] = ()
-    """In-sync members that were left out by elections since a leader last accepted, because they were away. They have
-    all that was acknowledged before."""
+    """Members that left the in-sync set, and the processes that were in sync. They have all that is committed, and
+    nothing is while there are any (see 4 above)."""
 
     @property
     def accepted(self) -> bool:
@@ -104,9 +107,9 @@ class PartitionState:
 P = TypeVar("P", bound=PartitionState)
 
 
-def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
+def settle(partition: P, brokers: Brokers, *, unclean: bool = False, least: int = 1) -> P:
     """The partition's next state after brokers came and went. `unclean`: a replica that is not in sync may lead where
-    no member can, and what it does not have is lost."""
+    no member can, and what it does not have is lost. `least`: a leader commits nothing while fewer are in sync."""
     partition = _recalled(partition, brokers)
     leader = brokers.get(partition.leader)
     same_leader = leader is not None and leader.registration == partition.leader_registration
@@ -117,7 +120,8 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
         successor = _successor(partition, members, brokers, leader.rank)
         if successor != NO_NODE:
             return _led(partition, successor, members, brokers)
-        return _restricted(partition, tuple(n for n in partition.isr if n in members or n == partition.leader))
+        kept = tuple(n for n in partition.isr if n in members or n == partition.leader)
+        return _restricted(partition, kept, left_out(partition, kept, least))
     members = _members(partition, brokers)
     electable = _with_whole(partition, members, brokers)
     elected = _candidate(partition, electable, brokers)
@@ -128,16 +132,31 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
         saved.sort(key=lambda node: -brokers[node].rank)
         if saved:
             return replace(_led(partition, saved[0], (saved[0],), brokers), passed_over=())
-    if partition.leader == NO_NODE:
-        return _restricted(partition, members)
-    return replace(
-        _restricted(partition, members), leader=NO_NODE, leader_epoch=_raised(partition),
-        leader_registration=NO_REGISTRATION)
+    if partition.leader != NO_NODE:
+        partition = replace(
+            partition, leader=NO_NODE, leader_epoch=_raised(partition), leader_registration=NO_REGISTRATION)
+    return _restricted(partition, members, _whole(left_out(partition, members), brokers))
+
+
+def left_out(
+    partition: PartitionState, isr: tuple[NodeId, ...], least: int = 1
+) -> tuple[tuple[NodeId, RegistrationEpoch], ...]:
+    """Who will be passed over once `isr` is in sync. `least`: see `settle`."""
+    if partition.accepted and len(isr) >= least:
+        return ()
+    former = dict(partition.passed_over) | {node: partition.member_registration(node) for node in partition.isr}
+    return tuple(each for each in former.items() if each[0] not in isr and each[0] in partition.replicas)
+
+
+def accept(partition: P, least: int = 1) -> P:
+    """The leader's word that it accepts writes under its epoch. `least`: see `settle`."""
+    accepted = replace(partition, accepted_epoch=partition.leader_epoch)
+    return replace(accepted, passed_over=left_out(accepted, accepted.isr, least))
 
 
 def is_unclean(before: PartitionState, after: PartitionState) -> bool:
     """Whether that election gave the partition to a replica that may lack what was acknowledged."""
-    eligible = before.isr if before.accepted else (*before.isr, *(node for node, _ in before.passed_over))
+    eligible = (*before.isr, *(node for node, _ in before.passed_over))
     return after.leader != NO_NODE and after.leader not in eligible
 
 
@@ -169,9 +188,10 @@ def reassign(partition: P, target: tuple[NodeId, ...]) -> P:
     """Begins to move the partition to other replicas, in place of a reassignment that runs."""
     original = partition.original
     isr = tuple(node for node in partition.isr if node in original or node in target)
+    replicas = (*target, *(node for node in original if node not in target))
     return replace(
-        _restricted(partition, isr),
-        replicas=(*target, *(node for node in original if node not in target)),
+        _restricted(partition, isr, _among(replicas, partition.passed_over)),
+        replicas=replicas,
         adding=tuple(node for node in target if node not in original),
         removing=tuple(node for node in original if node not in target),
     )
@@ -197,7 +217,8 @@ def complete(partition: P, brokers: Brokers) -> P:
     isr = tuple(node for node in partition.isr if node in target)
     if any(node not in isr for node in partition.adding) or not any(node in brokers for node in isr):
         return partition
-    ended = replace(_restricted(partition, isr), replicas=target, adding=(), removing=())
+    ended = replace(
+        _restricted(partition, isr, _among(target, partition.passed_over)), replicas=target, adding=(), removing=())
     if ended.leader in isr or ended.leader == NO_NODE:
         return ended
     successor = _candidate(ended, isr, brokers)
@@ -208,18 +229,29 @@ def complete(partition: P, brokers: Brokers) -> P:
 
 
 def _recalled(partition: P, brokers: Brokers) -> P:
-    """With the members that were passed over as its in-sync set, where every present member came back without what
-    was not on disk before any leader accepted, and one of those that were passed over may still have it."""
-    if partition.accepted or any(
-        _may_have(node, partition.member_registration(node), brokers) for node in partition.isr
-    ):
+    """With the members that were passed over as its in-sync set, where every member came back without what was not on
+    disk, and one of those that were passed over may still have it."""
+    if any(_may_have(node, partition.member_registration(node), brokers) for node in partition.isr):
         return partition
-    recalled = [each for each in partition.passed_over if each[0] in partition.replicas and _may_have(*each, brokers)]
+    recalled = _whole(_among(partition.replicas, partition.passed_over), brokers)
     if not recalled:
         return partition
     return replace(
         partition, isr=tuple(node for node, _ in recalled), passed_over=(),
         isr_registrations=tuple(registration for _, registration in recalled))
+
+
+def _whole(
+    members: tuple[tuple[NodeId, RegistrationEpoch], ...], brokers: Brokers
+) -> tuple[tuple[NodeId, RegistrationEpoch], ...]:
+    return tuple(each for each in members if _may_have(*each, brokers))
+
+
+def _among(
+    replicas: tuple[NodeId, ...], members: tuple[tuple[NodeId, RegistrationEpoch], ...]
+) -> tuple[tuple[NodeId, RegistrationEpoch], ...]:
+    """What is no replica any more removes its copy, and may be one again with nothing in it."""
+    return tuple(each for each in members if each[0] in replicas)
 
 
 def _may_have(node: NodeId, registration: RegistrationEpoch, brokers: Brokers) -> bool:
@@ -281,12 +313,14 @@ def _successor(partition: PartitionState, members: tuple[NodeId, ...], brokers: 
     return node
 
 
-def _restricted(partition: P, isr: tuple[NodeId, ...]) -> P:
+def _restricted(
+    partition: P, isr: tuple[NodeId, ...], passed_over: tuple[tuple[NodeId, RegistrationEpoch], ...]
+) -> P:
     """The partition with fewer members, each under the registration that was in sync."""
     if isr == partition.isr:
-        return partition
+        return partition if passed_over == partition.passed_over else replace(partition, passed_over=passed_over)
     registrations = tuple(partition.member_registration(node) for node in isr) if partition.isr_registrations else ()
-    return replace(partition, isr=isr, isr_registrations=registrations)
+    return replace(partition, isr=isr, isr_registrations=registrations, passed_over=passed_over)
 
 
 def _led(partition: P, leader: NodeId, members: tuple[NodeId, ...], brokers: Brokers) -> P:
@@ -299,12 +333,11 @@ def _led(partition: P, leader: NodeId, members: tuple[NodeId, ...], brokers: Bro
         confirmed = broker is not None and (node == leader or broker.has_what(recorded))
         return broker.registration if broker is not None and confirmed else recorded
 
-    former = {} if partition.accepted else dict(partition.passed_over)
-    former |= {node: partition.member_registration(node) for node in partition.isr}
+    elected = replace(
+        partition, leader=leader, leader_epoch=_raised(partition), leader_registration=brokers[leader].registration)
     return replace(
-        partition, leader=leader, leader_epoch=_raised(partition), leader_registration=brokers[leader].registration,
-        isr=members, isr_registrations=tuple(map(registration, members)),
-        passed_over=tuple(each for each in former.items() if each[0] not in members))
+        elected, isr=members, isr_registrations=tuple(map(registration, members)),
+        passed_over=left_out(elected, members))
 
 
 def _raised(partition: PartitionState) -> LeaderEpoch:

@@ -10,7 +10,10 @@ The rules everything else follows from:
   Until then nothing may be compacted, or it would miss the ends of transactions whose records it has.
 * **Leading is confirmed by those who count for the high watermark**, since an election looks at the same set: the
   first leader after this one is one of them (rule 23).
-* **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose.
+* **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose. So
+  a member that leaves the set then still has all that is, and may lead again where those that stayed come back without
+  it: the record names it as passed over. While the record names any, nothing is committed, whatever the setting is by
+  then; and who is named begins no copy anew, for that would remove what it is named for.
 
 A proposal is a compare-and-swap on one revision of the partition's record. Its outcome may stay unknown; it is decided
 as soon as a later revision is seen, or the store refuses any write that compares the same or a later revision.
@@ -44,6 +47,8 @@ class Proposal(NamedTuple):
     added: tuple[NodeId, ...]
     removed: tuple[NodeId, ...]
     revision: int
+    passed_over: tuple[NodeId, ...] = ()
+    """Who left the set and has all that is committed (`PartitionState.passed_over`)."""
 
 
 class Follower:
@@ -78,16 +83,16 @@ class Replication:
     """See above. `fetched`, `synced`, `sent`, `stored` and `refused` tell what happened; the rest only reads."""
 
     __slots__ = (
-        "_effective_minimum", "_followers", "_me", "_members", "_min_insync", "_several", "epoch_start", "isr",
-        "own_end", "pending", "replicas", "revision",
+        "_accepted", "_effective_minimum", "_followers", "_me", "_members", "_min_insync", "_several",
+        "_starting_over", "epoch_start", "isr", "own_end", "passed_over", "pending", "replicas", "revision",
     )  # fmt: skip
 
     def __init__(
         self, me: NodeId, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int,
-        min_insync: int, now_ms: int,
+        min_insync: int, now_ms: int, passed_over: Sequence[NodeId] = (), accepted: bool = True,
     ) -> None:
-        """`revision`: of the stored record, which names `replicas` and `isr`. `log_end`: the leader's, where its epoch
-        begins."""
+        """`revision`: of the stored record, which names `replicas`, `isr` and `passed_over`, and says whether the leader
+        has `accepted`. `log_end`: the leader's, where its epoch begins."""
         self._me = me
         self._followers = {node: Follower(log_end, now_ms) for node in replicas if node != me}
         self._members: tuple[Follower, ...] = ()
@@ -100,6 +105,10 @@ class Replication:
         self._several = False
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
+        self.passed_over = tuple(passed_over)
+        self._accepted = accepted
+        self._starting_over: set[NodeId] = set()
+        """Of `passed_over`, who asked to begin a copy anew: not to be named any more."""
         self.revision = revision
         self._count(log_end, now_ms)
 
@@ -138,9 +147,13 @@ class Replication:
             follower.round = newest_round
 
     def handed(self, node: NodeId, end: int, now_ms: int) -> bool:
-        """A replica is given the producers as of `end`, to copy the log up to there. False: it is none."""
+        """A replica is given the producers as of `end`, to copy the log up to there. False: it is none, or the record
+        names it as passed over: that has to end first, see `decide_isr`."""
         follower = self._followers.get(node)
         if follower is None:
+            return False
+        if node in self.passed_over:
+            self._starting_over.add(node)
             return False
         follower.handed_end, follower.overtaken, follower.asked_ms = end, False, now_ms
         return True
@@ -174,13 +187,16 @@ class Replication:
             follower.end = UNKNOWN_END
 
     def stored(
-        self, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int, now_ms: int
+        self, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int, now_ms: int,
+        passed_over: Sequence[NodeId] = (), accepted: bool = True,
     ) -> None:
         """The store holds this set, as of this revision."""
         if revision < self.revision:
             return
         self.revision = revision
-        self.replicas, self.isr = tuple(replicas), tuple(isr)
+        self.replicas, self.isr, self.passed_over = tuple(replicas), tuple(isr), tuple(passed_over)
+        self._accepted = accepted
+        self._starting_over.intersection_update(self.passed_over)
         if self.pending is not None and revision > self.pending.revision:
             self.pending, self._several = None, False
         for node in replicas:
@@ -225,7 +241,7 @@ class Replication:
 
     def committed(self) -> int:
         """Every member has everything below: where the high watermark may be. Never to be taken back; -1: unknown."""
-        if len(self.isr) < self._effective_minimum:
+        if self.passed_over or len(self.isr) < self._effective_minimum:
             return UNKNOWN_END
         end = self.own_end
         for member in self._members:
@@ -281,13 +297,21 @@ class Replication:
             and live[node].registration == self.registration_of(node)
             and self._has_all(node, high_watermark)
         )
-        if not removed and not added and self.pending is None:
-            return None  # where nobody knows what is stored, the same set once more makes it known
         kept = [node for node in self.isr if node not in removed]
         members = {*kept, *added}
         isr = tuple(node for node in self.replicas if node in members)
         isr += tuple(node for node in kept if node not in isr)
-        return Proposal(isr, added, removed, self.revision)
+        passed_over = self._left_out(isr)
+        if not removed and not added and passed_over == self.passed_over and self.pending is None:
+            return None  # where nobody knows what is stored, the same set once more makes it known
+        return Proposal(isr, added, removed, self.revision, passed_over)
+
+    def _left_out(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        if self._accepted and len(isr) >= self._effective_minimum:
+            return ()
+        former = dict.fromkeys((*self.passed_over, *self.isr))
+        return tuple(
+            node for node in former if node not in isr and node in self.replicas and node not in self._starting_over)
 
     def registration_of(self, node: NodeId) -> RegistrationEpoch:
         """That a follower's last fetch named; 0: it has not fetched from this leader."""

@@ -7,12 +7,13 @@ changes that are stale stand alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from hapax.core.failover import accept
 from hapax.core.types import TopicIdPartition
-from hapax.runtime.cluster import ClusterView
+from hapax.runtime.cluster import ClusterView, Partition
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
 from hapax.runtime.registration import Registration
 
@@ -78,9 +79,11 @@ def _packed(changes: Sequence[Change]) -> list[list[Change]]:
 
 
 async def accept_partitions(
-    store: MetadataStore, view: ClusterView, registration: Registration, partitions: Sequence[TopicIdPartition]
+    store: MetadataStore, view: ClusterView, registration: Registration, partitions: Sequence[TopicIdPartition],
+    least: Callable[[Partition], int] = lambda _: 1,
 ) -> Outcome:
-    """A leader's word that it accepts writes for these partitions, under the leader epochs that `view` shows.
+    """A leader's word that it accepts writes for these partitions, under the leader epochs that `view` shows. `least`:
+    how many have to be in sync for it to commit anything; where fewer are, those that were passed over stay named.
 
     Leaves out those that are not assigned to this registration (any more) and those accepted already. What comes back
     as `stale` was assigned anew meanwhile: the view will show it. Raises MetadataUnavailable.
@@ -96,6 +99,6 @@ async def accept_partitions(
         key = view.keys.partition(topic_id, index)
         changes.append(Change(
             (Compare(key, "mod_revision", partition.mod_revision),),
-            (Put(key, replace(record, accepted_epoch=record.leader_epoch, passed_over=()).encode()),),
+            (Put(key, accept(record, least(partition)).encode()),),
         ))
     return await write_changes(store, registration.fence(), changes)

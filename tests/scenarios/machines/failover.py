@@ -4,6 +4,7 @@
     up N [lost]           a process of broker N registers (anew); `lost`: its folder lost writes, or is empty
     down N                its registration is gone
     standing N fit|unfit|stopping
+    least N               min.insync.replicas, 1 unless it is said
     accept                the leader says that it takes writes
     joins N / lags N      the leader takes a replica into the in-sync set, or out of it
     settle [unclean]      what the controller does after brokers came and went
@@ -23,10 +24,12 @@ from hapax.core.failover import (
     UNFIT,
     Live,
     PartitionState,
+    accept,
     cancel,
     complete,
     is_unclean,
     keeps_a_copy,
+    left_out,
     prefer,
     reassign,
     settle,
@@ -42,6 +45,7 @@ class Interpreter:
         self.brokers: dict[NodeId, Live] = {}
         self.intact: dict[NodeId, RegistrationEpoch] = {}
         self.registrations = 0
+        self.least = 1
         self.partition: PartitionState
 
     def execute(self, command: Command) -> Iterable[str]:
@@ -78,30 +82,38 @@ class Interpreter:
         self.brokers[node] = self.brokers[node]._replace(rank=RANKS[command.positional[1]])
         return ()
 
+    def do_least(self, command: Command) -> Iterable[str]:
+        """min.insync.replicas"""
+        self.least = int(command.positional[0])
+        return ()
+
     # --- the leader's word
 
     def do_accept(self, command: Command) -> Iterable[str]:
-        self.partition = replace(self.partition, accepted_epoch=self.partition.leader_epoch)
+        self.partition = accept(self.partition, self.least)
         yield self._state()
 
     def do_joins(self, command: Command) -> Iterable[str]:
         node, before = _node(command), self.partition
         self.partition = replace(
             before, isr=(*before.isr, node),
-            isr_registrations=(*before.isr_registrations, self.brokers[node].registration))
+            isr_registrations=(*before.isr_registrations, self.brokers[node].registration),
+            passed_over=left_out(before, (*before.isr, node), self.least))
         yield self._state()
 
     def do_lags(self, command: Command) -> Iterable[str]:
         node, before = _node(command), self.partition
-        left = [n for n in before.isr if n != node]
+        left = tuple(n for n in before.isr if n != node)
         self.partition = replace(
-            before, isr=tuple(left), isr_registrations=tuple(before.member_registration(n) for n in left))
+            before, isr=left, isr_registrations=tuple(before.member_registration(n) for n in left),
+            passed_over=left_out(before, left, self.least))
         yield self._state()
 
     # --- the controller
 
     def do_settle(self, command: Command) -> Iterable[str]:
-        return self._becomes(settle(self.partition, self.brokers, unclean=command.flag("unclean")))
+        return self._becomes(settle(
+            self.partition, self.brokers, unclean=command.flag("unclean"), least=self.least))
 
     def do_prefer(self, command: Command) -> Iterable[str]:
         return self._becomes(prefer(self.partition, self.brokers))
@@ -134,6 +146,8 @@ class Interpreter:
         text = f"leader {p.leader if p.leader >= 0 else 'nobody'}, epoch {p.leader_epoch}"
         text += ", accepted" if p.accepted else ""
         text += f", in sync {_text(p.isr)}, replicas {_text(p.replicas)}"
+        if p.accepted and p.passed_over:
+            text += f", passed over {_text(tuple(node for node, _ in p.passed_over))}"
         if p.adding or p.removing:
             text += f", adding {_text(p.adding)}, removing {_text(p.removing)}"
         return text

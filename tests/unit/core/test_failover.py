@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapax.core.damage import without
 from hapax.core.failover import (
     FIT,
     SILENT,
@@ -15,10 +16,12 @@ from hapax.core.failover import (
     Brokers,
     Live,
     PartitionState,
+    accept,
     cancel,
     complete,
     is_unclean,
     keeps_a_copy,
+    left_out,
     prefer,
     reassign,
     settle,
@@ -151,12 +154,44 @@ def test_who_was_elected_dead_and_lost_writes_gives_way_to_those_that_its_electi
     assert (at_once.leader, at_once.leader_epoch) == (2, 7) and not is_unclean(elected, at_once)
 
 
-def test_those_that_an_election_passed_over_count_for_nothing_once_its_leader_accepts() -> None:
-    accepted = replace(settle(state(0), live(1)), accepted_epoch=LeaderEpoch(6))
-    assert accepted.passed_over
+def test_those_that_an_election_passed_over_count_for_nothing_once_its_leader_commits() -> None:
+    accepted = accept(settle(state(0), live(1)))
     after = settle(accepted, back(1, 99, 0) | back(2, 100, 12))
     assert (after.leader, after.isr) == (1, (1,))
     assert is_unclean(accepted, replace(after, leader=NodeId(2)))
+
+
+def test_a_leader_that_accepts_with_too_few_in_sync_commits_nothing_that_those_lack_who_were_passed_over() -> None:
+    accepted = accept(settle(state(0), live(1)), least=2)
+    assert accepted.accepted and accepted.passed_over == ((0, 10), (2, 12))
+    after = settle(accepted, back(1, 99, 0) | back(2, 100, 12), least=2)
+    assert (after.leader, after.isr) == (2, (2,)) and not is_unclean(accepted, after)
+    assert settle(accepted, live(1), least=2) is accepted
+
+
+def test_members_that_leave_an_accepted_leader_alone_are_passed_over() -> None:
+    alone = settle(settle(state(0), live(0, 1), least=2), live(0), least=2)
+    assert (alone.leader, alone.leader_epoch, alone.isr, alone.passed_over) == (0, 5, (0,), ((1, 11),))
+    waiting = settle(alone, back(0, 99, 0), least=2)
+    assert (waiting.leader, waiting.isr, waiting.passed_over) == (-1, (1,), ())
+    assert settle(waiting, back(0, 99, 0) | back(2, 100, 1), least=2).leader == -1, "2 left while others committed"
+    assert settle(waiting, back(0, 99, 0) | back(1, 100, 11), least=2).leader == 1
+    assert settle(settle(state(0, isr=(0, 1)), live(0)), back(0, 99, 0)).leader == 0, "it committed alone"
+
+
+def test_who_is_no_replica_any_more_is_not_fallen_back_on() -> None:
+    """It removes its copy, and may be a replica again with nothing in it."""
+    alone = settle(state(0), live(0), least=2)
+    assert dict(alone.passed_over) == {1: 11, 2: 12}
+    ended = complete(reassign(alone, ids(0, 2)), live(0))
+    assert dict(ended.passed_over) == {2: 12}
+    again = reassign(reassign(ended, ids(0, 2, 3)), ids(0, 2))
+    assert dict(again.passed_over) == {2: 12}
+
+
+def test_a_damaged_copy_is_not_fallen_back_on() -> None:
+    alone = settle(state(0), live(0), least=2)
+    assert dict(without(NodeId(1), alone).passed_over) == {2: 12}
 
 
 def test_one_that_was_passed_over_leads_only_where_it_lost_nothing_and_is_still_a_replica() -> None:
@@ -317,20 +352,23 @@ _step = st.one_of(
     st.tuples(st.just("join"), _live))
 
 
-def _join(partition: PartitionState, brokers: Brokers) -> PartitionState:
+def _join(partition: PartitionState, brokers: Brokers, least: int) -> PartitionState:
     """What a leader does: it takes a live replica into the in-sync set, or accepts."""
     if not partition.accepted:
-        return replace(partition, accepted_epoch=partition.leader_epoch)
+        return accept(partition, least)
     for node in partition.replicas:
         if node not in partition.isr and node in brokers:
             return replace(
                 partition, isr=(*partition.isr, node),
-                isr_registrations=(*partition.isr_registrations, brokers[node].registration))
+                isr_registrations=(*partition.isr_registrations, brokers[node].registration),
+                passed_over=left_out(partition, (*partition.isr, node), least))
     return partition
 
 
-@given(st.lists(_step, max_size=25))
-def test_whatever_happens_only_members_lead_epochs_rise_and_a_copy_stays(steps: list[tuple[str, object]]) -> None:
+@given(st.lists(_step, max_size=25), st.integers(1, 3))
+def test_whatever_happens_only_members_lead_epochs_rise_and_a_copy_stays(
+    steps: list[tuple[str, object]], least: int
+) -> None:
     partition = replace(state(0), isr_registrations=tuple(map(RegistrationEpoch, (1, 1, 1))),
                         leader_registration=RegistrationEpoch(1))
     for name, argument in steps:
@@ -338,14 +376,14 @@ def test_whatever_happens_only_members_lead_epochs_rise_and_a_copy_stays(steps: 
         brokers: Brokers = argument if isinstance(argument, dict) else {}
         match name:
             case "settle":
-                partition = settle(before, brokers)
-                assert settle(partition, brokers) is partition
+                partition = settle(before, brokers, least=least)
+                assert settle(partition, brokers, least=least) is partition
             case "prefer":
                 partition = prefer(before, brokers)
             case "complete":
                 partition = complete(before, brokers)
             case "join":
-                partition = _join(before, brokers)
+                partition = _join(before, brokers, least)
             case "reassign" if isinstance(argument, tuple) and keeps_a_copy(before, argument):
                 partition = reassign(before, argument)
                 assert partition.target == argument
@@ -356,11 +394,11 @@ def test_whatever_happens_only_members_lead_epochs_rise_and_a_copy_stays(steps: 
         assert set(partition.adding) | set(partition.removing) <= set(partition.replicas)
         assert not set(partition.adding) & set(partition.removing)
         assert partition.target and partition.original
-        # What was acknowledged is still somewhere: with a member, or with one that was passed over before any leader
-        # accepted, where every member is back and has lost its writes.
+        # What was acknowledged is still somewhere: with a member, or with one that was passed over, where every member
+        # is back and has lost its writes.
         members = before.isr
         if not any(node in members for node in partition.isr):
-            assert not before.accepted and all(
+            assert all(
                 node in brokers and not brokers[node].has_what(before.member_registration(node)) for node in members)
             members = tuple(node for node, _ in before.passed_over)
             assert set(partition.isr) <= set(members)
