@@ -33,8 +33,33 @@ MUTANTS = (
     ),
     Mutant(
         "members that were passed over long ago are recalled", "rule 5", "core/failover.py",
-        "    if partition.accepted or any(",
-        "    if any(",
+        "    passed_over = () if len(partition.isr) >= least else left_out(partition, partition.isr)\n",
+        "    passed_over = left_out(partition, partition.isr)\n",
+        (unit("core/test_failover.py"),),
+    ),
+    Mutant(
+        "who left a leader that died is not remembered", "rule 5, KIP-966", "core/failover.py",
+        "        return _restricted(partition, kept, left_out(partition, kept))\n",
+        "        return _restricted(partition, kept, ())\n",
+        (unit("core/test_failover.py"),),
+    ),
+    Mutant(
+        "a leader commits while the record names others that would lead for it", "rule 5, KIP-966",
+        "core/replication.py",
+        "        if self.passed_over or len(self.isr) < self._effective_minimum:\n",
+        "        if len(self.isr) < self._effective_minimum:\n",
+        (unit("core/test_failover_data.py"),),
+    ),
+    Mutant(
+        "a copy begins anew that others may fall back on", "rule 5, KIP-966", "core/replication.py",
+        "        if node in self.isr or node in self.passed_over or (self.pending is not None and node in self.pending.added):\n",
+        "        if node in self.isr:\n",
+        (unit("core/test_failover_data.py"),),
+    ),
+    Mutant(
+        "a damaged copy is fallen back on", "rule 5, KIP-966", "core/damage.py",
+        "        passed_over=tuple(each for each in partition.passed_over if each[0] != me))\n",
+        "        passed_over=partition.passed_over)\n",
         (unit("core/test_failover.py"),),
     ),
     Mutant(

@@ -40,6 +40,7 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("compaction merges segments by size alone",): (sim("1-3", "--hours 0.02 --scene far"),),
     ("acks=0 overtakes what waits for the connection",): (sim("1-4", "--hours 0.02 --scene weak"),),
     ("a folder is believed by the setting of the process that finds it",): (sim("1", "--hours 0.02 --scene alone"),),
+    ("who left a leader that died is not remembered",): (sim("941011", "--hours 0.03 --scene durability"),),
     ("an abort overtakes the registration of its partitions",): (explore("timers"),),
     ("an answer leaves before its record is durable",): (explore("elections"),),
     ("followers that lag count for nothing",): (explore("elections"),),

@@ -290,7 +290,7 @@ def _partitions(
     for partition in view.partitions():
         before = partition.record
         made.unaccepted += not before.accepted and before.leader != NO_NODE
-        record = settle(before, brokers, least=_least(view, settings, partition))
+        record = settle(before, brokers)
         if record.leader == NO_NODE and _may_lose(view, settings, partition.id):
             if steady:
                 record = mark_unclean(before, settle(before, brokers, unclean=True), now_ms)
@@ -337,14 +337,6 @@ def _end_of_throttle(view: ClusterView, now_ms: int) -> list[Change]:
         return []
     key = view.keys.throttle
     return [Change((Compare(key, "mod_revision", view.throttle_revision),), (Delete(key),))]
-
-
-def _least(view: ClusterView, settings: Settings, partition: Partition) -> int:
-    """In sync, for its leader to commit anything, as far as the controller knows."""
-    topic = view.topic_by_id(partition.topic_id)
-    configured = settings.min_insync_replicas if topic is None else int(
-        topic.config.get("min.insync.replicas", settings.min_insync_replicas))
-    return min(configured, len(partition.record.replicas))
 
 
 def _may_lose(view: ClusterView, settings: Settings, partition: TopicIdPartition) -> bool:

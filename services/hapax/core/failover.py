@@ -8,9 +8,9 @@
    that came back has to catch up first; the last member stays whatever happens, for nobody else has what it has.
 4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5). Where that
    leaves no member, those are in sync in its place that were passed over: members that left the set since anything
-   could be committed last. That is since an election that no leader has accepted yet, or since the set has fewer
-   members than min.insync.replicas (the eligible leader replicas of KIP-966). While the record names any, nothing is
-   committed; whoever takes their word away, the leader or the controller, does so before anything is.
+   could be committed last. While the record names any, nothing is committed. Only a leader that lives ends that, with
+   its acceptance or a change of the set, and only with min.insync.replicas in sync; as the eligible leader replicas of
+   KIP-966 do, and where one replica is enough too: a leader that died with the others never says so.
 5. A leader that is unfit (it is about to stop, its disk is full, or it does not answer) gives way as soon as a fitter
    member could lead.
 6. A reassignment ends by itself once everything that it adds is in sync, and never takes the last in-sync copy.
@@ -107,9 +107,9 @@ class PartitionState:
 P = TypeVar("P", bound=PartitionState)
 
 
-def settle(partition: P, brokers: Brokers, *, unclean: bool = False, least: int = 1) -> P:
+def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
     """The partition's next state after brokers came and went. `unclean`: a replica that is not in sync may lead where
-    no member can, and what it does not have is lost. `least`: a leader commits nothing while fewer are in sync."""
+    no member can, and what it does not have is lost."""
     partition = _recalled(partition, brokers)
     leader = brokers.get(partition.leader)
     same_leader = leader is not None and leader.registration == partition.leader_registration
@@ -121,7 +121,7 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False, least: int 
         if successor != NO_NODE:
             return _led(partition, successor, members, brokers)
         kept = tuple(n for n in partition.isr if n in members or n == partition.leader)
-        return _restricted(partition, kept, left_out(partition, kept, least))
+        return _restricted(partition, kept, left_out(partition, kept))
     members = _members(partition, brokers)
     electable = _with_whole(partition, members, brokers)
     elected = _candidate(partition, electable, brokers)
@@ -139,19 +139,17 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False, least: int 
 
 
 def left_out(
-    partition: PartitionState, isr: tuple[NodeId, ...], least: int = 1
+    partition: PartitionState, isr: tuple[NodeId, ...]
 ) -> tuple[tuple[NodeId, RegistrationEpoch], ...]:
-    """Who will be passed over once `isr` is in sync. `least`: see `settle`."""
-    if partition.accepted and len(isr) >= least:
-        return ()
+    """Who is passed over once `isr` is in sync, where nothing was committed meanwhile without those who leave."""
     former = dict(partition.passed_over) | {node: partition.member_registration(node) for node in partition.isr}
     return tuple(each for each in former.items() if each[0] not in isr and each[0] in partition.replicas)
 
 
 def accept(partition: P, least: int = 1) -> P:
-    """The leader's word that it accepts writes under its epoch. `least`: see `settle`."""
-    accepted = replace(partition, accepted_epoch=partition.leader_epoch)
-    return replace(accepted, passed_over=left_out(accepted, accepted.isr, least))
+    """The leader's word that it accepts writes under its epoch. `least`: it commits nothing while fewer are in sync."""
+    passed_over = () if len(partition.isr) >= least else left_out(partition, partition.isr)
+    return replace(partition, accepted_epoch=partition.leader_epoch, passed_over=passed_over)
 
 
 def is_unclean(before: PartitionState, after: PartitionState) -> bool:

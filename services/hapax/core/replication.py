@@ -91,8 +91,8 @@ class Replication:
         self, me: NodeId, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int,
         min_insync: int, now_ms: int, passed_over: Sequence[NodeId] = (), accepted: bool = True,
     ) -> None:
-        """`revision`: of the stored record, which names `replicas`, `isr` and `passed_over`, and says whether the leader
-        has `accepted`. `log_end`: the leader's, where its epoch begins."""
+        """`revision`: of the stored record, which names `replicas`, `isr` and `passed_over`, and says whether it is
+        `accepted`. `log_end`: the leader's, where its epoch begins."""
         self._me = me
         self._followers = {node: Follower(log_end, now_ms) for node in replicas if node != me}
         self._members: tuple[Follower, ...] = ()
@@ -108,7 +108,7 @@ class Replication:
         self.passed_over = tuple(passed_over)
         self._accepted = accepted
         self._starting_over: set[NodeId] = set()
-        """Of `passed_over`, who asked to begin a copy anew: not to be named any more."""
+        """Who asked to begin a copy anew, and is counted on: neither in sync nor passed over any more."""
         self.revision = revision
         self._count(log_end, now_ms)
 
@@ -136,7 +136,9 @@ class Replication:
         follower = self._followers.get(node)
         if follower is None:
             return False
-        follower.registration = registration
+        if registration != follower.registration:
+            follower.registration = registration
+            self._starting_over.discard(node)
         follower.end = end
         return True
 
@@ -147,14 +149,15 @@ class Replication:
             follower.round = newest_round
 
     def handed(self, node: NodeId, end: int, now_ms: int) -> bool:
-        """A replica is given the producers as of `end`, to copy the log up to there. False: it is none, or the record
-        names it as passed over: that has to end first, see `decide_isr`."""
+        """A replica is given the producers as of `end`, to copy the log up to there. False: it is none, or it
+        is counted on as it is, in sync or passed over, and begins no copy anew before that ends, by `decide_isr`."""
         follower = self._followers.get(node)
         if follower is None:
             return False
-        if node in self.passed_over:
+        if node in self.isr or node in self.passed_over or (self.pending is not None and node in self.pending.added):
             self._starting_over.add(node)
             return False
+        self._starting_over.discard(node)
         follower.handed_end, follower.overtaken, follower.asked_ms = end, False, now_ms
         return True
 
@@ -196,7 +199,7 @@ class Replication:
         self.revision = revision
         self.replicas, self.isr, self.passed_over = tuple(replicas), tuple(isr), tuple(passed_over)
         self._accepted = accepted
-        self._starting_over.intersection_update(self.passed_over)
+        self._starting_over.intersection_update((*self.isr, *self.passed_over))
         if self.pending is not None and revision > self.pending.revision:
             self.pending, self._several = None, False
         for node in replicas:
@@ -290,10 +293,12 @@ class Replication:
     ) -> Proposal | None:
         """The set to be stored next, or None: it is as it should be. `live`: the brokers that are registered now. Not
         to be asked while an answer may still come."""
-        removed = tuple(node for node in self.isr if node != self._me and (node not in live or node in lagging))
+        removed = tuple(
+            node for node in self.isr
+            if node != self._me and (node not in live or node in lagging or node in self._starting_over))
         added = tuple(
             node for node in self.replicas
-            if node not in self.isr and node in live and live[node].joins
+            if node not in self.isr and node in live and live[node].joins and node not in self._starting_over
             and live[node].registration == self.registration_of(node)
             and self._has_all(node, high_watermark)
         )

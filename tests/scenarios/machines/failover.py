@@ -7,6 +7,7 @@
     least N               min.insync.replicas, 1 unless it is said
     accept                the leader says that it takes writes
     joins N / lags N      the leader takes a replica into the in-sync set, or out of it
+    alone                 it hears that others left the set
     settle [unclean]      what the controller does after brokers came and went
     prefer                what it does when nothing is urgent
     reassign 3,1 / cancel / complete
@@ -98,7 +99,7 @@ class Interpreter:
         self.partition = replace(
             before, isr=(*before.isr, node),
             isr_registrations=(*before.isr_registrations, self.brokers[node].registration),
-            passed_over=left_out(before, (*before.isr, node), self.least))
+            passed_over=self._passed_over((*before.isr, node)))
         yield self._state()
 
     def do_lags(self, command: Command) -> Iterable[str]:
@@ -106,14 +107,23 @@ class Interpreter:
         left = tuple(n for n in before.isr if n != node)
         self.partition = replace(
             before, isr=left, isr_registrations=tuple(before.member_registration(n) for n in left),
-            passed_over=left_out(before, left, self.least))
+            passed_over=self._passed_over(left))
         yield self._state()
+
+    def do_alone(self, command: Command) -> Iterable[str]:
+        """It heard of the set that the controller made."""
+        self.partition = replace(self.partition, passed_over=self._passed_over(self.partition.isr))
+        yield self._state()
+
+    def _passed_over(self, isr: tuple[NodeId, ...]) -> tuple[tuple[NodeId, RegistrationEpoch], ...]:
+        enough = self.partition.accepted and len(isr) >= self.least
+        return () if enough else left_out(self.partition, isr)
 
     # --- the controller
 
     def do_settle(self, command: Command) -> Iterable[str]:
         return self._becomes(settle(
-            self.partition, self.brokers, unclean=command.flag("unclean"), least=self.least))
+            self.partition, self.brokers, unclean=command.flag("unclean")))
 
     def do_prefer(self, command: Command) -> Iterable[str]:
         return self._becomes(prefer(self.partition, self.brokers))

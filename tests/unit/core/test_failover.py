@@ -164,24 +164,24 @@ def test_those_that_an_election_passed_over_count_for_nothing_once_its_leader_co
 def test_a_leader_that_accepts_with_too_few_in_sync_commits_nothing_that_those_lack_who_were_passed_over() -> None:
     accepted = accept(settle(state(0), live(1)), least=2)
     assert accepted.accepted and accepted.passed_over == ((0, 10), (2, 12))
-    after = settle(accepted, back(1, 99, 0) | back(2, 100, 12), least=2)
+    after = settle(accepted, back(1, 99, 0) | back(2, 100, 12))
     assert (after.leader, after.isr) == (2, (2,)) and not is_unclean(accepted, after)
-    assert settle(accepted, live(1), least=2) is accepted
+    assert settle(accepted, live(1)) is accepted
 
 
 def test_members_that_leave_an_accepted_leader_alone_are_passed_over() -> None:
-    alone = settle(settle(state(0), live(0, 1), least=2), live(0), least=2)
-    assert (alone.leader, alone.leader_epoch, alone.isr, alone.passed_over) == (0, 5, (0,), ((1, 11),))
-    waiting = settle(alone, back(0, 99, 0), least=2)
-    assert (waiting.leader, waiting.isr, waiting.passed_over) == (-1, (1,), ())
-    assert settle(waiting, back(0, 99, 0) | back(2, 100, 1), least=2).leader == -1, "2 left while others committed"
-    assert settle(waiting, back(0, 99, 0) | back(1, 100, 11), least=2).leader == 1
-    assert settle(settle(state(0, isr=(0, 1)), live(0)), back(0, 99, 0)).leader == 0, "it committed alone"
+    alone = settle(settle(state(0), live(0, 1)), live(0))
+    assert (alone.leader, alone.leader_epoch, alone.isr, alone.passed_over) == (0, 5, (0,), ((2, 12), (1, 11)))
+    waiting = settle(alone, back(0, 99, 0))
+    assert (waiting.leader, waiting.isr, waiting.passed_over) == (-1, (2, 1), ())
+    assert settle(waiting, back(0, 99, 0) | back(1, 100, 11)).leader == 1
+    commits = replace(alone, passed_over=())  # it lived, and said that it needs nobody
+    assert settle(commits, back(0, 99, 0)).leader == 0
 
 
 def test_who_is_no_replica_any_more_is_not_fallen_back_on() -> None:
     """It removes its copy, and may be a replica again with nothing in it."""
-    alone = settle(state(0), live(0), least=2)
+    alone = settle(state(0), live(0))
     assert dict(alone.passed_over) == {1: 11, 2: 12}
     ended = complete(reassign(alone, ids(0, 2)), live(0))
     assert dict(ended.passed_over) == {2: 12}
@@ -190,7 +190,7 @@ def test_who_is_no_replica_any_more_is_not_fallen_back_on() -> None:
 
 
 def test_a_damaged_copy_is_not_fallen_back_on() -> None:
-    alone = settle(state(0), live(0), least=2)
+    alone = settle(state(0), live(0))
     assert dict(without(NodeId(1), alone).passed_over) == {2: 12}
 
 
@@ -361,7 +361,7 @@ def _join(partition: PartitionState, brokers: Brokers, least: int) -> PartitionS
             return replace(
                 partition, isr=(*partition.isr, node),
                 isr_registrations=(*partition.isr_registrations, brokers[node].registration),
-                passed_over=left_out(partition, (*partition.isr, node), least))
+                passed_over=() if len(partition.isr) + 1 >= least else left_out(partition, (*partition.isr, node)))
     return partition
 
 
@@ -376,8 +376,8 @@ def test_whatever_happens_only_members_lead_epochs_rise_and_a_copy_stays(
         brokers: Brokers = argument if isinstance(argument, dict) else {}
         match name:
             case "settle":
-                partition = settle(before, brokers, least=least)
-                assert settle(partition, brokers, least=least) is partition
+                partition = settle(before, brokers)
+                assert settle(partition, brokers) is partition
             case "prefer":
                 partition = prefer(before, brokers)
             case "complete":

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from hapax.core.failover import Live, PartitionState, accept, complete, is_unclean, keeps_a_copy, prefer, reassign, settle
+from hapax.core.failover import (
+    Live,
+    PartitionState,
+    accept,
+    complete,
+    is_unclean,
+    keeps_a_copy,
+    prefer,
+    reassign,
+    settle,
+)
 from hapax.core.replication import Eligible, Replication
 from hapax.core.types import LeaderEpoch, NodeId, RegistrationEpoch
 
@@ -42,12 +52,10 @@ class World:
     registrations: int = 10
     committed: int = 0
     least: int = 1
-    """min.insync.replicas as the leader knows it."""
-    believed: int = 1
-    """As the controller knows it."""
+    """min.insync.replicas"""
 
     def __post_init__(self) -> None:
-        self.least = self.believed = self.chance.randint(1, 3)
+        self.least = self.chance.randint(1, 3)
         for node in NODES:
             self.nodes[node] = Node(int(node) + 1, durable=self.chance.random() < 0.5)
             self._register(node)
@@ -71,10 +79,26 @@ class World:
             if node not in record.replicas:
                 self.nodes[node].end = 0  # it removes its copy
 
+    def check(self) -> None:
+        """Who is in sync or was passed over has what is committed, as long as its folder lost nothing."""
+        record = self.record
+        named = [(node, record.member_registration(node)) for node in record.isr] + [*record.passed_over]
+        for node, registration in named:
+            if node == record.leader and not record.accepted:
+                continue  # the last resort has what it has: see `_leads`
+            assert not self._whole(node, registration) or self.nodes[node].end >= self.committed, (node, self)
+
+    def _whole(self, node: NodeId, registration: RegistrationEpoch) -> bool:
+        each = self.nodes[node]
+        return (each.alive or each.durable) and registration >= each.intact_since
+
     def _leads(self, leader: Node) -> None:
-        """Whoever leads has what was committed, unless nobody who counts has it."""
-        counts = {*self.record.isr, *(node for node, _ in self.record.passed_over)}
-        assert leader.end >= self.committed or all(self.nodes[node].end < self.committed for node in counts), self
+        """What the leader lacks is lost. It may lack something only where all others that count do."""
+        self.check()
+        record = self.record
+        counts = [(node, record.member_registration(node)) for node in record.isr] + [*record.passed_over]
+        assert leader.end >= self.committed or not any(
+            node != record.leader and self._whole(node, process) for node, process in counts), self
         self.committed = min(self.committed, leader.end)
         for node in self.nodes.values():
             node.end = min(node.end, leader.end)  # what the leader lacks is cut
@@ -97,7 +121,7 @@ class World:
             if node is not None:
                 self.nodes[node].alive = False
                 if not self.nodes[node].durable:
-                    self.nodes[node].end = 0
+                    self.nodes[node].end = self.chance.randint(0, self.nodes[node].end)
 
     def back(self) -> None:
         node = self._one(alive=False)
@@ -116,7 +140,7 @@ class World:
             del self.known[self.chance.choice(dead)]
 
     def settle(self) -> None:
-        self._store(settle(self.record, self.known, least=min(self.believed, len(self.record.replicas))))
+        self._store(settle(self.record, self.known))
 
     def prefer(self) -> None:
         self._store(prefer(self.record, self.known))
@@ -130,12 +154,9 @@ class World:
             self._store(reassign(self.record, target))
 
     def config(self) -> None:
-        if self.chance.random() < 0.5:
-            self.least = self.chance.randint(1, 3)
-            if (knows := self._knows()) is not None:
-                knows.require(self.least)
-        else:
-            self.believed = self.chance.randint(1, 3)
+        self.least = self.chance.randint(1, 3)
+        if (knows := self._knows()) is not None:
+            knows.require(self.least)
 
     # --- the leader ---------------------------------------------------------------------------------------------------
 
@@ -171,8 +192,8 @@ class World:
         knows.synced(leader.end)
         if not record.accepted:
             self._store(accept(record, min(self.least, len(record.replicas))))
-            return
-        self._propose(knows, ())
+        elif self.chance.random() < 0.5:  # its writes come later than it hears
+            self._propose(knows, ())
 
     def _propose(self, knows: Replication, lagging: tuple[NodeId, ...]) -> None:
         record = self.record
@@ -213,11 +234,10 @@ class World:
     def new(self) -> None:
         """A follower begins its copy anew, where the leader lets it."""
         knows = self._knows()
-        followers = [n for n in self.record.replicas if n != self.record.leader and n not in self.record.isr]
+        followers = [node for node in self.record.replicas if node != self.record.leader]
         if knows is not None and followers:
             node = self.chance.choice(followers)
-            pending = knows.pending is not None and node in knows.pending.added
-            if self.nodes[node].alive and not pending and knows.handed(node, self.nodes[self.record.leader].end, 0):
+            if self.nodes[node].alive and knows.handed(node, self.nodes[self.record.leader].end, 0):
                 self.nodes[node].end = 0
                 knows.forgot(node)
 
@@ -236,7 +256,8 @@ def test_every_leader_has_what_was_committed(part: int) -> None:
             before = world.record
             try:
                 world.step()
+                world.check()
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}: {error}") from error
             recalled += world.record.leader >= 0 and world.record.leader in dict(before.passed_over)
-    assert recalled > 20, "those that were passed over lead now and then"
+    assert recalled > 5, "those that were passed over lead now and then"
