@@ -308,7 +308,7 @@ async def test_a_run_that_fails_unexpectedly_leaves_nothing_open(
         with pytest.raises(RuntimeError):
             await harness.replica.keeping.compact()
     async with asyncio.timeout(10):
-        while _open_below(folder.root) != before:  # what removes the files in a thread holds the folder meanwhile
+        while _open_below(folder.root) != before:  # noqa: ASYNC110 - threads that remove files hold the folder
             await asyncio.sleep(0.01)
     assert not [name for name in harness.disk.list(FOLDER) if name.endswith(".cleaned")]
 
