@@ -2,7 +2,8 @@
 
 One partition is one task on either side, and both readers are read_committed. Rows go to the sink `noop`, which
 throws them away, or come from `range`. Of a stream, what counts is the rate of its one micro-batch as Spark reports
-it; starting and ending a query takes either side about a second besides.
+it; starting and ending a query takes either side about a second besides. What a small or empty micro-batch costs is
+`addBatch` in Spark's report: BATCHES of them from Spark's own file source, the first left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +36,9 @@ SIZES: Final = {"100B": (100, int(2_000_000 * SCALE)), "1kB": (1000, int(400_000
 ONLY: Final = os.environ.get("HAPAX_BENCH_ONLY", "")
 """Part of a name such as `read_stream_100B`: what to measure; by default everything."""
 TARGET: Final = 0.9
+BATCHES: Final = 12
+BATCH_AT_MOST: Final = 1.5
+"""Times what a micro-batch of Spark's own sink takes, which is at-least-once."""
 
 
 def fill(bootstrap: str, topic: str, size: int, records: int) -> None:
@@ -98,6 +103,20 @@ class Sides:
         writer.options(**options).mode("append").save()
         return rows / (time.perf_counter() - began)
 
+    def micro_batches(self, sink: str, topic: str, lines: Path, kept: str, **options: str) -> float:
+        """Median ms that Spark gives as `addBatch`. `kept`: which of the rows are written."""
+        self._queries += 1
+        checkpoint = self._folder / f"checkpoint-{self._queries}"
+        query = (
+            self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(lines)).where(kept)
+            .writeStream.format(sink).option("kafka.bootstrap.servers", self._bootstrap).option("topic", topic)
+            .options(**options).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination()
+        took = [each.durationMs["addBatch"] for each in query.recentProgress if "addBatch" in each.durationMs]
+        assert len(took) == BATCHES, took
+        return statistics.median(took[1:])
+
     def frame(self, size: int, rows: int) -> DataFrame:
         value = f"concat(lpad(string(id), 20, '0'), '{'x' * (size - 20)}')"
         return self._spark.range(0, rows, 1, PARTITIONS).selectExpr("string(id) as key", f"{value} as value")
@@ -125,6 +144,21 @@ def in_turns(name: str, sides: dict[str, Callable[[], float]]) -> None:
         record(f"spark_{name}_{side}_over_kafka", median / yardstick, "times", at_least=TARGET)
 
 
+def in_turns_ms(name: str, sides: dict[str, Callable[[], float]]) -> None:
+    """As `in_turns`, of milliseconds."""
+    if ONLY not in name:
+        return
+    took: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(TURNS):
+        for side, run in sides.items():
+            took[side].append(run())
+    medians = {side: statistics.median(found) for side, found in took.items()}
+    for side, median in medians.items():
+        record(f"spark_{name}_{side}", median, "ms")
+    for side in ("exactly_once", "at_least_once"):
+        record(f"spark_{name}_{side}_over_kafka", medians[side] / medians["kafka"], "times", at_most=BATCH_AT_MOST)
+
+
 def main() -> None:
     try:
         connector = jars()
@@ -133,12 +167,14 @@ def main() -> None:
         return
     with local_cluster() as (cluster, _), tempfile.TemporaryDirectory(prefix="hapax-bench-spark-") as folder:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        names = [*(f"read-{size}" for size in SIZES), *(f"write-{size}" for size in SIZES)]
+        names = ["micro", *(f"read-{size}" for size in SIZES), *(f"write-{size}" for size in SIZES)]
         for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
             created.result(30)
         spark = session(connector)
         try:
-            measure(Sides(spark, cluster.bootstrap, Path(folder)), cluster.bootstrap)
+            sides = Sides(spark, cluster.bootstrap, Path(folder))
+            measure(sides, cluster.bootstrap)
+            measure_micro_batches(sides, Path(folder) / "lines")
         finally:
             spark.stop()
 
@@ -170,6 +206,18 @@ def measure_writing(sides: Sides, name: str, size: int, rows: int) -> None:
         "exactly_once": lambda: sides.write("hapax", topic, frame, rows),
         "at_least_once": lambda: sides.write("hapax", topic, frame, rows, delivery="at-least-once"),
     })  # fmt: skip
+
+
+def measure_micro_batches(sides: Sides, lines: Path) -> None:
+    lines.mkdir()
+    for number in range(BATCHES):
+        (lines / f"{number:02}.txt").write_text("".join(f"{number}-{row}\n" for row in range(10)))
+    for name, kept in (("small_batch", "true"), ("empty_batch", "value = 'nothing'")):
+        run = partial(sides.micro_batches, topic="micro", lines=lines, kept=kept)
+        in_turns_ms(name, {
+            "noop": partial(run, "noop"), "kafka": partial(run, "kafka"), "exactly_once": partial(run, "hapax"),
+            "at_least_once": partial(run, "hapax", delivery="at-least-once"),
+        })  # fmt: skip
 
 
 if __name__ == "__main__":
