@@ -35,6 +35,7 @@ _BESIDES: Final = {
     "new-in-scope": "the same `scope`, a new checkpoint",
     "name": "another `txnAppId`",
     "unnamed": "no `txnAppId` any more",
+    "versions": "versions from 0 in each run",
     "id": "another `transactional.id`",
     "id-consecutive": "that, with `txnConsecutive`",
     "query": "`metadata` of another query",
@@ -45,6 +46,10 @@ _BESIDES: Final = {
 
 _MODES: Final = {
     "streaming": ("A stream", ("nothing", "scope", "new-in-scope", "id", "query", "topic", "rows")),
+    "foreachBatch": (
+        "`foreachBatch`, named by `txnAppId` and the batch id",
+        ("nothing", "name", "unnamed", "versions", "id", "topic", "rows"),
+    ),
     "batch": (
         "Batch writes, named by `txnAppId` and a version; the checkpoint is the job's own note of its versions",
         ("nothing", "name", "unnamed", "id", "id-consecutive", "topic", "rows"),
@@ -68,6 +73,8 @@ class Cell(NamedTuple):
         if self.mode == "batch":
             repeats = self.checkpoint not in ("kept", "died-before", "elsewhere")
             return repeats and self.besides in ("name", "unnamed", "id", *(["id-consecutive"] if lost else []))
+        if self.mode == "foreachBatch":
+            return lost and self.besides in ("name", "id")
         return self.checkpoint == "elsewhere" if self.besides == "new-in-scope" else lost
 
 
@@ -87,6 +94,7 @@ _CAUSES: Final = {
     "new-in-scope": "scope",
     "name": "txnAppId",
     "unnamed": "txnAppId",
+    "versions": "counts from N",
     "id": "transactional.id",
     "id-consecutive": "transactional.id",
     "query": "query",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -90,6 +91,15 @@ class Job(Query):
         return writer.options(**self.sink_options(0), checkpointLocation=str(self.checkpoint))
 
 
+class JobForEachBatch(Job):
+    def writing(self, change: Change, options: dict[str, str]) -> DataStreamWriter:
+        def write(batch: DataFrame, number: int) -> None:
+            batch.write.format(self.setting.format).options(**self.sink_options(number)).mode("append").save()
+
+        writer = self.setting.change(self.read()).writeStream.foreachBatch(write)
+        return writer.option("checkpointLocation", str(self.checkpoint))
+
+
 class BatchJob(Job):
     """A batch write for each file, named by the order in which they were written, which it notes in its checkpoint."""
 
@@ -110,7 +120,12 @@ class BatchJob(Job):
             note.write_text(json.dumps([files, done]))
 
 
-JOBS: Final = {"streaming": Job, "batch": BatchJob}
+JOBS: Final = {"streaming": Job, "foreachBatch": JobForEachBatch, "batch": BatchJob}
+
+
+def counted_from_0() -> Callable[[int], int]:
+    counter = itertools.count()
+    return lambda _: next(counter)
 
 
 # --- drivers that die -------------------------------------------------------------------------------------------------

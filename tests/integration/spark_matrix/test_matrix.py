@@ -34,6 +34,7 @@ from integration.spark_matrix.jobs import (
     DiesBefore,
     Job,
     Setting,
+    counted_from_0,
     line_of,
     other_rows,
 )
@@ -49,6 +50,9 @@ SAMPLE = (
     "streaming/died-before/nothing",
     "streaming/cloned/id",
     "streaming/elsewhere/nothing",
+    "foreachBatch/died-after/name",
+    "foreachBatch/kept/unnamed",
+    "foreachBatch/two-behind/versions",
     "batch/died-after/rows",
 )
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -85,7 +89,7 @@ class Play:
             with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
                 admin.create_topics([NewTopic(topic, 1) for topic in self._topics])
         sink = {"topic": self._topics[0]}
-        if cell.mode == "batch":
+        if cell.mode in ("foreachBatch", "batch"):
             sink["txnAppId"] = self._name
         if cell.besides == "new-in-scope":
             sink["scope"] = self._name
@@ -172,6 +176,8 @@ class Play:
                 changes["sink"] = {**sink, "txnAppId": f"{self._name}-other"}
             case "unnamed":
                 changes["sink"] = {name: value for name, value in sink.items() if name != "txnAppId"}
+            case "versions":
+                changes["version"] = counted_from_0()
             case "id" | "id-consecutive":
                 changes["sink"] = {**sink, "transactional.id": f"{self._name}-other"}
             case "query":
