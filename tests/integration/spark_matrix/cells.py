@@ -46,6 +46,10 @@ _BESIDES: Final = {
 
 _MODES: Final = {
     "streaming": ("A stream", ("nothing", "scope", "new-in-scope", "id", "query", "topic", "rows")),
+    "object-store": (
+        "A stream whose checkpoint the driver cannot read as a local path",
+        ("nothing", "topic", "rows"),
+    ),
     "foreachBatch": (
         "`foreachBatch`, named by `txnAppId` and the batch id",
         ("nothing", "name", "unnamed", "versions", "id", "topic", "rows"),

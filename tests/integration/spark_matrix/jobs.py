@@ -24,6 +24,7 @@ from hapax_spark.sink import HapaxBatchWriter, HapaxStreamWriter
 from integration.spark_query import Change, Query
 
 LINES: Final = 10
+OBJECT_STORE: Final = "viewfs://store/"
 DIED: Final = "the driver dies here"
 _MARK: Final = "+"
 
@@ -81,6 +82,10 @@ class Job(Query):
     def read(self) -> DataFrame:
         return self._spark.readStream.options(maxFilesPerTrigger=1, latestFirst=True).text(str(self.files))
 
+    @property
+    def location(self) -> str:
+        return str(self.checkpoint)
+
     def sink_options(self, number: int) -> dict[str, str]:
         setting = self.setting
         named = {"txnVersion": str(setting.version(number))} if "txnAppId" in setting.sink else {}
@@ -88,7 +93,24 @@ class Job(Query):
 
     def writing(self, change: Change, options: dict[str, str]) -> DataStreamWriter:
         writer = self.setting.change(self.read()).writeStream.format(self.setting.format)
-        return writer.options(**self.sink_options(0), checkpointLocation=str(self.checkpoint))
+        return writer.options(**self.sink_options(0), checkpointLocation=self.location)
+
+
+class JobOnObjects(Job):
+    """Its sink is told a checkpoint that Spark reads and Python cannot."""
+
+    @property
+    def location(self) -> str:
+        return OBJECT_STORE + "/".join(self.checkpoint.parts[-2:])
+
+    def run(self, change: Change = _same, **options: str) -> None:
+        name = "spark.sql.streaming.checkpointFileManagerClass"
+        package = "org.apache.spark.sql.execution.streaming.checkpointing"
+        self._spark.conf.set(name, f"{package}.FileSystemBasedCheckpointFileManager")
+        try:
+            super().run(change, **options)
+        finally:
+            self._spark.conf.unset(name)
 
 
 class JobForEachBatch(Job):
@@ -97,7 +119,7 @@ class JobForEachBatch(Job):
             batch.write.format(self.setting.format).options(**self.sink_options(number)).mode("append").save()
 
         writer = self.setting.change(self.read()).writeStream.foreachBatch(write)
-        return writer.option("checkpointLocation", str(self.checkpoint))
+        return writer.option("checkpointLocation", self.location)
 
 
 class BatchJob(Job):
@@ -120,7 +142,7 @@ class BatchJob(Job):
             note.write_text(json.dumps([files, done]))
 
 
-JOBS: Final = {"streaming": Job, "foreachBatch": JobForEachBatch, "batch": BatchJob}
+JOBS: Final = {"streaming": Job, "object-store": JobOnObjects, "foreachBatch": JobForEachBatch, "batch": BatchJob}
 
 
 def counted_from_0() -> Callable[[int], int]:

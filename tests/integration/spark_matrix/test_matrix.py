@@ -30,6 +30,7 @@ from integration.spark_matrix.cells import AGAIN, CELLS, PAGE, RIGHT, Cell, is_s
 from integration.spark_matrix.jobs import (
     DIED,
     JOBS,
+    OBJECT_STORE,
     DiesAfter,
     DiesBefore,
     Job,
@@ -50,6 +51,7 @@ SAMPLE = (
     "streaming/died-before/nothing",
     "streaming/cloned/id",
     "streaming/elsewhere/nothing",
+    "object-store/one-behind/nothing",
     "foreachBatch/died-after/name",
     "foreachBatch/kept/unnamed",
     "foreachBatch/two-behind/versions",
@@ -70,10 +72,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
 
 @pytest.fixture(scope="module")
 def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of checkpoints. The session knows drivers that die."""
+    """Of checkpoints: Spark also finds them in an object store. The session knows drivers that die."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    spark.conf.set(f"fs.viewfs.mounttable.{OBJECT_STORE.split('/')[2]}.linkFallback", root.as_uri())
     for source in (DiesBefore, DiesAfter):
         spark.dataSource.register(source)
-    return tmp_path_factory.mktemp("checkpoints")
+    return root
 
 
 class Play:
