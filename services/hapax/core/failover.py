@@ -111,6 +111,9 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
     """The partition's next state after brokers came and went. `unclean`: a replica that is not in sync may lead where
     no member can, and what it does not have is lost."""
     partition = _recalled(partition, brokers)
+    whole = _whole(partition.passed_over, brokers)
+    if whole != partition.passed_over:  # away again, they would look as if they had not been back without what they had
+        partition = replace(partition, passed_over=whole)
     leader = brokers.get(partition.leader)
     same_leader = leader is not None and leader.registration == partition.leader_registration
     if leader is not None and same_leader and partition.leader in partition.isr:
@@ -121,7 +124,7 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
         if successor != NO_NODE:
             return _led(partition, successor, members, brokers)
         kept = tuple(n for n in partition.isr if n in members or n == partition.leader)
-        return _restricted(partition, kept, left_out(partition, kept))
+        return _restricted(partition, kept, _whole(left_out(partition, kept), brokers))
     members = _members(partition, brokers)
     electable = _with_whole(partition, members, brokers)
     elected = _candidate(partition, electable, brokers)
@@ -129,7 +132,8 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
         return _led(partition, elected, electable, brokers)
     if unclean:
         saved = [node for node in partition.replicas if node in brokers]
-        saved.sort(key=lambda node: -brokers[node].rank)
+        lossless = dict(partition.passed_over)
+        saved.sort(key=lambda node: (node not in lossless, -brokers[node].rank))
         if saved:
             return replace(_led(partition, saved[0], (saved[0],), brokers), passed_over=())
     if partition.leader != NO_NODE:
@@ -335,7 +339,7 @@ def _led(partition: P, leader: NodeId, members: tuple[NodeId, ...], brokers: Bro
         partition, leader=leader, leader_epoch=_raised(partition), leader_registration=brokers[leader].registration)
     return replace(
         elected, isr=members, isr_registrations=tuple(map(registration, members)),
-        passed_over=left_out(elected, members))
+        passed_over=_whole(left_out(elected, members), brokers))
 
 
 def _raised(partition: PartitionState) -> LeaderEpoch:

@@ -158,6 +158,7 @@ class Replication:
             self._starting_over.add(node)
             return False
         self._starting_over.discard(node)
+        follower.end = UNKNOWN_END  # it may be about to lose what it said it has
         follower.handed_end, follower.overtaken, follower.asked_ms = end, False, now_ms
         return True
 

@@ -194,6 +194,27 @@ def test_a_damaged_copy_is_not_fallen_back_on() -> None:
     assert dict(without(NodeId(1), alone).passed_over) == {2: 12}
 
 
+def test_who_was_passed_over_and_came_back_with_less_is_not_fallen_back_on_when_it_is_away_again() -> None:
+    """It was seen without what it had: what the last member still has must not be cut for its sake."""
+    alone = replace(settle(state(0), live(0)), passed_over=((NodeId(1), RegistrationEpoch(11)),))
+    emptied = settle(alone, live(0) | back(1, 99, 0))
+    assert (emptied.leader, emptied.leader_epoch, emptied.isr, emptied.passed_over) == (0, 5, (0,), ())
+    assert settle(emptied, live(0)) is emptied
+    after = settle(emptied, back(0, 98, 0))
+    assert (after.leader, after.isr) == (0, (0,))
+    elected = settle(state(0), live(1) | back(2, 99, 0))
+    assert dict(elected.passed_over) == {0: 10}
+
+
+def test_an_unclean_election_takes_one_that_was_passed_over_before_any_other() -> None:
+    """It has everything that is committed, so it loses nothing at all."""
+    dark = settle(accept(settle(state(0), live(0)), least=2), {})
+    assert (dark.leader, dark.isr, dict(dark.passed_over)) == (-1, (0,), {1: 11, 2: 12})
+    saved = settle(dark, back(1, 99, 0) | back(2, 100, 12), unclean=True)
+    assert (saved.leader, saved.isr, saved.passed_over) == (2, (2,), ())
+    assert not is_unclean(dark, saved)
+
+
 def test_one_that_was_passed_over_leads_only_where_it_lost_nothing_and_is_still_a_replica() -> None:
     elected = settle(state(0), live(1))
     lossy = back(1, 99, 0) | back(0, 98, 0)

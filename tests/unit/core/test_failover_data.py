@@ -239,7 +239,6 @@ class World:
             node = self.chance.choice(followers)
             if self.nodes[node].alive and knows.handed(node, self.nodes[self.record.leader].end, 0):
                 self.nodes[node].end = 0
-                knows.forgot(node)
 
     def commit(self) -> None:
         knows = self._knows()

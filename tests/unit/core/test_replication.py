@@ -272,3 +272,15 @@ def test_who_may_be_losing_what_it_has_counts_for_nothing_until_it_speaks_again(
     assert replication.committed() < 0, "nothing more is committed with it"
     fetched(replication, C, 10)
     assert replication.decide_isr(10, LIVE) is not None
+
+
+def test_who_begins_a_copy_anew_joins_for_nothing_that_it_said_before() -> None:
+    replication = leadership((A, B))
+    replication.synced(10)
+    fetched(replication, B, 10)
+    fetched(replication, C, 10)
+    assert replication.handed(C, 10, now_ms=0)
+    assert replication.decide_isr(10, LIVE) is None
+    fetched(replication, C, 10)
+    proposal = replication.decide_isr(10, LIVE)
+    assert proposal is not None and proposal.added == (C,)
