@@ -83,7 +83,7 @@ class InSync:
                 if replication is not None and replica.serving:
                     lagging = replication.check_lag(
                         replica.machine.log_end_offset, self._clock.monotonic_ms(), self._lag_max_ms)
-                    if lagging or replication.pending is not None:
+                    if lagging or replication.pending is not None or replication.passed_over:
                         self.reconsider(replica, lagging)
                 if number % _SLICE == _SLICE - 1:
                     await asyncio.sleep(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -150,6 +151,43 @@ async def test_a_member_that_stands_still_leaves_after_the_lag_time(make: Make) 
     slow.release()
     await world.until(lambda: world.record.isr == (0, 1, 2))
     await world.until(lambda: world.brokers[1].in_sync() == "")
+
+
+async def test_who_was_passed_over_may_begin_anew_once_nobody_counts_on_it(make: Make) -> None:
+    world = await led(await make(0, 1), replicas=(0, 1), segment_bytes="10000", min_insync_replicas="2")
+    for number in range(40):
+        await world.produced(0, batch(producer_id=6, epoch=0, sequence=number, value=b"x" * 1000))
+    leader = world.replica(0)
+    leader.log.drop_first(2)
+    leader.machine.advance_log_start(leader.log.start_offset)
+    named = ((NodeId(1), world.record.isr_registrations[1]),)
+    await world.kill(1)
+    shutil.rmtree(world.folder / "broker-1")
+    world.unregister(1)
+    await world.until(lambda: world.record.isr == (0,))
+    assert world.record.passed_over == named
+    await world.start(1)
+    await world.until(lambda: world.record.isr == (0, 1) and not world.record.passed_over)
+    await world.until(lambda: world.equal(0, 1))
+
+
+async def test_who_was_passed_over_is_looked_at_even_where_nothing_happens(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await led(await make(0, 1, 2, replica_lag_time_max_ms=400))
+    named = (NodeId(2), world.record.isr_registrations[2])
+    await world.kill(2)
+    await world.until(lambda: world.record.isr == (0, 1) and not world.record.passed_over)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(world.brokers[0].partitions.in_sync, "reconsider", lambda *_: None)
+        world.change(passed_over=(named,))
+        replication = world.replica(0).replication
+        assert replication is not None
+        await world.until(lambda: bool(replication.passed_over))
+        waiting = world.produce(0, batch())
+    await world.until(waiting.done)
+    assert waiting.result().error == 0
+    assert not world.record.passed_over
 
 
 async def test_acks_all_is_refused_below_min_insync_replicas(make: Make) -> None:
