@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "who left a leader that died is not remembered", "rule 5, KIP-966", "core/failover.py",
-        "        return _restricted(partition, kept, _whole(left_out(partition, kept), brokers))\n",
+        "        return _restricted(partition, kept, named)\n",
         "        return _restricted(partition, kept, ())\n",
         (unit("core/test_failover.py"),),
     ),

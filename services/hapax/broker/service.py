@@ -247,7 +247,7 @@ class BrokerService:
             str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
             rack=settings.broker_rack or "", identity=identity,
             intact_since=RegistrationEpoch(self.partitions.intact_since),
-            listeners=tuple((name, *address) for name, address in further),
+            listeners=tuple((name, *address) for name, address in further), heeds_passed_over=True,
         )
         self.registration = await register(
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=self._on_lost,

@@ -234,9 +234,15 @@ class NodeRecord:
     It keeps leading what nobody else in sync can lead."""
     listeners: tuple[tuple[str, str, int], ...] = ()
     """Name, host and port of each further Kafka listener: what clients that came by it are told."""
+    heeds_passed_over: bool = False
+    """A broker that commits nothing while a partition's record names any, accepted or not (`PartitionState`)."""
 
     def encode(self) -> bytes:
-        further = {"listeners": [list(each) for each in self.listeners]} if self.listeners else {}
+        further: dict[str, object] = {}
+        if self.listeners:
+            further["listeners"] = [list(each) for each in self.listeners]
+        if self.heeds_passed_over:
+            further["heeds_passed_over"] = True
         return _encode({
             "node_id": self.node_id, "role": self.role, "host": self.host, "port": self.port,
             "rpc_address": self.rpc_address, "http_address": self.http_address, "session": self.session.hex(),
@@ -254,6 +260,7 @@ class NodeRecord:
             f.get("http_address", ""), bytes.fromhex(f.get("session", "")), f.get("rack", ""),
             f.get("identity", ""), RegistrationEpoch(f.get("intact_since", 0)), f.get("standing", ""),
             tuple((str(name), str(host), int(port)) for name, host, port in f.get("listeners", ())),
+            f.get("heeds_passed_over", False),
         )
 
 

@@ -50,6 +50,8 @@ class Live(NamedTuple):
     """What a process had that registered since then is still there; 0: since this registration."""
     rank: int = FIT
     """A leader gives way to a member of a higher one."""
+    heeds_passed_over: bool = True
+    """As a leader that has accepted it commits nothing while its record names any; a former version does."""
 
     def has_what(self, registration: RegistrationEpoch) -> bool:
         """Whether its folder still holds what the process of that registration had. 0: not recorded."""
@@ -124,7 +126,9 @@ def settle(partition: P, brokers: Brokers, *, unclean: bool = False) -> P:
         if successor != NO_NODE:
             return _led(partition, successor, members, brokers)
         kept = tuple(n for n in partition.isr if n in members or n == partition.leader)
-        return _restricted(partition, kept, _whole(left_out(partition, kept), brokers))
+        heeds = leader.heeds_passed_over
+        named = _whole(left_out(partition, kept), brokers) if heeds else partition.passed_over
+        return _restricted(partition, kept, named)
     members = _members(partition, brokers)
     electable = _with_whole(partition, members, brokers)
     elected = _candidate(partition, electable, brokers)

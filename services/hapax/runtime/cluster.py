@@ -278,7 +278,8 @@ class ClusterView:
     def live_brokers(self) -> Brokers:
         """What elections look at."""
         return {
-            node.node_id: Live(node.registration, node.record.intact_since, self.rank(node))
+            node.node_id: Live(
+                node.registration, node.record.intact_since, self.rank(node), node.record.heeds_passed_over)
             for node in self.nodes("broker")
         }
 

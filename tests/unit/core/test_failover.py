@@ -179,6 +179,13 @@ def test_members_that_leave_an_accepted_leader_alone_are_passed_over() -> None:
     assert settle(commits, back(0, 99, 0)).leader == 0
 
 
+def test_a_leader_of_a_former_version_commits_without_those_that_left_so_nobody_falls_back_on_them() -> None:
+    former = {node: broker._replace(heeds_passed_over=False) for node, broker in live(0).items()}
+    alone = settle(state(0), former)
+    assert (alone.leader, alone.isr, alone.passed_over) == (0, (0,), ())
+    assert dict(settle(state(1), former).passed_over) == {1: 11, 2: 12}, "it accepts first, and that ends it"
+
+
 def test_who_is_no_replica_any_more_is_not_fallen_back_on() -> None:
     """It removes its copy, and may be a replica again with nothing in it."""
     alone = settle(state(0), live(0))
