@@ -3,7 +3,8 @@
 One partition is one task on either side, and both readers are read_committed. Rows go to the sink `noop`, which
 throws them away, or come from `range`. Of a stream, what counts is the rate of its one micro-batch as Spark reports
 it; starting and ending a query takes either side about a second besides. What a small or empty micro-batch costs is
-`addBatch` in Spark's report: BATCHES of them from Spark's own file source, the first left out.
+`addBatch` in Spark's report: BATCHES of them from Spark's own file source, the first left out. Beside Spark's own
+sinks, which run in its JVM, stands a sink in Python that does nothing: what Spark takes for any sink in Python.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from bench.bench_transactions import local_cluster
 from bench.figures import record
@@ -38,7 +42,7 @@ ONLY: Final = os.environ.get("HAPAX_BENCH_ONLY", "")
 TARGET: Final = 0.9
 BATCHES: Final = 12
 BATCH_AT_MOST: Final = 1.5
-"""Times what a micro-batch of Spark's own sink takes, which is at-least-once."""
+"""Times what Spark's own sink takes, which is at-least-once, and a sink in Python that does nothing."""
 
 
 def fill(bootstrap: str, topic: str, size: int, records: int) -> None:
@@ -68,7 +72,26 @@ def session(connector: list[Path]) -> SparkSession:
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(HapaxDataSource)
+    spark.dataSource.register(Nothing)
     return spark
+
+
+class NothingWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class Nothing(DataSource):
+    """A sink that does nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "python_noop"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NothingWriter:
+        return NothingWriter()
 
 
 class Sides:
@@ -156,7 +179,9 @@ def in_turns_ms(name: str, sides: dict[str, Callable[[], float]]) -> None:
     for side, median in medians.items():
         record(f"spark_{name}_{side}", median, "ms")
     for side in ("exactly_once", "at_least_once"):
-        record(f"spark_{name}_{side}_over_kafka", medians[side] / medians["kafka"], "times", at_most=BATCH_AT_MOST)
+        for least in ("kafka", "python_noop"):
+            ratio = medians[side] / medians[least]
+            record(f"spark_{name}_{side}_over_{least}", ratio, "times", at_most=BATCH_AT_MOST)
 
 
 def main() -> None:
@@ -215,8 +240,8 @@ def measure_micro_batches(sides: Sides, lines: Path) -> None:
     for name, kept in (("small_batch", "true"), ("empty_batch", "value = 'nothing'")):
         run = partial(sides.micro_batches, topic="micro", lines=lines, kept=kept)
         in_turns_ms(name, {
-            "noop": partial(run, "noop"), "kafka": partial(run, "kafka"), "exactly_once": partial(run, "hapax"),
-            "at_least_once": partial(run, "hapax", delivery="at-least-once"),
+            "noop": partial(run, "noop"), "python_noop": partial(run, "python_noop"), "kafka": partial(run, "kafka"),
+            "exactly_once": partial(run, "hapax"), "at_least_once": partial(run, "hapax", delivery="at-least-once"),
         })  # fmt: skip
 
 
