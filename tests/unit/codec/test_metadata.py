@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,8 @@ RECORDS = [
                     LeaderEpoch(6)),
     PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(8), (NodeId(1), NodeId(2)), (NodeId(1),),
                     passed_over=((NodeId(2), RegistrationEpoch(2**40)),)),
+    PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(8), (NodeId(1), NodeId(2)), (NodeId(1),),
+                    LeaderEpoch(7), passed_over=((NodeId(2), RegistrationEpoch(2**40)),)),
     ShardRecord(NodeId(100), RegistrationEpoch(9), ShardEpoch(4)),
     PidCounterRecord(ProducerId(2**62)),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
@@ -120,3 +123,15 @@ def test_a_partition_is_advertised_only_when_its_leader_accepted_this_epoch() ->
     assert record(0, 3, 3).accepted
     assert not record(0, 3, 2).accepted
     assert not record(-1, 3, 3).accepted
+
+
+def test_a_former_version_does_not_find_who_was_passed_over_for_a_leader_that_accepted() -> None:
+    """It would leave the names there, and commit without those."""
+    named = ((NodeId(2), RegistrationEpoch(9)),)
+    record = PartitionRecord(
+        NodeId(1), LeaderEpoch(7), RegistrationEpoch(8), (NodeId(1), NodeId(2)), (NodeId(1),), LeaderEpoch(6),
+        passed_over=named)
+    assert "passed_over" in json.loads(record.encode())
+    accepted = replace(record, accepted_epoch=LeaderEpoch(7))
+    assert "passed_over" not in json.loads(accepted.encode())
+    assert PartitionRecord.decode(accepted.encode()).passed_over == named
