@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "the high watermark advances with too few in sync", "min.insync.replicas", "core/replication.py",
-        "        if len(self.isr) < self._effective_minimum:\n            return UNKNOWN_END\n",
+        "        if self.passed_over or len(self.isr) < self._effective_minimum:\n            return UNKNOWN_END\n",
         "",
         (unit("core/test_replication.py"),),
     ),
