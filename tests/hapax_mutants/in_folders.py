@@ -51,7 +51,7 @@ MUTANTS = (
         (unit("core/test_failover_data.py"),),
     ),
     Mutant(
-        "a copy begins anew that others may fall back on", "rule 5, KIP-966", "core/replication.py",
+        "a copy begins again that others may fall back on", "rule 5, KIP-966", "core/replication.py",
         "        if node in self.isr or node in self.passed_over or (self.pending is not None and node in self.pending.added):\n",
         "        if node in self.isr:\n",
         (unit("core/test_failover_data.py"),),

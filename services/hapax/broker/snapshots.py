@@ -88,7 +88,7 @@ class Snapshots:
         replication, now_ms = replica.replication, replica.shared.clock.monotonic_ms()
         if replication is None or not replication.handed(asking, replica.machine.log_end_offset, now_ms):
             replica.shared.reconsider(replica)
-            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is no replica here, or has to be one anew")
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is no replica here, or still counts")
 
 
 class SnapshotSource:

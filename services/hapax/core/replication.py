@@ -13,7 +13,7 @@ The rules everything else follows from:
 * **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose. So
   a member that leaves the set then still has all that is, and may lead again where those that stayed come back without
   it: the record names it as passed over. While the record names any, nothing is committed, whatever the setting is by
-  then; and who is named begins no copy anew, for that would remove what it is named for.
+  then; and who is named does not copy from the start, for that would remove what it is named for.
 
 A proposal is a compare-and-swap on one revision of the partition's record. Its outcome may stay unknown; it is decided
 as soon as a later revision is seen, or the store refuses any write that compares the same or a later revision.
@@ -108,7 +108,7 @@ class Replication:
         self.passed_over = tuple(passed_over)
         self._accepted = accepted
         self._starting_over: set[NodeId] = set()
-        """Who asked to begin a copy anew, and is counted on: neither in sync nor passed over any more."""
+        """Who asked to copy from the start, and is counted on: to be neither in sync nor passed over."""
         self.revision = revision
         self._count(log_end, now_ms)
 
@@ -150,7 +150,7 @@ class Replication:
 
     def handed(self, node: NodeId, end: int, now_ms: int) -> bool:
         """A replica is given the producers as of `end`, to copy the log up to there. False: it is none, or it
-        is counted on as it is, in sync or passed over, and begins no copy anew before that ends, by `decide_isr`."""
+        is counted on as it is, in sync or passed over, and does not copy from the start before that ends, by `decide_isr`."""
         follower = self._followers.get(node)
         if follower is None:
             return False
