@@ -150,7 +150,7 @@ class Replication:
 
     def handed(self, node: NodeId, end: int, now_ms: int) -> bool:
         """A replica is given the producers as of `end`, to copy the log up to there. False: it is none, or it
-        is counted on as it is, in sync or passed over, and copies from the start only once `decide_isr` has ended that."""
+        is counted on as it is, in sync or passed over, and copies from the start once `decide_isr` has ended that."""
         follower = self._followers.get(node)
         if follower is None:
             return False
