@@ -9,7 +9,7 @@ def test_every_cell_is_on_the_page_and_sound() -> None:
     outcomes = outcomes_of(PAGE.read_text())
     assert set(outcomes) == set(CELLS)
     assert {cell: said for cell, said in outcomes.items() if not is_sound(said)} == {}
-    assert {cell for cell, said in outcomes.items() if said == AGAIN and not cell.anew} == set()
+    assert {cell for cell, said in outcomes.items() if said == AGAIN and not cell.writes_again} == set()
 
 
 def test_each_refusal_names_what_was_done() -> None:

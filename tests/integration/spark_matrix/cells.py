@@ -70,7 +70,7 @@ class Cell(NamedTuple):
         return "/".join(self)
 
     @property
-    def anew(self) -> bool:
+    def writes_again(self) -> bool:
         """What runs is by definition other work, so that what it reads once more it also writes once more: a new
         query in a scope of its own; a batch write under another name, or where its name is not known."""
         lost = self.checkpoint == "lost"

@@ -210,7 +210,7 @@ class Play:
         if 0 in found:
             return f"{found.count(0)} of {len(found)} lines lost"
         if max(found) > 1:
-            return AGAIN if self._cell.anew else f"{sum(found) - len(found)} of {len(found)} lines doubled"
+            return AGAIN if self._cell.writes_again else f"{sum(found) - len(found)} of {len(found)} lines doubled"
         return RIGHT
 
 

@@ -241,7 +241,7 @@ class World:
                 knows.fetched(node, RegistrationEpoch(each.registration), each.end)
 
     def new(self) -> None:
-        """A follower begins its copy anew, where the leader lets it."""
+        """A follower copies from the start, where the leader lets it."""
         knows = self._knows()
         followers = [node for node in self.record.replicas if node != self.record.leader]
         if knows is not None and followers:
