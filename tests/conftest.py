@@ -59,12 +59,17 @@ def end_clusters(clusters: list[LocalCluster]) -> None:
 
 
 # Tests that run services as processes of their own, by folder: two queues, in each of which one runs at a time.
-_PROCESSES = {"chaos": 1, "integration": 1, "upgrade": 1, "clients": 2, "kubernetes": 2, "kubernetes_nodes": 2}
+# They take about the same time, and a real Spark is in each.
+_PROCESSES = {
+    "chaos": 1, "integration": 1, "upgrade": 1,
+    "integration/spark_people": 2, "clients": 2, "kubernetes": 2, "kubernetes_nodes": 2,
+}  # fmt: skip
 
 
 def _queue(nodeid: str) -> int:
     """0: needs no other process."""
-    return _PROCESSES.get(nodeid.removeprefix("tests/").split("/")[0], 0)
+    first, second, *_ = (*nodeid.removeprefix("tests/").split("/"), "")
+    return _PROCESSES.get(f"{first}/{second}", _PROCESSES.get(first, 0))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
