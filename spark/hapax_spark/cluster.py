@@ -371,19 +371,20 @@ class Cluster:
         if isinstance(error, TokenConflictError):
             return refusal(token, error, self.cluster_id, kinds)
         if error.code in _LOST:
-            return ended(token, self.options.transaction_timeout_ms, str(error), self._described(token))
+            known = None
+            with contextlib.suppress(HapaxError):
+                known = self.describe(token.transactional_id)
+            return ended(token, self.options.transaction_timeout_ms, str(error), known)
         return error
 
-    def _described(self, token: Token) -> IdentityInfo | None:
-        """What the coordinator knows of the id; None: nothing, or it does not answer."""
+    def describe(self, transactional_id: str) -> IdentityInfo | None:
+        """What the coordinator knows of the id; None: nothing. Raises HapaxError."""
 
         async def ask() -> IdentityInfo | None:
             async with Identities(self._admin_settings) as identities:
-                return await identities.describe(token.transactional_id)
+                return await identities.describe(transactional_id)
 
-        with contextlib.suppress(HapaxError):
-            return self.run(ask())
-        return None
+        return self.run(ask())
 
     def abort(self, token: Token) -> None:
         """Whatever transaction this run of the token has open; none of another run's."""

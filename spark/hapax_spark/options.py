@@ -272,8 +272,8 @@ def parse(options: Mapping[str, str]) -> Options:
         # What the operator gives to the driver of a TransactionalProducer, whose ids these are.
         transactional_id=given.get("transactional.id") or os.environ.get("HAPAX_SPARK_TRANSACTIONAL_ID"),
         transactional_prefix=os.environ.get("HAPAX_SPARK_TRANSACTIONAL_ID_PREFIX", "spark-"),
-        transaction_timeout_ms=_integer("transaction.timeout.ms", given.get("transaction.timeout.ms"), least=1000)
-        or 60_000,
+        transaction_timeout_ms=_integer(
+            "transaction.timeout.ms", given.get("transaction.timeout.ms"), least=1000, most=2**31 - 1) or 60_000,
         scope=given.get("scope"),
         continue_from=_commit(given.get("continuefrom")),
         txn_app_id=given.get("txnappid") or None,
@@ -325,7 +325,7 @@ def _times(name: str, text: str | None) -> dict[str, dict[int, int]] | None:
     return parsed
 
 
-def _integer(name: str, text: str | None, least: int = 0) -> int | None:
+def _integer(name: str, text: str | None, least: int = 0, most: int = 2**63 - 1) -> int | None:
     if text is None:
         return None
     try:
@@ -334,6 +334,8 @@ def _integer(name: str, text: str | None, least: int = 0) -> int | None:
         raise OptionError(f"{name}={text!r} is not a whole number") from None
     if number < least:
         raise OptionError(f"{name}={number}; it must be at least {least}")
+    if number > most:
+        raise OptionError(f"{name}={number}; it must be at most {most}")
     return number
 
 
@@ -343,7 +345,7 @@ def _commit(text: str | None) -> tuple[str, int] | None:
     owner, colon, value = text.rpartition(":")
     if not colon or not value.isdecimal():
         raise OptionError(f"continueFrom={text!r}; write the commit as the error told it, QUERY:NUMBER")
-    return owner, int(value)
+    return owner, _integer("continueFrom", value) or 0
 
 
 def _boolean(name: str, text: str) -> bool:

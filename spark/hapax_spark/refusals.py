@@ -9,7 +9,7 @@ from hapax.client import Conflict, LastToken, TokenConflictError
 from hapax.client.identities import IdentityInfo
 from hapax_spark.errors import CheckpointError
 from hapax_spark.fingerprints import OFFSETS, RECORDS, records_in
-from hapax_spark.tokens import Token
+from hapax_spark.tokens import FirstName, Token
 
 
 class CommitRefusedError(RuntimeError):
@@ -223,6 +223,39 @@ def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None)
             "Start the query again if that was meant to end it for now; else give the other one another id"
         )
     return TransactionLostError(token, timeout_ms, reason)
+
+
+def renamed(token: Token, name: FirstName, former: FirstName, known: IdentityInfo | None) -> CheckpointError | None:
+    """The error for a first batch that was begun under a `former` name, if it is committed there or may be yet.
+    `known`: of the former transactional id."""
+    first = f"This is {token.what}, the first one of its checkpoint. It was begun "
+    under = f"as scope {former.scope!r} under the transactional id {former.transactional_id!r}"
+    nothing = "Nothing of this run of it was written."
+    if former.cluster != name.cluster:
+        return CheckpointError(
+            f"{first}in the cluster {former.cluster!r}, where it may be committed; this is {name.cluster!r}. {nothing} "
+            "Use the cluster and the options that it was begun with, or a new checkpointLocation; "
+            "allowUnknownHistory=true writes it here as well"
+        )
+    if known is None:
+        return None
+    owners = (former.owner, token.owner)
+    newest = next((t for t in known.tokens if t.scope == former.scope and t.owner in owners), None)
+    if newest is not None:
+        changed = "the option scope or transactional.id is another now" if former.owner == token.owner else (
+            f"that of query {former.owner}, so the file 'metadata' of the checkpoint was lost or is another query's")
+        return CheckpointError(
+            f"{first}{under}, and committed there ({_named(newest)}): {changed}. {nothing} Go on under the name that "
+            "it was begun with, or use a new checkpointLocation; allowUnknownHistory=true writes its records once more"
+        )
+    opened = known.open_token
+    if opened is not None and opened.scope == former.scope and opened.owner in owners:
+        return CheckpointError(
+            f"{first}{under}, in a transaction that is open and may be committed yet. {nothing} Stop the driver that "
+            "writes it, if one runs, and try again when the transaction has timed out (transaction.timeout.ms); or go "
+            "on under the name that it was begun with"
+        )
+    return None
 
 
 def _whence(token: Token) -> str:

@@ -26,6 +26,7 @@ from hapax.client import Winner
 from hapax_spark.arrow import OutputColumns, output_columns
 from hapax_spark.cluster import kept_cluster
 from hapax_spark.fingerprints import RECORDS, Digest, Fingerprints, Plan, RecordDigest, plan_of, records_in, together
+from hapax_spark.first_batch import check_first_batch
 from hapax_spark.options import OptionError, Options
 from hapax_spark.refusals import TransactionLostError
 from hapax_spark.tokens import MicroBatch, Token
@@ -145,6 +146,7 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
         # Spark makes a writer for each batch once that is planned, on the driver, which may be able to read the
         # checkpoint, and carries it to the tasks.
         self._plan = plan_of(options.checkpoint_location, options.topic)
+        check_first_batch(options, self._plan)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         batch = _micro_batch()

@@ -26,6 +26,15 @@ class MicroBatch(NamedTuple):
     """Another one each time that the query is started."""
 
 
+class FirstName(NamedTuple):
+    """Where, and under which name, a stream's first batch is committed."""
+
+    cluster: str
+    transactional_id: str
+    scope: str
+    owner: str
+
+
 @dataclass(frozen=True)
 class Token:
     """Names one micro-batch, or one batch write: the unit that takes effect once."""

@@ -21,6 +21,7 @@ CHECKPOINT: Final = {
     "kept": "kept",
     "died-before": "kept; the driver died before its commit",
     "died-after": "kept; the driver died after its commit",
+    "first": "kept; the driver died after its very first commit",
     "one-behind": "an older one, one batch behind",
     "two-behind": "an older one, two batches behind",
     "lost": "lost",
@@ -74,11 +75,12 @@ class Cell(NamedTuple):
         """What runs is by definition other work, so that what it reads once more it also writes once more: a new
         query in a scope of its own; a batch write under another name, or where its name is not known."""
         lost = self.checkpoint == "lost"
+        begins = lost or self.checkpoint == "first"
         if self.mode == "batch":
             repeats = self.checkpoint not in ("kept", "died-before", "elsewhere")
-            return repeats and self.besides in ("name", "unnamed", "id", *(["id-consecutive"] if lost else []))
+            return repeats and self.besides in ("name", "unnamed", "id", *(["id-consecutive"] if begins else []))
         if self.mode == "foreachBatch":
-            return lost and self.besides in ("name", "id")
+            return begins and self.besides in ("name", "id")
         return self.checkpoint == "elsewhere" if self.besides == "new-in-scope" else lost
 
 

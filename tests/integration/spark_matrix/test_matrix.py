@@ -49,6 +49,7 @@ SAMPLE = (
     "streaming/one-behind/nothing",
     "streaming/died-after/topic",
     "streaming/died-before/nothing",
+    "streaming/first/id",
     "streaming/cloned/id",
     "streaming/elsewhere/nothing",
     "object-store/one-behind/nothing",
@@ -106,8 +107,10 @@ class Play:
         """RIGHT, AGAIN or a refusal, as on the page; any other text is a defect."""
         job = self._job
         job.add()
-        self._goes_on()
-        older = job.copy(self._folder / "older")
+        older = self._folder / "older"
+        if self._cell.checkpoint != "first":
+            self._goes_on()
+            job.copy(older)
         self._before_the_change()
         own = job.setting
         job.set(**self._changes(older))
@@ -146,7 +149,7 @@ class Play:
         match self._cell.checkpoint:
             case "died-before":
                 self._dies(DiesBefore, {"transaction.timeout.ms": _DEAD_AFTER_MS})
-            case "died-after":
+            case "died-after" | "first":
                 self._dies(DiesAfter, {})
             case "one-behind" | "cloned":
                 self._goes_on()

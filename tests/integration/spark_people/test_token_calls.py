@@ -19,6 +19,7 @@ from hapax.cli.local.cluster import LocalCluster
 from hapax_spark.arrow import output_columns
 from hapax_spark.errors import CheckpointError
 from hapax_spark.fingerprints import plan_of
+from hapax_spark.first_batch import NOTE, check_first_batch
 from hapax_spark.options import parse
 from hapax_spark.refusals import (
     CommitRefusedError,
@@ -58,6 +59,7 @@ class Driver:
         columns = output_columns(SCHEMA, options.topic)
         token = Token.for_query(options, self.query, batch, self.run)
         plan = plan_of(options.checkpoint_location, options.topic)
+        check_first_batch(options, plan)
         given = iter([pa.record_batch({"value": pa.array(rows, pa.binary())})])
         return write_attempt(options, columns, token, given, plan if plan is not None and plan.batch == batch else None)
 
@@ -243,3 +245,95 @@ def test_a_clone_that_writes_to_another_topic_is_refused(
     driver.batch(0, b"a")
     assert "writes to another topic" in driver.refused(CommitRefusedError, 0, b"a", topic=topics[0])
     assert values(cluster, topics[1]) == [b"a"]
+
+
+# --- the first batch --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path) -> Driver:
+    """A driver that has planned its first batch, with a checkpoint that it can read."""
+    made = Driver(cluster, topics[1], tmp_path / "checkpoint", uuid.uuid4().hex)
+    made.plan(0)
+    return made
+
+
+def renamed(driver: Driver, how: str) -> dict[str, str]:
+    """The options with which the driver goes on under another name."""
+    if how != "query":
+        return {how: uuid.uuid4().hex}
+    assert driver.folder is not None
+    driver.query = uuid.uuid4().hex
+    (driver.folder / "metadata").write_text(json.dumps({"id": driver.query}))
+    return {}
+
+
+@pytest.mark.parametrize("how", ["scope", "transactional.id", "query"])
+def test_a_first_batch_that_is_committed_is_not_written_under_another_name(
+    begun: Driver, cluster: LocalCluster, topics: tuple[str, str], how: str
+) -> None:
+    query = begun.query
+    begun.again(0, b"a")
+    other = renamed(begun, how)
+    cause = {"query": f"that of query {query}"}.get(how, "the option scope or transactional.id is another now")
+    said = begun.refused(CheckpointError, 0, b"a", **other)
+    assert "and committed there (batch 0 (1 records, 2" in said and cause in said
+    begun.refused(CheckpointError, 0, b"a", **other)
+    assert values(cluster, topics[1]) == [b"a"]
+    begun.again(0, b"a", allowUnknownHistory="true", **other)
+    assert values(cluster, topics[1]) == [b"a", b"a"], "who wants it twice says so"
+    begun.again(0, b"a", **other)
+    begun.refused(CheckpointError, 0, b"a", **(renamed(begun, how) if how == "query" else {}))
+    assert values(cluster, topics[1]) == [b"a", b"a"]
+
+
+def test_a_first_batch_whose_transaction_is_open_is_not_written_under_another_name(
+    begun: Driver, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    open_one = begun.write(0, b"a")
+    assert "is open and may be committed yet" in begun.refused(CheckpointError, 0, b"a", scope="other")
+    begun.abort(open_one)
+    begun.again(0, b"a", scope="other")
+    assert values(cluster, topics[1]) == [b"a"]
+    assert "as scope 'other'" in begun.refused(CheckpointError, 0, b"a")
+
+
+def test_a_first_batch_that_was_refused_may_be_written_under_another_name(
+    begun: Driver, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    scope = uuid.uuid4().hex
+    Driver(cluster, topics[1], tmp_path / "before", uuid.uuid4().hex).batch(0, b"a", scope=scope)
+    begun.refused(ScopeTakenError, 0, b"b", scope=scope)
+    begun.again(0, b"b")
+    assert values(cluster, topics[1]) == [b"a", b"b"]
+
+
+def test_a_first_batch_that_was_begun_in_another_cluster_is_refused(begun: Driver) -> None:
+    begun.again(0, b"a")
+    assert begun.folder is not None
+    note = begun.folder / NOTE
+    note.write_text(json.dumps({**json.loads(note.read_text()), "cluster": "that-of-before"}))
+    assert "in the cluster 'that-of-before', where it may be" in begun.refused(CheckpointError, 0, b"a")
+    begun.again(0, b"a", allowUnknownHistory="true")
+    begun.again(0, b"a")
+
+
+@pytest.mark.parametrize("note", ["", "[]", "{}", '{"cluster": 1}', "not json"])
+def test_a_note_that_cannot_be_read_is_warned_of_and_renewed(
+    begun: Driver, note: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert begun.folder is not None
+    (begun.folder / NOTE).write_text(note)
+    begun.again(0, b"a")
+    assert f"{NOTE} cannot be read" in caplog.text
+    assert json.loads((begun.folder / NOTE).read_text())["owner"] == begun.query
+
+
+def test_only_a_first_batch_that_is_written_exactly_once_has_a_note(begun: Driver) -> None:
+    assert begun.folder is not None
+    options = parse({**begun.given, "delivery": "at-least-once"})
+    check_first_batch(options, plan_of(options.checkpoint_location, options.topic))
+    begun.plan(1)
+    options = parse(begun.given)
+    check_first_batch(options, plan_of(options.checkpoint_location, options.topic))
+    assert not (begun.folder / NOTE).exists()

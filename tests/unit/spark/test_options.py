@@ -50,6 +50,9 @@ def test_client_settings_pass_through() -> None:
         ({**BASE, "minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}, "is above maxOffsetsPerTrigger=10"),
         ({**BASE, "maxTriggerDelay": "5 fortnights"}, "maxTriggerDelay='5 fortnights'; write a number and a unit"),
         ({**BASE, "maxRecordsPerPartition": "0"}, "at least 1"),
+        ({**BASE, "txnVersion": str(2**63)}, "it must be at most 9223372036854775807"),
+        ({**BASE, "continueFrom": f"q:{2**63}"}, "it must be at most 9223372036854775807"),
+        ({**BASE, "transaction.timeout.ms": str(2**31)}, "it must be at most 2147483647"),
         ({**BASE, "continueFrom": "7"}, "continueFrom='7'; write the commit as the error told it"),
     ],
 )
