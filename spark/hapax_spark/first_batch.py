@@ -17,7 +17,7 @@ from typing import Final
 from hapax_spark.cluster import kept_cluster
 from hapax_spark.fingerprints import Plan, local_checkpoint
 from hapax_spark.options import Options
-from hapax_spark.refusals import renamed
+from hapax_spark.refusals import newest_in, renamed, scope_taken
 from hapax_spark.tokens import FirstName, Token
 
 log = logging.getLogger("hapax.spark")
@@ -27,8 +27,8 @@ NOTE: Final = "hapax-sink.json"
 
 
 def check_first_batch(options: Options, plan: Plan | None) -> None:
-    """On the driver, before a batch is written. Raises CheckpointError where it was committed under another name, or
-    may be yet; HapaxError."""
+    """On the driver, before a batch is written, and again before it is committed. Raises CheckpointError where it was
+    committed under another name, or may be yet; ScopeTakenError; HapaxError."""
     folder = local_checkpoint(options.checkpoint_location)
     if folder is None or plan is None or plan.batch > 0 or options.delivery != "exactly-once":
         return
@@ -43,6 +43,13 @@ def check_first_batch(options: Options, plan: Plan | None) -> None:
             refused = renamed(token, name, former, known)
             if refused is not None:
                 raise refused
+        # Noted is only what may be committed: in another's scope, this could not be told of it later.
+        known = cluster.describe(name.transactional_id)
+        newest = None if known is None else newest_in(name.scope, known)
+        if newest is not None and newest.owner not in ("", name.owner) and (
+            token.continue_from != (newest.owner, newest.value)
+        ):
+            raise scope_taken(token, newest)
     _note(folder, name)
 
 

@@ -320,8 +320,8 @@ def _times(name: str, text: str | None) -> dict[str, dict[int, int]] | None:
         parsed = {str(t): {int(p): int(time) for p, time in parts.items()} for t, parts in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
         raise OptionError(f'{name}={text!r}; write {{"topic": {{"0": 1767225600000}}}} in ms since 1970') from None
-    if any(time < 0 for parts in parsed.values() for time in parts.values()):
-        raise OptionError(f"{name}={text!r}; times are ms since 1970, from 0 on")
+    if any(not 0 <= time < 2**63 for parts in parsed.values() for time in parts.values()):
+        raise OptionError(f"{name}={text!r}; times are ms since 1970, from 0 on, in 64 bits")
     return parsed
 
 

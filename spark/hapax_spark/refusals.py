@@ -82,8 +82,8 @@ def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) ->
             f"This is {token.what}, but the cluster {cluster_id!r} knows no commit of {token.scope!r} under the "
             f"transactional id {token.transactional_id!r}: the checkpoint belongs to another cluster or query, the "
             "option scope, txnAppId or transactional.id is another than before, or the last commit is longer ago than "
-            "the cluster keeps it (transactional.id.expiration.ms). Nothing of this batch was written. Use the cluster "
-            "and the options that it was begun with, or a new checkpointLocation; allowUnknownHistory=true goes on "
+            "the cluster keeps it (transactional.token.expiration.ms). Nothing of this batch was written. Use the "
+            "cluster and the options that it was begun with, or a new checkpointLocation; allowUnknownHistory=true goes on "
             "where you know that every batch before was committed"
         )
     of_whom = "it is" if newest.owner == token.owner else f"the scope {token.scope!r} is that of {newest.owner},"
@@ -123,7 +123,7 @@ def _older(token: Token, newest: LastToken) -> OldCheckpointError:
     )
 
 
-def _other_owner(token: Token, newest: LastToken) -> ScopeTakenError:
+def scope_taken(token: Token, newest: LastToken) -> ScopeTakenError:
     whose = f"those of {newest.owner}" if newest.owner else "another's"
     return ScopeTakenError(
         f"The commits of the scope {token.scope!r} are {whose}, the newest is {_named(newest)}; this is {token.what}. "
@@ -186,7 +186,7 @@ def _other_run(token: Token) -> OtherDriverError:
 
 _SENTENCES = {
     Conflict.OLDER: _older,
-    Conflict.OTHER_OWNER: _other_owner,
+    Conflict.OTHER_OWNER: scope_taken,
     Conflict.OTHER_COUNT: _other_count,
 }
 
@@ -195,7 +195,7 @@ def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None)
     """The error for a transaction that ended before its commit, by what the coordinator knows of its id."""
     if info is None:
         return TransactionLostError(token, timeout_ms, reason)
-    newest = next((each for each in info.tokens if each.scope == token.scope), None)
+    newest = newest_in(token.scope, info)
     if token.owner and newest is not None and newest.owner == token.owner and newest.number == token.value:
         return OtherDriverError(
             f"Another driver has committed {token.what} meanwhile ({_told(newest)}). Nothing of this driver's run of "
@@ -225,6 +225,10 @@ def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None)
     return TransactionLostError(token, timeout_ms, reason)
 
 
+def newest_in(scope: str, info: IdentityInfo) -> LastToken | None:
+    return next((each for each in info.tokens if each.scope == scope), None)
+
+
 def renamed(token: Token, name: FirstName, former: FirstName, known: IdentityInfo | None) -> CheckpointError | None:
     """The error for a first batch that was begun under a `former` name, if it is committed there or may be yet.
     `known`: of the former transactional id."""
@@ -240,15 +244,23 @@ def renamed(token: Token, name: FirstName, former: FirstName, known: IdentityInf
     if known is None:
         return None
     owners = (former.owner, token.owner)
-    newest = next((t for t in known.tokens if t.scope == former.scope and t.owner in owners), None)
-    if newest is not None:
+    newest = newest_in(former.scope, known)
+    if newest is not None and newest.owner in owners:
         changed = "the option scope or transactional.id is another now" if former.owner == token.owner else (
             f"that of query {former.owner}, so the file 'metadata' of the checkpoint was lost or is another query's")
         return CheckpointError(
             f"{first}{under}, and committed there ({_named(newest)}): {changed}. {nothing} Go on under the name that "
-            "it was begun with, or use a new checkpointLocation; allowUnknownHistory=true writes its records once more"
+            "it was begun with, or use a new checkpointLocation with startingOffsets after this batch; "
+            "allowUnknownHistory=true writes its records once more"
         )
-    opened = known.open_token
+    if newest is not None and newest.owner:
+        return CheckpointError(
+            f"{first}{under}, and may have been committed there: the scope was free then, or this query's to go on in, "
+            f"and is that of query {newest.owner} by now ({_named(newest)}). {nothing} Find out whether its records "
+            "are there. If they are, use a new checkpointLocation with startingOffsets after this batch; if not, "
+            "allowUnknownHistory=true writes them"
+        )
+    opened = known.open_token if known.state == "Ongoing" else None  # else its end is decided
     if opened is not None and opened.scope == former.scope and opened.owner in owners:
         return CheckpointError(
             f"{first}{under}, in a transaction that is open and may be committed yet. {nothing} Stop the driver that "

@@ -144,7 +144,8 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._columns = output_columns(schema, options.topic)
         # Spark makes a writer for each batch once that is planned, on the driver, which may be able to read the
-        # checkpoint, and carries it to the tasks.
+        # checkpoint, and carries it to the tasks; and another one to commit the batch, or to abort it. So the first
+        # batch's name is looked at again while its transaction is open: another driver may have changed it.
         self._plan = plan_of(options.checkpoint_location, options.topic)
         check_first_batch(options, self._plan)
 

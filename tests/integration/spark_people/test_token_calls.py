@@ -30,7 +30,7 @@ from hapax_spark.refusals import (
     ScopeTakenError,
     TransactionLostError,
 )
-from hapax_spark.sink import AttemptMessage, abort_attempts, commit_attempts, write_attempt
+from hapax_spark.sink import AttemptMessage, HapaxStreamWriter, abort_attempts, commit_attempts, write_attempt
 from hapax_spark.tokens import Token
 from integration.spark_world import values
 
@@ -306,6 +306,42 @@ def test_a_first_batch_that_was_refused_may_be_written_under_another_name(
     begun.refused(ScopeTakenError, 0, b"b", scope=scope)
     begun.again(0, b"b")
     assert values(cluster, topics[1]) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("taken_from", ["", "another"])
+def test_a_first_batch_whose_scope_others_went_on_in_is_not_written_under_another_name(
+    begun: Driver, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path, taken_from: str
+) -> None:
+    """What the scope's new owner keeps of the commit before its own tells nobody whose that was."""
+    scope, given = uuid.uuid4().hex, {}
+    if taken_from:
+        before = Driver(cluster, topics[1], tmp_path / "before", uuid.uuid4().hex)
+        before.batch(0, b"a", scope=scope)
+        given = {"continueFrom": f"{before.query}:0"}
+    begun.again(0, b"b", scope=scope, **given)
+    after = Driver(cluster, topics[1], tmp_path / "after", uuid.uuid4().hex)
+    after.batch(0, b"c", scope=scope, continueFrom=f"{begun.query}:{1 if given else 0}")
+    begun.refused(ScopeTakenError, 0, b"b", scope=scope, **given)
+    said = begun.refused(CheckpointError, 0, b"b")
+    assert f"that of query {after.query} by now (batch 0 (1 records, 2" in said
+    assert values(cluster, topics[1]) == [*([b"a"] if taken_from else []), b"b", b"c"]
+    begun.again(0, b"b", allowUnknownHistory="true")
+
+
+def test_a_commit_looks_again_under_which_name_the_first_batch_is_written(
+    begun: Driver, cluster: LocalCluster, topics: tuple[str, str]
+) -> None:
+    """A driver was frozen before its tasks began, and the query went on under another name. Spark makes a writer of
+    its own for each commit."""
+    options = parse(begun.given)
+    frozen = HapaxStreamWriter(options, SCHEMA)
+    begun.again(0, b"a", scope="live")
+    given = iter([pa.record_batch({"value": pa.array([b"a"], pa.binary())})])
+    token = Token.for_query(options, begun.query, 0, "frozen")
+    late = write_attempt(options, output_columns(SCHEMA, options.topic), token, given, frozen._plan)
+    with pytest.raises(CheckpointError, match="as scope 'live'"):
+        HapaxStreamWriter(options, SCHEMA).commit([late], 0)
+    assert values(cluster, topics[1]) == [b"a"]
 
 
 def test_a_first_batch_that_was_begun_in_another_cluster_is_refused(begun: Driver) -> None:

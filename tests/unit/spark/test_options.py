@@ -52,6 +52,7 @@ def test_client_settings_pass_through() -> None:
         ({**BASE, "maxRecordsPerPartition": "0"}, "at least 1"),
         ({**BASE, "txnVersion": str(2**63)}, "it must be at most 9223372036854775807"),
         ({**BASE, "continueFrom": f"q:{2**63}"}, "it must be at most 9223372036854775807"),
+        ({**BASE, "startingOffsetsByTimestamp": f'{{"t": {{"0": {2**63}}}}}'}, "ms since 1970, from 0 on, in 64 bits"),
         ({**BASE, "transaction.timeout.ms": str(2**31)}, "it must be at most 2147483647"),
         ({**BASE, "continueFrom": "7"}, "continueFrom='7'; write the commit as the error told it"),
     ],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.client import Conflict, TokenConflictError
+from hapax.client import Conflict, LastToken, TokenConflictError
+from hapax.client.identities import IdentityInfo
 from hapax_spark.options import parse
-from hapax_spark.refusals import refusal
-from hapax_spark.tokens import Token
+from hapax_spark.refusals import refusal, renamed
+from hapax_spark.tokens import FirstName, Token
 
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "out", "transactional.id": "mine"}
 
@@ -22,3 +23,14 @@ def test_a_name_that_is_not_known_may_have_been_changed(token: Token, first: str
     assert said.startswith(first)
     assert "'the-cluster' knows no commit of 'delays' under the transactional id 'mine'" in said
     assert "the option scope, txnAppId or transactional.id is another than before" in said
+
+
+@pytest.mark.parametrize(("state", "refused"), [("Ongoing", True), ("PrepareAbort", False)])
+def test_a_first_batch_that_is_being_aborted_may_be_written_under_another_name(state: str, refused: bool) -> None:
+    """Its transaction keeps its token until each partition has the marker: for as long as one has no leader."""
+    token = Token("spark-new", "new", 0, owner="q")
+    former, name = FirstName("c", "spark-old", "old", "q"), FirstName("c", "spark-new", "new", "q")
+    opened = LastToken("old", 0, 0, 0, "q", 0)
+    known = IdentityInfo(
+        "spark-old", state, 1, 1, 60_000, 1, (), 0, "i", "", "", None, -1, (), None, open_token=opened)
+    assert (renamed(token, name, former, known) is not None) == refused
