@@ -83,8 +83,8 @@ def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) ->
             f"transactional id {token.transactional_id!r}: the checkpoint belongs to another cluster or query, the "
             "option scope, txnAppId or transactional.id is another than before, or the last commit is longer ago than "
             "the cluster keeps it (transactional.token.expiration.ms). Nothing of this batch was written. Use the "
-            "cluster and the options that it was begun with, or a new checkpointLocation; allowUnknownHistory=true goes on "
-            "where you know that every batch before was committed"
+            "cluster and the options that it was begun with, or a new checkpointLocation; allowUnknownHistory=true "
+            "goes on where you know that every batch before was committed"
         )
     of_whom = "it is" if newest.owner == token.owner else f"the scope {token.scope!r} is that of {newest.owner},"
     left_out = (
