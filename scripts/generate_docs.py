@@ -15,13 +15,13 @@ from hapax.kafka import metrics as node
 from hapax.pid import metrics as pid
 from hapax.runtime import metrics, process_metrics
 from hapax.runtime.settings import settings_page
+from hapax.wire import metrics as wire
 from hapax_operator import metrics as operator
 
 _SECTIONS: tuple[tuple[str, str, ModuleType], ...] = (
     ("Every process", "Also of those below.", process_metrics),
-    ("Requests, events, fencings",
-     "Of brokers and coordinators, which speak the Kafka protocol; events and fencings of every service that has some.",
-     node),
+    ("Requests", "Of brokers and coordinators, which speak the Kafka protocol.", node),
+    ("Events and fencings", "Of every service that has some.", wire),
     ("Brokers", "Those with the labels `topic` and `partition` count each replica that the broker holds.", broker),
     ("Coordinators", "Of the shards that the process owns: add them up over all coordinators.", coordinator),
     ("PID allocators", "Producer ids and leases.", pid),

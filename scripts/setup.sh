@@ -42,11 +42,11 @@ bytecode() { # where PYTHONDONTWRITEBYTECODE is set, every process would compile
 }
 
 etcd() {
-    if .venv/bin/python -c 'from hapax.cli.local.etcd import find_etcd; find_etcd(sound_only=True)' 2>/dev/null; then
+    if .venv/bin/python -c 'from hapax.local.etcd import find_etcd; find_etcd(sound_only=True)' 2>/dev/null; then
         return
     fi
     local target
-    target=$(.venv/bin/python -c 'from hapax.cli.local.etcd import built_binary; print(built_binary())')
+    target=$(.venv/bin/python -c 'from hapax.local.etcd import built_binary; print(built_binary())')
     if command -v go >/dev/null; then
         say "building etcd from its Go module (once, about a minute): $target"
         mkdir -p "$(dirname "$target")"

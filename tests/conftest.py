@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.etcd import find_etcd
-from hapax.cli.local.folder import LocalClusterError
+from hapax.local.cluster import LocalCluster
+from hapax.local.etcd import find_etcd
+from hapax.local.folder import LocalClusterError
 from hapax.runtime import supervision
 from hapax.runtime.disk import RealFile, RealFolder
 from hapax.runtime.self_corrections import CORRECTIONS

@@ -26,10 +26,10 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.folder import LocalClusterError
-from hapax.cli.timeline import Kill
 from hapax.client import HapaxError
+from hapax.local.cluster import LocalCluster
+from hapax.local.folder import LocalClusterError
+from hapax.local.timeline import Kill
 from hapax_load import pods, steadiness
 from hapax_load.audit import Reading, audit, create_topics
 from hapax_load.copier import Copier

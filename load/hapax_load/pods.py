@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from hapax.cli.timeline import Kill
+from hapax.local.timeline import Kill
 from hapax_load.ledger import Verdict
 from hapax_load.report import page
 from hapax_load.statistics import read_history

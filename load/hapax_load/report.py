@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 
-from hapax.cli.timeline import STYLE, Kill, Line, chart, count_cell
+from hapax.local.timeline import STYLE, Kill, Line, chart, count_cell
 from hapax_load.ledger import Verdict
 from hapax_load.statistics import Course
 from hapax_load.steadiness import Slope

@@ -10,13 +10,13 @@ from hapax.client import Leases
 from hapax.client.errors import HapaxError
 from hapax.client.identities import Identities
 from hapax.codec.metadata import PolicyRecord
+from hapax.core.cluster.failover import FIT
+from hapax.core.cluster.moves import Held, ImpossiblePlan, Targets, change_factor
+from hapax.core.cluster.placement import Site
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.failover import FIT
-from hapax.core.moves import Held, ImpossiblePlan, Targets, change_factor
-from hapax.core.placement import Site
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka.administration import Administration
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
 from hapax_operator import plan_topic

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from hapax.core.errors import Refusal
-from hapax.kafka.administration import Administration
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataStore, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable

@@ -10,8 +10,8 @@ from typing import Final
 from hapax.client import Leases
 from hapax.client.errors import HapaxError
 from hapax.client.identities import Identities, IdentityInfo
-from hapax.core.failover import FIT
-from hapax.core.moves import Held
+from hapax.core.cluster.failover import FIT
+from hapax.core.cluster.moves import Held
 from hapax.core.types import TopicPartition
 from hapax.runtime.cluster import ClusterView
 from hapax_operator.plan_brokers import BrokersSeen

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from hapax.core.moves import ImpossiblePlan, Partitions, Targets, drain, spread
-from hapax.core.placement import Site
+from hapax.core.cluster.moves import ImpossiblePlan, Partitions, Targets, drain, spread
+from hapax.core.cluster.placement import Site
 from hapax.core.types import NodeId, TopicPartition
 from hapax_operator.conditions import Condition
 from hapax_operator.plan_topic import Note

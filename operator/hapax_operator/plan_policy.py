@@ -1,7 +1,7 @@
 """What the coordinators are to enforce for a TransactionalProducer, and who of several counts. Pure.
 
 Each resource that is managed keeps a policy of its own in the metadata store, also where it limits nothing: the oldest
-that covers an id counts (`hapax.core.transaction_policy`), for the coordinators as for the operators, and when it goes,
+that covers an id counts (`hapax.core.transaction.policy`), for the coordinators as for the operators, and when it goes,
 the next one counts at once, whether or not an operator runs then.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hapax.codec.metadata import PolicyRecord
-from hapax.core.transaction_policy import Stored, TransactionPolicy
+from hapax.core.transaction.policy import Stored, TransactionPolicy
 from hapax_operator.resources import ProducerResource
 
 

@@ -15,8 +15,8 @@ from hapax.client import Leases
 from hapax.client.errors import HapaxError
 from hapax.client.identities import Identities
 from hapax.core.errors import Refusal
-from hapax.kafka.administration import Administration
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable

@@ -14,8 +14,8 @@ import kopf
 
 from hapax.controller.service import ControllerService
 from hapax.controller.service import start as start_controller
-from hapax.kafka.administration import Administration
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.administration import Administration
 from hapax.runtime.ports import Ports, Task
 from hapax.runtime.settings import Settings
 from hapax_operator.api import KubeApi, login

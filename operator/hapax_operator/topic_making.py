@@ -7,9 +7,9 @@ import asyncio
 from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.administration import Administration
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import supervision
+from hapax.runtime.administration import Administration
 from hapax.runtime.ports import Task
 
 _GATHER_S: Final = 0.02

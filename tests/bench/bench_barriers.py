@@ -15,11 +15,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.bench_transactions import producer_of, transaction
 from bench.figures import record
-from hapax.cli.local.cluster import LocalCluster
 from hapax.core.errors import ErrorCode
-from hapax.kafka import messages
-from hapax.kafka.peer import Peer
+from hapax.local.cluster import LocalCluster
 from hapax.runtime.network import TcpNetwork
+from hapax.wire import messages
+from hapax.wire.peer import Peer
 
 WARM_UP = 100
 ASKED = 1_000

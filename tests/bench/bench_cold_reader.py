@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.bench_fetch import fill
 from bench.figures import record
 from bench.raw_client import Connection, Drain, Flood, fetch_frame, make_topic
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 
 COLD_BYTES = 384 << 20
 FETCH_BYTES = 1 << 20

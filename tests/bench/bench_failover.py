@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 
 from bench.figures import record
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Admin, NewTopic, Producer
+from hapax.local.cluster import LocalCluster
 
 KILLS = int(os.environ.get("HAPAX_BENCH_KILLS", "20"))
 PARTITIONS = 100

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.figures import record
 from bench.raw_client import Drain, Flood, cpu_seconds, flood, make_topic
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 
 BATCH_BYTES = 16 << 10
 LOG_BYTES = 128 << 20

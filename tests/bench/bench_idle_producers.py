@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from hapax.core.batch import BatchHeader
-from hapax.core.partition import APPEND, Partition
+from hapax.core.partition.machine import APPEND, Partition
 
 TARGET_MB = 300
 BATCHES = 5

@@ -46,7 +46,7 @@ async def _bare() -> int:
 
 
 async def _kafka() -> int:
-    from hapax.kafka.apis import ApiKey, all_apis
+    from hapax.kafka.api_keys import ApiKey, all_apis
     from hapax.kafka.server import KafkaServer
     from hapax.kafka.table import ApiTable
     from hapax.runtime.network import TcpNetwork

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from bench.figures import record
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.folder import ClusterState
+from hapax.local.cluster import LocalCluster
+from hapax.local.folder import ClusterState
 
 STARTS = 3
 IDLE_S = 5.0

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from bench.figures import record
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Admin, NewTopic, Producer
+from hapax.local.cluster import LocalCluster
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, find
 from hapax_kube.operator import Namespace, OperatorProcess

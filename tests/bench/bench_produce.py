@@ -19,7 +19,7 @@ import uvloop
 
 from bench.figures import record
 from bench.raw_client import Flood, cpu_seconds, flood, make_topic
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 
 BATCH_BYTES = 16 << 10
 PARTITIONS = 4

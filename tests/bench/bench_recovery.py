@@ -11,8 +11,8 @@ from pathlib import Path
 from bench.bench_fetch import fill
 from bench.figures import record
 from bench.raw_client import Flood, flood
-from hapax.cli.local.cluster import LocalCluster
 from hapax.codec.batch import iterate_batches
+from hapax.local.cluster import LocalCluster
 
 LOG_BYTES = 1 << 30
 TAIL_BYTES = 56 << 20

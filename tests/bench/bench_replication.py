@@ -21,8 +21,8 @@ from bench.bench_local_cluster import proportional_megabytes
 from bench.bench_transactions import one_producer
 from bench.figures import record
 from bench.raw_client import Flood, cpu_seconds, flood
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.folder import ClusterState
+from hapax.local.cluster import LocalCluster
+from hapax.local.folder import ClusterState
 
 BROKERS = 3
 PARTITIONS = 6

@@ -32,8 +32,8 @@ from hapax_load.topics import ALL, GROUP, PLAIN, TRANSACTIONS
 
 from bench.bench_transactions import cpu_seconds
 from bench.figures import record
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Consumer
+from hapax.local.cluster import LocalCluster
 
 RATE: Final = float(os.environ.get("HAPAX_BENCH_RATE", "200"))
 """Requests a second."""

@@ -18,10 +18,10 @@ from bench.figures import record
 from hapax.broker.observing import observe_broker
 from hapax.broker.replica import Replica
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
+from hapax.log.config import LogConfig
+from hapax.log.layout import PARTITION_METADATA, encode_partition_metadata
+from hapax.log.segment_log import SegmentLog
 from hapax.runtime.disk import open_folder
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.layout import PARTITION_METADATA, encode_partition_metadata
-from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.metrics import SECONDS, Histogram, Metrics
 from hapax.runtime.process_metrics import observe_process
 from unit.broker.broker_fixtures import Calls, Harness, batch

@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 
 from bench.figures import record
-from hapax.cli.local.cluster import LocalCluster
 from hapax.codec.batch import patch_prefix
 from hapax.codec.internal_records import encode_batch
 from hapax.codec.transaction_log import encode_key, encode_value
 from hapax.core.hashing import shard_of
-from hapax.core.transaction_record import Transaction, TransactionPartition
-from hapax.core.transaction_states import State
+from hapax.core.transaction.record import Transaction, TransactionPartition
+from hapax.core.transaction.states import State
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, Serial, TimestampMs, TopicId
+from hapax.local.cluster import LocalCluster
 from hapax.runtime.settings import Settings
 
 IDS = 10_000

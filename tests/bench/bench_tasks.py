@@ -17,11 +17,11 @@ from typing import Any
 from bench.bench_transactions import cpu_seconds, local_cluster
 from bench.figures import record
 from bench.raw_client import Connection, frame, make_topic
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import CommitToken, MultiWriter, Winner
 from hapax.client.multiwriter import Joined
 from hapax.codec.records import encode_records
-from hapax.kafka.messages import FetchRequest, FetchResponse, ProduceResponse
+from hapax.local.cluster import LocalCluster
+from hapax.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 
 TASKS, PARTITIONS = (int(part) for part in os.environ.get("HAPAX_BENCH_TASKS", "1000x200").split("x"))
 TOPIC = "bench-tasks"

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.figures import record
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 
 WARM_UP = 100
 ONE_PRODUCER = 1_000

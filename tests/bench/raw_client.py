@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hapax.codec.batch import assemble_batch, iterate_batches, patch_prefix
-from hapax.kafka.messages import (
+from hapax.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     InitProducerIdRequest,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hapax.cli.local.etcd import find_etcd
-from hapax.cli.local.folder import LocalClusterError
 from hapax.codec.batch import iterate_batches
-from hapax.runtime.log.layout import LOG
+from hapax.local.etcd import find_etcd
+from hapax.local.folder import LocalClusterError
+from hapax.log.layout import LOG
 from hapax_chaos.catalogue import Scenario, scenarios, without_namespaces
 from hapax_chaos.faults import Fault, Run
 from hapax_chaos.network import missing

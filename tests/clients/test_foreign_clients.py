@@ -21,7 +21,7 @@ from clients.foreign.aio import Aio
 from clients.foreign.confluent import Confluent
 from clients.foreign.kafka_python import KafkaPython
 from clients.purged import commit_after_a_purge
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 
 CLIENTS: list[ForeignClient] = [Confluent(), KafkaPython(), Aio()]
 

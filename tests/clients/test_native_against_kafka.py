@@ -17,8 +17,8 @@ from clients.kafka_from_maven import KafkaFromMaven
 from clients.native_suite import Cluster, NativeSuite, on  # noqa: F401 - a fixture
 from clients.purged import commit_after_a_purge
 from hapax.client import CommitToken, Leases, NotHapaxError
-from hapax.kafka.peer import Peer
 from hapax.runtime.network import TcpNetwork
+from hapax.wire.peer import Peer
 
 
 class Kafka(KafkaFromMaven):

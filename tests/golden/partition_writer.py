@@ -6,11 +6,11 @@ from hapax.codec.batch import patch_prefix, read_header
 from hapax.codec.control import encode_control
 from hapax.codec.snapshot import encode_snapshot
 from hapax.core.control import Control
-from hapax.core.partition import Partition
+from hapax.core.partition.machine import Partition
 from hapax.core.types import TopicId
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.layout import PARTITION_METADATA, encode_partition_metadata, partition_folder
-from hapax.runtime.log.segment_log import SegmentLog
+from hapax.log.config import LogConfig
+from hapax.log.layout import PARTITION_METADATA, encode_partition_metadata, partition_folder
+from hapax.log.segment_log import SegmentLog
 from hapax.runtime.ports import Disk
 
 

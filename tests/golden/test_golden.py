@@ -25,12 +25,12 @@ from hapax.codec import internal_records, transaction_log
 from hapax.codec.control import decode_control
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
-from hapax.core.partition import AbortedTransaction, Partition
-from hapax.core.transaction_record import Delta, Transaction
+from hapax.core.partition.machine import AbortedTransaction, Partition
+from hapax.core.transaction.record import Delta, Transaction
+from hapax.log.config import LogConfig
+from hapax.log.recovery import Recovery, open_log
+from hapax.log.walk import Batch, walk
 from hapax.runtime.disk import open_folder
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.recovery import Recovery, open_log
-from hapax.runtime.log.walk import Batch, walk
 from hapax.runtime.ports import Disk
 
 VERSIONS = versions()

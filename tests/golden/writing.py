@@ -17,8 +17,8 @@ from hapax.codec import offsets_log, transaction_log
 from hapax.codec.internal_records import KeyValue, encode_batch
 from hapax.codec.records import encode_records
 from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
-from hapax.core.group import CommittedOffset, OffsetRecord
-from hapax.core.transaction_record import (
+from hapax.core.group.machine import CommittedOffset, OffsetRecord
+from hapax.core.transaction.record import (
     CommittedToken,
     Delta,
     Fencing,
@@ -35,7 +35,7 @@ from hapax.core.transaction_record import (
     Transaction,
     TransactionPartition,
 )
-from hapax.core.transaction_states import State
+from hapax.core.transaction.states import State
 from hapax.core.types import (
     LeaderEpoch,
     Millis,
@@ -53,12 +53,12 @@ from hapax.core.types import (
     TopicIdPartition,
     TopicPartition,
 )
-from hapax.kafka.events import encode_event
+from hapax.log.config import LogConfig
+from hapax.log.layout import CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks
 from hapax.runtime.disk import RealDisk, open_folder
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.layout import CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks
 from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.seen import HighestSeen
+from hapax.wire.events import encode_event
 
 CLUSTER_ID = "golden-cluster"
 T0 = 1_700_000_000_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hapax.kafka.apis import ApiKey
+from hapax.kafka.api_keys import ApiKey
 from hapax_chaos.faults import (
     DAMAGES,
     SESSION_S,

@@ -16,7 +16,7 @@ from typing import Final
 from hapax.codec.batch import iterate_batches
 from hapax.codec.metadata import TXN_STATE_TOPIC
 from hapax.core.hashing import shard_of
-from hapax.runtime.log.layout import (
+from hapax.log.layout import (
     HIGH_WATERMARK_CHECKPOINT,
     INDEX,
     LEADER_EPOCH_CHECKPOINT,

@@ -13,7 +13,7 @@ from typing import Final
 
 from hapax.client import Admin, Consumer, HapaxError, NewTopic, TopicPartition
 from hapax.codec.batch import iterate_batches
-from hapax.runtime.log.layout import LOG
+from hapax.log.layout import LOG
 from hapax_chaos.catalogue import Scenario
 from hapax_chaos.faults import Run
 from hapax_chaos.history import HistoryFile, merge

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from faults.preload import NoCompiler, Rules
-from hapax.cli.local.etcd import etcd_command, find_etcd
-from hapax.cli.local.folder import free_port
 from hapax.core.hashing import shard_of
 from hapax.core.types import ShardId
+from hapax.local.etcd import etcd_command, find_etcd
+from hapax.local.folder import free_port
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.process_metrics import SELF_CORRECTIONS, TASK_FAILURES

@@ -13,9 +13,9 @@ from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch, encode_records
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.verification import Answer, Question, ShardEpochs
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
-from hapax.core.verification import Answer, Question, ShardEpochs
-from hapax.kafka.produce import PartitionRecords, PartitionResult, ProduceCall, ProduceRequest
+from hapax.kafka.api.produce import PartitionRecords, PartitionResult, ProduceCall, ProduceRequest
 from hapax.kafka.table import CloseConnection
 from hapax.runtime.settings import Settings
 from hapax_explore.component import Choice, Component, Effect, Send, Tell

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hapax.broker.counting import Counting
 from hapax.broker.housekeeping import Housekeeping
-from hapax.core.producers import ProducerTable
+from hapax.core.partition.producer_table import ProducerTable
 from hapax.runtime.settings import Settings
 
 _ATOMS: Final = (int, str, bytes, bool, float, type(None), Enum, types.FunctionType, types.BuiltinFunctionType, type)

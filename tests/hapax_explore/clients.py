@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hapax.core.client_producer import ClientProducer, ProducerOptions
-from hapax.core.client_producer_partition import Batch
-from hapax.core.client_producer_state import (
+from hapax.core.errors import ErrorCode
+from hapax.core.producer.machine import ClientProducer, ProducerOptions
+from hapax.core.producer.partition_queue import Batch
+from hapax.core.producer.states import (
     Delivered,
     Ended,
     RequestAddPartitions,
@@ -19,8 +20,7 @@ from hapax.core.client_producer_state import (
     SendBatch,
     State,
 )
-from hapax.core.client_producer_verdicts import Verdict
-from hapax.core.errors import ErrorCode
+from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
 from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
 
@@ -399,7 +399,7 @@ class NativeProducer(Connected):
 
 
 def _identity(producer_id: int, epoch: int) -> Any:
-    from hapax.core.client_producer_partition import Identity
+    from hapax.core.producer.partition_queue import Identity
 
     return Identity(producer_id, epoch)  # type: ignore[arg-type]
 

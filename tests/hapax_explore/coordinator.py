@@ -8,17 +8,17 @@ from typing import Any
 from hapax.codec.transaction_log import encode_record
 from hapax.core.control import Control, Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import AppendContext, Duplicate
-from hapax.core.transaction import TransactionShard
-from hapax.core.transaction_policy import UNLIMITED, TransactionPolicy
-from hapax.core.transaction_record import (
+from hapax.core.partition.machine import AppendContext, Duplicate
+from hapax.core.transaction.machine import TransactionShard
+from hapax.core.transaction.policy import UNLIMITED, TransactionPolicy
+from hapax.core.transaction.record import (
     OFFSETS_TOPIC,
     ProducerIdentity,
     Token,
     Transaction,
     TransactionPartition,
 )
-from hapax.core.transaction_requests import (
+from hapax.core.transaction.requests import (
     AddPartitionsToTxn,
     Caller,
     CheckWinners,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import CommitRequest, GroupShard, MarkerDecision, OffsetRecord, OffsetsMarker
+from hapax.core.group.machine import CommitRequest, GroupShard, MarkerDecision, OffsetRecord, OffsetsMarker
+from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import PartitionIndex, TimestampMs, TopicPartition
 from hapax_explore.broker import MOVING
 from hapax_explore.component import Send

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from hapax.core.barrier import ENDLESS, Conversation, Rounds
 from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import AppendContext, Partition
-from hapax.core.replication import Replication
+from hapax.core.partition.barrier import ENDLESS, Conversation, Rounds
+from hapax.core.partition.machine import AppendContext, Partition
+from hapax.core.partition.replication import Replication
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax_explore.component import Choice, Component, Effect, Send, Tell
 from scenarios.partition_log import Entry, data_header

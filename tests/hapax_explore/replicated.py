@@ -1,7 +1,7 @@
 """A replica of a data partition, and the store that says who leads it.
 
-`broker.replica.Replica` leads or is led, `broker.copying.Copying` appends and cuts, `core.replication` counts. What the
-store says reaches a replica at any later time: until then it is cut off, and goes on.
+`broker.replica.Replica` leads or is led, `broker.copying.Copying` appends and cuts, `core.partition.replication`
+counts. What the store says reaches a replica at any later time: until then it is cut off, and goes on.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple, cast
 from hapax.broker.copying import Copying
 from hapax.broker.followers import diverging
 from hapax.codec.batch import read_header
-from hapax.core.barrier import ENDLESS, Rounds
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
-from hapax.core.replication import Eligible, Proposal, Replication
+from hapax.core.partition.barrier import ENDLESS, Rounds
+from hapax.core.partition.replication import Eligible, Proposal, Replication
 from hapax.core.types import NodeId, RegistrationEpoch
-from hapax.kafka.produce import PartitionResult
+from hapax.kafka.api.produce import PartitionResult
 from hapax_explore.broker import Broker, Log, Outbox, Port, entry_of
 from hapax_explore.component import Choice, Component, Effect, Send
 

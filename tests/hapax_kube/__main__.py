@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from hapax.cli.local.folder import alive, start_time
+from hapax.local.folder import alive, start_time
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
 from hapax_kube.images import DEMO_IMAGES, USUAL, build_images

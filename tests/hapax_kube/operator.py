@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from hapax_kube.api import ApiError, KubeApi
 from integration.etcd_process import dies_with_parent
 

@@ -25,22 +25,22 @@ MUTANTS = (
         (unit("broker/test_barrier.py"),),
     ),
     Mutant(
-        "a fetch that was on its way confirms a leader", "rule 23", "core/barrier.py",
+        "a fetch that was on its way confirms a leader", "rule 23", "core/partition/barrier.py",
         "        known = number - REQUESTS_AT_ONCE if read is None else min(read, number - 1)\n",
         "        known = number - 1\n",
-        (unit("core/test_barrier.py"),),
+        (unit("core/partition/test_barrier.py"),),
     ),
     Mutant(
-        "a question joins a round that has left", "rule 23", "core/barrier.py",
+        "a question joins a round that has left", "rule 23", "core/partition/barrier.py",
         "        if self._left:\n            self.newest += 1\n",
         "        if self._left and self.newest % 2 == 0:\n            self.newest += 1\n",
-        (unit("core/test_barrier.py"),),
+        (unit("core/partition/test_barrier.py"),),
     ),
     Mutant(
-        "one replica's word is enough to lead on", "rule 23", "core/replication.py",
+        "one replica's word is enough to lead on", "rule 23", "core/partition/replication.py",
         "        return min((member.round for member in self._members), default=ENDLESS)\n",
         "        return max((member.round for member in self._members), default=ENDLESS)\n",
-        (unit("core/test_barrier.py"),),
+        (unit("core/partition/test_barrier.py"),),
     ),
     Mutant(
         "a coordinator describes a transaction from memory", "rule 23", "coordinator/transactions.py",

@@ -73,10 +73,10 @@ MUTANTS: Final = (
         (_FETCHING,),
     ),
     Mutant(
-        "a partition that has given its only batch up wants no other", "a hang", "core/client_producer_partition.py",
+        "a partition that has given its only batch up wants no other", "a hang", "core/producer/partition_queue.py",
         "        if self.fresh or self.unresolved or self.gap:\n",
         "        if self.fresh or self.unresolved or self.gap or self.recovering:\n",
-        (unit("core/test_client_producer.py"),),
+        (unit("core/producer/test_machine.py"),),
     ),
     Mutant(
         "a coordinator that is restarted ends the call", "calls wait for who is restarted", "client/groups.py",

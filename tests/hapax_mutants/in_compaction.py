@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from hapax_mutants.mutant import Mutant, unit
 
-COMPACTION = "runtime/log/compaction.py"
+COMPACTION = "log/compaction.py"
 DELETES = unit("broker/test_compaction_deletes.py")
 RULE = "rule 26: compaction keeps deletes"
 
@@ -78,7 +78,7 @@ MUTANTS = (
         (DELETES,),
     ),
     Mutant(
-        "a lookup by time ends at a batch that lost its newest record", "ListOffsets in compacted topics", "runtime/log/times.py",
+        "a lookup by time ends at a batch that lost its newest record", "ListOffsets in compacted topics", "log/times.py",
         "        begin = place.last_offset + 1\n    found",
         "        return None\n    found",
         (unit("broker/test_lookups.py"),),
@@ -90,7 +90,7 @@ MUTANTS = (
         (unit("broker/test_lookups.py"), unit("codec/test_raw_records.py")),
     ),
     Mutant(
-        "a lookup by time skips what cannot be read", "hostile bytes condemn their batch alone", "runtime/log/times.py",
+        "a lookup by time skips what cannot be read", "hostile bytes condemn their batch alone", "log/times.py",
         "        return [FoundRecord(place.base_offset, place.max_timestamp)]\n",
         "        return []\n",
         (unit("broker/test_lookups.py"),),
@@ -99,13 +99,13 @@ MUTANTS = (
         "compaction merges segments by size alone", "offsets beyond 2^31 in one segment", COMPACTION,
         "                or self.following[segment.base_offset] - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET\n",
         "",
-        (unit("runtime/log/test_far_offsets.py"),),
+        (unit("log/test_far_offsets.py"),),
     ),
     Mutant(
-        "a copy rolls where its log ends, not where the batch lies", "offsets beyond 2^31 in one segment", "runtime/log/segment_log.py",
+        "a copy rolls where its log ends, not where the batch lies", "offsets beyond 2^31 in one segment", "log/segment_log.py",
         "self.roll(base_offset), 0  # compaction",
         "self.roll(), 0  # compaction",
-        (unit("runtime/log/test_far_offsets.py"),),
+        (unit("log/test_far_offsets.py"),),
     ),
     Mutant(
         "a crash between renames removes the new time index", "compaction's swap", COMPACTION,
@@ -114,15 +114,15 @@ MUTANTS = (
         (unit("broker/test_compaction.py"),),
     ),
     Mutant(
-        "batches without timestamps are never retained away", "rule 14: retention by batch time", "runtime/log/segment.py",
+        "batches without timestamps are never retained away", "rule 14: retention by batch time", "log/segment.py",
         "        return self.file.modified() // 1_000_000 or NO_TIMESTAMP\n",
         "        return NO_TIMESTAMP\n",
-        (unit("runtime/log/test_segment_log.py"),),
+        (unit("log/test_segment_log.py"),),
     ),
     Mutant(
-        "a trickle without timestamps keeps its segment for ever", "rule 14: retention by batch time", "runtime/log/segment.py",
+        "a trickle without timestamps keeps its segment for ever", "rule 14: retention by batch time", "log/segment.py",
         "        return now_ms - self._undated_ms > age_ms\n",
         "        return False\n",
-        (unit("runtime/log/test_segment_log.py"),),
+        (unit("log/test_segment_log.py"),),
     ),
 )

@@ -7,10 +7,10 @@ from hapax_mutants.mutant import Mutant, unit
 
 MUTANTS = (
     Mutant(
-        "a lease's name that counts records is forgotten", "rule 8: 0 means that nothing was written", "core/leases.py",
+        "a lease's name that counts records is forgotten", "rule 8: 0 means that nothing was written", "core/producer/leases.py",
         "        lease.rests and not lease.counted and not any(lease.carried.values())\n",
         "        lease.rests and not lease.counted\n",
-        (unit("core/test_leases.py"), unit("pid/test_pid_service.py")),
+        (unit("core/producer/test_leases.py"), unit("pid/test_pid_service.py")),
     ),
     Mutant(
         "a lease at rest keeps the partitions of deleted topics", "rule 10: a partition whose topic is gone counts as done", "pid/leases.py",
@@ -25,7 +25,7 @@ MUTANTS = (
         (unit("runtime/test_guarded_writes.py"), unit("controller")),
     ),
     Mutant(
-        "a departed coordinator is listed until something else changes", "rule 11: who is listed can be asked", "kafka/metadata.py",
+        "a departed coordinator is listed until something else changes", "rule 11: who is listed can be asked", "kafka/api/metadata.py",
         "image = self._view.revision, len(self._view.departed_coordinators(LISTED_AFTER_S))\n",
         "image = self._view.revision, 0\n",
         (unit("kafka/test_node_apis.py"),),
@@ -55,10 +55,10 @@ MUTANTS = (
         (unit("codec/test_internal_records.py"),),
     ),
     Mutant(
-        "an offset's retention ends after the last time that can be written", "what is decided can be written", "core/group.py",
+        "an offset's retention ends after the last time that can be written", "what is decided can be written", "core/group/machine.py",
         "TimestampMs(min(now + retention_ms, _NEVER))\n",
         "TimestampMs(now + retention_ms)\n",
-        (unit("core/test_group_names.py"),),
+        (unit("core/group/test_names.py"),),
     ),
     Mutant(
         "an election that was never written is waited for", "a failover's time is its own", "controller/failover_clock.py",
@@ -67,7 +67,7 @@ MUTANTS = (
         (unit("controller/test_failover_clock.py"),),
     ),
     Mutant(
-        "an unknown topic id has no name in an answer that needs one", "every answer can be decoded", "kafka/metadata.py",
+        "an unknown topic id has no name in an answer that needs one", "every answer can be decoded", "kafka/api/metadata.py",
         "_unknown(None if version >= 12 else \"\", topic_id",
         "_unknown(None, topic_id",
         (unit("kafka/test_node_apis.py"),),

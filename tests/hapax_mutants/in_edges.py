@@ -7,7 +7,7 @@ from hapax_mutants.mutant import SCENARIOS, Mutant, unit
 
 MUTANTS = (
     Mutant(
-        "a partition forgets a lease that nobody has counted", "rule 8", "core/producers.py",
+        "a partition forgets a lease that nobody has counted", "rule 8", "core/partition/producer_table.py",
         "            last_offset < self.expired_below\n            and keep_until_ms <= LEASE_COUNTED\n",
         "            last_offset < self.expired_below\n            and keep_until_ms <= self.expired_at_ms\n",
         (SCENARIOS, unit("pid/test_pid_service.py")),
@@ -19,13 +19,13 @@ MUTANTS = (
         (unit("pid/test_pid_service.py"),),
     ),
     Mutant(
-        "a fence of an older renewal shortens the lease", "rule 8", "core/partition.py",
+        "a fence of an older renewal shortens the lease", "rule 8", "core/partition/machine.py",
         "            return replace(fence, keep_until_ms=later_end(producer.keep_until_ms, fence.keep_until_ms))\n",
         "            return fence\n",
         (SCENARIOS, unit("pid/test_pid_service.py")),
     ),
     Mutant(
-        "partitions may forget a closed id before its counts are stored", "rule 8", "core/leases.py",
+        "partitions may forget a closed id before its counts are stored", "rule 8", "core/producer/leases.py",
         "    return replace(lease, generation=CLOSED_GENERATION)\n",
         "    return replace(lease, generation=CLOSED_GENERATION, expires_at_ms=0)\n",
         (unit("pid/test_pid_service.py"),),
@@ -61,10 +61,10 @@ MUTANTS = (
         (unit("admin/test_idempotency.py"),),
     ),
     Mutant(
-        "a topic named by its id is deleted by its name", "rule 10", "kafka/delete_topics.py",
+        "a topic named by its id is deleted by its name", "rule 10", "kafka/api/delete_topics.py",
         "                [entry.name for entry in by_name if entry.name is not None], [found[entry] for entry in by_id],\n",
         "                [*(each.name or \"\" for each in by_name), *(topic.name for each in by_id if (topic := self._view.topic_by_id(found[each])))], [],\n",
-        (unit("kafka/test_delete_topics.py"),),
+        (unit("kafka/api/test_delete_topics.py"),),
     ),
     Mutant(
         "a deletion under If-Match compares nothing", "every write to etcd compares a revision", "controller/topics.py",
@@ -79,7 +79,7 @@ MUTANTS = (
         (unit("admin/test_repeated.py"),),
     ),
     Mutant(
-        "what was waited for is looked up again", "rule 11: an answer names a coordinator, or an error", "kafka/find_coordinator.py",
+        "what was waited for is looked up again", "rule 11: an answer names a coordinator, or an error", "kafka/api/find_coordinator.py",
         "        return _Found(owner, ErrorCode.NONE, None)\n",
         "        return _Found(self._view.shard_owner(kind, shard), ErrorCode.NONE, None)\n",
         (unit("runtime/test_cluster_view.py"),),

@@ -7,7 +7,7 @@ from hapax_mutants.mutant import SCENARIOS, Mutant, unit
 
 MUTANTS = (
     Mutant(
-        "a parked write of an ended transaction enters the next", "rule 24", "core/verification.py",
+        "a parked write of an ended transaction enters the next", "rule 24", "core/partition/verification.py",
         "        if marker.serial < 0:  # it",
         "        if True:  # it",
         (SCENARIOS, unit("broker/test_parked_writes.py")),
@@ -19,13 +19,13 @@ MUTANTS = (
         (unit("broker/test_parked_writes.py"),),
     ),
     Mutant(
-        "a marker ends version-2 writes that wait for the next transaction", "rule 24", "core/verification.py",
+        "a marker ends version-2 writes that wait for the next transaction", "rule 24", "core/partition/verification.py",
         "ended = [parked for parked in queue.writes if parked.produce_version < FIRST_VERSION_THAT_ADDS]",
         "ended = list(queue.writes)",
         (SCENARIOS, unit("broker/test_parked_writes.py")),
     ),
     Mutant(
-        "an answer may speak of a decided transaction", "rule 24", "core/verification.py",
+        "an answer may speak of a decided transaction", "rule 24", "core/partition/verification.py",
         "        if answer.error == ErrorCode.NONE and 0 <= answer.serial <= self._decided(producer_id):\n",
         "        if False:\n",
         (SCENARIOS, unit("broker/test_parked_writes.py")),
@@ -55,32 +55,32 @@ MUTANTS = (
         (unit("broker/test_replication.py"),),
     ),
     Mutant(
-        "self-healing aborts what the next transaction has written", "rules 9 and 24", "core/partition.py",
+        "self-healing aborts what the next transaction has written", "rules 9 and 24", "core/partition/machine.py",
         "        if producer is not None and 0 <= marker.last_offset != producer.last_offset:\n",
         "        if False:\n",
         (SCENARIOS, unit("broker/test_parked_writes.py")),
     ),
     Mutant(
         "a deposed coordinator answers for a transaction that is decided elsewhere", "rule 24",
-        "core/transaction_partitions.py",
+        "core/transaction/partitions.py",
         "    return request.after_serial > newest_decided\n",
         "    return False\n",
-        (unit("core/test_transaction_time.py"),),
+        (unit("core/transaction/test_time.py"),),
     ),
     Mutant(
-        "an abort that is repeated reaches the successor", "rule 24", "core/transaction_admin.py",
+        "an abort that is repeated reaches the successor", "rule 24", "core/transaction/admin.py",
         "    if request.serial and not (transaction.is_open and transaction.serial == request.serial):\n",
         "    if False:\n",
-        (unit("core/test_transaction_admin.py"),),
+        (unit("core/transaction/test_admin.py"),),
     ),
     Mutant(
-        "a winner may write on while its records are counted", "rule 6", "core/partition.py",
+        "a winner may write on while its records are counted", "rule 6", "core/partition/machine.py",
         "            return not (transaction.verified or verified)\n",
         "            return False\n",
         (unit("broker/test_parked_writes.py"), unit("coordinator/test_tokens.py")),
     ),
     Mutant(
-        "a coordinator lets a winner write on while its records are counted", "rule 6", "core/transaction_partitions.py",
+        "a coordinator lets a winner write on while its records are counted", "rule 6", "core/transaction/partitions.py",
         "    if context.checking:\n",
         "    if False:\n",
         (unit("coordinator/test_tokens.py"),),
@@ -98,10 +98,10 @@ MUTANTS = (
         (unit("broker/test_parked_writes.py"),),
     ),
     Mutant(
-        "a question that was held is answered about the next transaction", "rule 24", "core/transaction_partitions.py",
+        "a question that was held is answered about the next transaction", "rule 24", "core/transaction/partitions.py",
         "    if 0 <= request.serial < transaction.serial:\n",
         "    if False:\n",
-        (unit("core/test_transaction_time.py"), unit("coordinator/test_transactions.py")),
+        (unit("core/transaction/test_time.py"), unit("coordinator/test_transactions.py")),
     ),
     Mutant(
         "a question is not named when it comes", "rule 24", "coordinator/rpc_api.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hapax_mutants.mutant import SCENARIOS, Mutant, explore, sim, unit
 
-MACHINE = "core/partition.py"
+MACHINE = "core/partition/machine.py"
 
 MUTANTS = (
     Mutant(
@@ -29,22 +29,22 @@ MUTANTS = (
         (unit("broker/test_inheritance.py"),),
     ),
     Mutant(
-        "a new replica does not learn what was aborted", "read_committed; rule 5", "core/partition.py",
+        "a new replica does not learn what was aborted", "read_committed; rule 5", "core/partition/machine.py",
         "AbortedIndex(entry for entry in aborted if entry.last_offset >= self.log_start_offset)\n        self._load",
         "AbortedIndex(())\n        self._load",
         (unit("broker/test_inheritance.py"),),
     ),
     Mutant(
-        "a replica joins before it knows the producers", "rule 5", "core/replication.py",
+        "a replica joins before it knows the producers", "rule 5", "core/partition/replication.py",
         "max(high_watermark, self.epoch_start, follower.handed_end)",
         "max(high_watermark, self.epoch_start)",
-        (unit("core/test_replication.py"), unit("broker/test_inheritance.py")),
+        (unit("core/partition/test_replication.py"), unit("broker/test_inheritance.py")),
     ),
     Mutant(
-        "compaction overtakes a replica unnoticed", "rule 5", "core/replication.py",
+        "compaction overtakes a replica unnoticed", "rule 5", "core/partition/replication.py",
         "        return not follower.overtaken or offset >= follower.handed_end\n",
         "        return True\n",
-        (unit("core/test_replication.py"),),
+        (unit("core/partition/test_replication.py"),),
     ),
     Mutant(
         "a log whose snapshots are lost counts as whole", "rule 5", "broker/replica.py",
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "a wrong entry of an aborted transaction stays", "an index without checksum; rule 13",
-        "runtime/log/survey.py",
+        "log/survey.py",
         "        await log.listing.end(segment, decisions)\n",
         "        pass\n",
         (unit("broker/test_listing.py"),),
@@ -92,7 +92,7 @@ MUTANTS = (
         (sim(), SCENARIOS),
     ),
     Mutant(
-        "a window of four batches", "redpanda#3038", "core/producers.py",
+        "a window of four batches", "redpanda#3038", "core/partition/producer_table.py",
         "        for delta, last_offset in zip(values[::2], values[1::2], strict=True):\n            if delta < 0:",
         "        for delta, last_offset in zip(values[:8:2], values[1:9:2], strict=True):\n            if delta < 0:",
         (sim(), SCENARIOS),
@@ -152,7 +152,7 @@ MUTANTS = (
         (sim(), SCENARIOS),
     ),
     Mutant(
-        "the aborted index stops a transaction early", "KAFKA-5376", "core/aborted_index.py",
+        "the aborted index stops a transaction early", "KAFKA-5376", "core/partition/aborted_index.py",
         "            if self._stable[i] >= end_offset:\n                break",
         "            if self._first[i] >= fetch_offset:\n                break",
         (sim(), SCENARIOS, unit("core")),
@@ -200,22 +200,22 @@ MUTANTS = (
         (sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'"), unit("broker")),
     ),
     Mutant(
-        "compaction takes offsets that rotted at their word", "rule 13", "runtime/log/compaction.py",
+        "compaction takes offsets that rotted at their word", "rule 13", "log/compaction.py",
         "            if not in_order or not crc_matches(data, header, at):\n",
         "            if not crc_matches(data, header, at):\n",
         (unit("broker/test_compaction.py"),),
     ),
     Mutant(
-        "recovery trusts whatever it finds", "rule 13", "runtime/log/recovery.py",
+        "recovery trusts whatever it finds", "rule 13", "log/recovery.py",
         "                or not crc_matches(chunk, header, at)\n",
         "",
-        (unit("runtime/log/test_recovery.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut'")),
+        (unit("log/test_recovery.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut'")),
     ),
     Mutant(
-        "recovery does not write again what it trusts", "rule 13", "runtime/log/recovery.py",
+        "recovery does not write again what it trusts", "rule 13", "log/recovery.py",
         "                file.write_at(position, bytes(chunk[:done]))\n",
         "",
-        (unit("runtime/log/test_recovery.py"), sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'")),
+        (unit("log/test_recovery.py"), sim("1-6", "--hours 0.004 --faults-every 1.5 --only 'sync fails'")),
     ),
     Mutant(
         "a marker ends whatever is open", "rule 9, KAFKA-17754", MACHINE,
@@ -256,13 +256,13 @@ MUTANTS = (
         (sim(), SCENARIOS),
     ),
     Mutant(
-        "a marker does not invalidate a verification", "rule 3", "core/verification.py",
+        "a marker does not invalidate a verification", "rule 3", "core/partition/verification.py",
         "        queue.invalidated = True\n        if marker.serial < 0:",
         "        if marker.serial < 0:",
         (SCENARIOS, unit("broker"), unit("core")),
     ),
     Mutant(
-        "an answer of a replaced shard counts", "rule 3", "core/verification.py",
+        "an answer of a replaced shard counts", "rule 3", "core/partition/verification.py",
         "        if epoch < self._highest.get(shard, -1):\n            return False\n",
         "",
         (SCENARIOS, unit("core")),
@@ -310,7 +310,7 @@ MUTANTS = (
         "the producers' snapshot forgets open transactions", "recovery", MACHINE,
         "            open_transactions=[replace(transaction) for transaction in self._open.values()],",
         "            open_transactions=[],",
-        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut' --only kill"), unit("core/test_partition_machine.py")),
+        (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut' --only kill"), unit("core/partition/test_model.py")),
     ),
     Mutant(
         "a fetch from the middle of a batch skips it", "fetch", "client/fetcher.py",

@@ -19,9 +19,9 @@ MUTANTS = (
         (unit("coordinator/test_log_writer.py"),),
     ),
     Mutant(
-        "self-healing aborts a version-1 producer's next transaction with one that hangs", "rules 9 and 24", "core/transaction_markers.py",
+        "self-healing aborts a version-1 producer's next transaction with one that hangs", "rules 9 and 24", "core/transaction/markers.py",
         "        past = 0 < request.serial < transaction.serial and request.producer_epoch < known_epoch\n",
         "        past = 0 < request.serial < transaction.serial\n",
-        (unit("core/test_transaction_time.py"),),
+        (unit("core/transaction/test_time.py"),),
     ),
 )

@@ -8,21 +8,21 @@ from hapax_mutants.mutant import Mutant, unit
 MUTANTS = (
     Mutant(
         "a log that was a compacted one is cut at its gaps", "rule 13: what was acknowledged is kept, whatever the cleanup policy is now",
-        "runtime/log/segment_log.py",
+        "log/segment_log.py",
         "        return self.config.compact or self.has_gaps\n",
         "        return self.config.compact\n",
-        (unit("runtime/log/test_recovery.py"), unit("broker/test_compaction.py")),
+        (unit("log/test_recovery.py"), unit("broker/test_compaction.py")),
     ),
     Mutant(
         "a copy does not say that it has gaps", "rule 13: what was acknowledged is kept, whatever the cleanup policy is now",
-        "runtime/log/segment_log.py",
+        "log/segment_log.py",
         "            self._write_unsynced(HAS_GAPS, b\"\")\n",
         "",
-        (unit("runtime/log/test_recovery.py"),),
+        (unit("log/test_recovery.py"),),
     ),
     Mutant(
         "compaction does not say that it leaves gaps", "rule 13: what was acknowledged is kept, whatever the cleanup policy is now",
-        "runtime/log/compaction.py",
+        "log/compaction.py",
         "            await self.log.folder.write_atomically(HAS_GAPS, b\"\")\n",
         "",
         (unit("broker/test_compaction.py"),),

@@ -30,9 +30,9 @@ MUTANTS = (
         (unit("client/test_clocks.py"),),
     ),
     Mutant(
-        "a transaction's timer that fires early is never set again", "rule 14", "core/transaction.py",
+        "a transaction's timer that fires early is never set again", "rule 14", "core/transaction/machine.py",
         "        if decision is None and transaction.is_open:\n", "        if False:\n",
-        (unit("core/test_transaction_time.py"), unit("coordinator/test_transactions.py")),
+        (unit("core/transaction/test_time.py"), unit("coordinator/test_transactions.py")),
     ),
     Mutant(
         "a timer that was set again is not started", "rule 14", "coordinator/transactions.py",
@@ -56,25 +56,25 @@ MUTANTS = (
         (unit("core/test_intent.py"), unit("broker/test_sweep.py")),
     ),
     Mutant(
-        "an open transaction without a timer is not noticed", "rule 25", "core/transaction.py",
+        "an open transaction without a timer is not noticed", "rule 25", "core/transaction/machine.py",
         "            if each not in self._pending and each not in timed:\n", "            if False:\n",
         (unit("coordinator/test_sweep.py"),),
     ),
     Mutant(
-        "markers that nobody sends are not noticed", "rule 25", "core/transaction.py",
+        "markers that nobody sends are not noticed", "rule 25", "core/transaction/machine.py",
         "        for each in self._unmarked:\n            if each not in self._pending:\n",
         "        for each in self._unmarked:\n            if False:\n",
         (unit("coordinator/test_sweep.py"),),
     ),
     Mutant(
         "a transactional id may be longer than its key can tell", "validate before deciding",
-        "core/transaction_steps.py", "    if size > LONGEST_NAME_BYTES:\n", "    if False:\n",
-        (unit("core/test_transaction_producer.py"),),
+        "core/transaction/steps.py", "    if size > LONGEST_NAME_BYTES:\n", "    if False:\n",
+        (unit("core/transaction/test_single_writer.py"),),
     ),
     Mutant(
-        "a group may be longer than its key can tell", "validate before deciding", "core/group.py",
+        "a group may be longer than its key can tell", "validate before deciding", "core/group/machine.py",
         "        if len(group_id.encode()) > LONGEST_NAME_BYTES:\n", "        if False:\n",
-        (unit("core/test_group_names.py"),),
+        (unit("core/group/test_names.py"),),
     ),
     Mutant(
         "a former leader remembers transactional ids for ever", "rule 24", "broker/parked_writes.py",

@@ -7,7 +7,7 @@ from hapax_mutants.mutant import SCENARIOS, Mutant, unit
 INHERITANCE = unit("broker/test_inheritance.py")
 FETCHING = unit("client/test_fetching.py")
 MADE_AGAIN = "rule 10: no topic is taken for the one that had its name"
-COMPACTION = "runtime/log/compaction.py"
+COMPACTION = "log/compaction.py"
 COMPACTION_DELETES = unit("broker/test_compaction_deletes.py")
 BOMBS = "hostile bytes: decompression bombs"
 DELETES = "rule 26: compaction keeps deletes"
@@ -16,10 +16,10 @@ COMPACTED = "rule 26: whoever copies a compacted log has all of it or none"
 MUTANTS = (
     Mutant(
         "a node that lags behind says that a deleted topic exists", MADE_AGAIN,
-        "kafka/create_topics.py",
+        "kafka/api/create_topics.py",
         "            pass  # whether it still exists",
         "            raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS)  # whether it still exists",
-        (unit("kafka/test_delete_topics.py"),),
+        (unit("kafka/api/test_delete_topics.py"),),
     ),
     Mutant(
         "a copy that asks for producers keeps what its leader has deleted and compacted", DELETES,
@@ -116,9 +116,9 @@ MUTANTS = (
         (FETCHING,),
     ),
     Mutant(
-        "an owner whose fence is lost takes itself for replaced", "rule 1", "core/partition.py",
+        "an owner whose fence is lost takes itself for replaced", "rule 1", "core/partition/machine.py",
         "            above = shard_epoch > self.shard_epoch\n",
         "            above = False\n",
-        (SCENARIOS, unit("core/test_partition.py")),
+        (SCENARIOS, unit("core/partition/test_machine.py")),
     ),
 )

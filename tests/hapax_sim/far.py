@@ -14,7 +14,7 @@ from typing import Any, Final
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.codec.snapshot import encode_snapshot
-from hapax.core.partition_types import PartitionSnapshot
+from hapax.core.partition.values import PartitionSnapshot
 
 _LIMITS: Final = (2**31, 2**32)
 _BELOW: Final = 300

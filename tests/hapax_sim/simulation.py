@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hapax.broker.scrubber import unchecked
+from hapax.log.segment import Segment
 from hapax.runtime import supervision
-from hapax.runtime.log.segment import Segment
 from hapax.runtime.self_corrections import CORRECTIONS
 from hapax_checker import Operation
 from hapax_sim.cluster import SimCluster

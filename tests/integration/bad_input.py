@@ -14,9 +14,9 @@ from typing import Any
 
 from kafka.record import MemoryRecordsBuilder
 
-from hapax.cli.local.cluster import LocalCluster
-from hapax.kafka import messages
-from hapax.kafka.apis import all_apis
+from hapax.kafka.api_keys import all_apis
+from hapax.local.cluster import LocalCluster
+from hapax.wire import messages
 
 FRAME_TIMEOUT_MS = 1500
 SETTINGS = [

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.etcd import find_etcd
-from hapax.cli.local.folder import LocalClusterError
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Producer
+from hapax.local.cluster import LocalCluster
+from hapax.local.etcd import find_etcd
+from hapax.local.folder import LocalClusterError
 from integration.etcd_process import EtcdProcess
 
 if TYPE_CHECKING:

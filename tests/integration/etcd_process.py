@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hapax.cli.local.folder import free_port
+from hapax.local.folder import free_port
 
 _PR_SET_PDEATHSIG = 1
 

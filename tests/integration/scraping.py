@@ -6,7 +6,7 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Producer
+from hapax.local.cluster import LocalCluster
 
 Topics = tuple[str, str]
 Change = Callable[[DataFrame], DataFrame]

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Consumer
+from hapax.local.cluster import LocalCluster
 from hapax_spark.datasource import HapaxDataSource
 from hapax_spark.jobs import passthrough
 from integration.waiting import nothing_is_open, wait_until

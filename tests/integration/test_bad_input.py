@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
 from hapax.core.errors import ErrorCode
-from hapax.kafka import messages
-from hapax.kafka.apis import ApiKey, all_apis
-from hapax.kafka.messages import set_unknown_tag
+from hapax.kafka.api_keys import ApiKey, all_apis
+from hapax.local.cluster import LocalCluster
+from hapax.wire import messages
+from hapax.wire.messages import set_unknown_tag
 from integration.bad_input import (
     FRAME_TIMEOUT_MS,
     SETTINGS,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.test_replication import (
     REPLICATED,
     all_in_sync,

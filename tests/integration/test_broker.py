@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.folder import LocalClusterError
+from hapax.local.cluster import LocalCluster
+from hapax.local.folder import LocalClusterError
 from integration.waiting import wait_until
 
 Make = Callable[..., LocalCluster]

@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.test_replication import REPLICATED, all_in_sync, make_topic, partition_of, servers
 from integration.waiting import wait_until
 

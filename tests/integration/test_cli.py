@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hapax.cli.consume import read
-from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.main import application
 from hapax.client.producer import Producer
+from hapax.local.cluster import LocalCluster
 from integration.service_process import ServiceProcess
 from integration.waiting import wait_until
 

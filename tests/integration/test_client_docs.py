@@ -7,7 +7,7 @@ import inspect
 import re
 from pathlib import Path
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 
 _PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 

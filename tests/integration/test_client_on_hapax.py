@@ -9,7 +9,6 @@ import pytest
 
 from clients.native_suite import Cluster, NativeSuite, on, unique, values  # noqa: F401 - `on` is a fixture
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import (
     AbortableError,
     Admin,
@@ -28,6 +27,7 @@ from hapax.client import (
     WrongState,
 )
 from hapax.core.types import PartitionIndex
+from hapax.local.cluster import LocalCluster
 
 
 class Hapax:

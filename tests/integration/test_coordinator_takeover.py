@@ -10,7 +10,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.waiting import nothing_is_open, wait_until
 
 ClusterFactory = Callable[..., LocalCluster]

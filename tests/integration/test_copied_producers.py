@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Leases, Producer, TopicPartition
 from hapax.codec.records import encode_records
 from hapax.core.types import PartitionIndex
-from hapax.kafka.messages import ProduceRequest
-from hapax.kafka.peer import Peer
+from hapax.local.cluster import LocalCluster
+from hapax.wire.messages import ProduceRequest
+from hapax.wire.peer import Peer
 from integration.test_replication import REPLICATED, all_in_sync, connect, make_topic, partition_of, servers
 from integration.waiting import wait_until
 

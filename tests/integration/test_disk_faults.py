@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from faults.preload import NoCompiler, Rules
 from hapax.broker.storage import PROBE_EVERY_S
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.test_broker import TIMEOUT, broker_folder, consume, make_topic, produce
 from integration.waiting import wait_until
 

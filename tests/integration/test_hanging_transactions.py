@@ -12,11 +12,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Consumer, TopicPartition
 from hapax.client.admin import Admin, TransactionInfo
 from hapax.codec.metadata import EVENTS_TOPIC
 from hapax.codec.records import encode_records
+from hapax.local.cluster import LocalCluster
 from integration.bad_input import Node, Wire, create_topic, produce
 from integration.scraping import scraped, total
 from integration.waiting import wait_until

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.folder import ClusterState, Folder, LocalClusterError, alive, free_port, start_time
+from hapax.local.cluster import LocalCluster
+from hapax.local.folder import ClusterState, Folder, LocalClusterError, alive, free_port, start_time
 
 HAPAX = [sys.executable, "-m", "hapax.cli.main"]
 
@@ -139,7 +139,7 @@ def test_nothing_outlives_a_runner_that_was_killed(cluster_factory) -> None:  # 
 
 def test_an_owned_cluster_ends_with_its_owner(tmp_path: Path) -> None:
     script = (
-        "import sys, os; from hapax.cli.local.cluster import LocalCluster\n"
+        "import sys, os; from hapax.local.cluster import LocalCluster\n"
         "state = LocalCluster(sys.argv[1]).up(owned=True)\n"
         "print(state.to_json().replace('\\n', ''), flush=True); os.kill(os.getpid(), 9)"
     )
@@ -155,7 +155,7 @@ def test_a_stale_pid_is_never_killed(tmp_path: Path) -> None:
         folder = Folder(tmp_path)
         folder.create()
         state = ClusterState("c", "127.0.0.1:1", bystander.pid, 1)
-        from hapax.cli.local.folder import ProcessState
+        from hapax.local.folder import ProcessState
 
         state.processes.append(ProcessState("broker-0", "broker", 0, 1, 2, 3, bystander.pid, 12345, "running"))
         folder.write_state(state)

@@ -6,10 +6,10 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Consumer, Producer
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.errors import HapaxError
+from hapax.local.cluster import LocalCluster
 from integration.scraping import scraped, total
 from integration.waiting import wait_until
 from tidy.test_metrics import _declared

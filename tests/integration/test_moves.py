@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from conftest import ClusterFactory
-from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.main import application
 from hapax.client import Admin, NewTopic, Producer
 from hapax.client.blocking import Consumer
+from hapax.local.cluster import LocalCluster
 from integration.waiting import wait_until
 
 TOPIC = "moved"

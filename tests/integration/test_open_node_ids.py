@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Leases
 from hapax.core.types import NodeId, PartitionIndex, TopicPartition
+from hapax.local.cluster import LocalCluster
 from hapax.runtime.cluster import ClusterView, Node
 from integration.etcd_process import EtcdProcess
 from integration.service_process import ServiceProcess, cluster_view

@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Producer as NativeProducer
 from hapax.codec.records import encode_records
 from hapax.codec.snapshot import decode_snapshot, encode_replicated_state
-from hapax.kafka.messages import OffsetForLeaderEpochRequest, ProduceRequest
-from hapax.kafka.peer import Peer
+from hapax.local.cluster import LocalCluster
 from hapax.runtime.network import TcpNetwork
+from hapax.wire.messages import OffsetForLeaderEpochRequest, ProduceRequest
+from hapax.wire.peer import Peer
 from integration.waiting import nothing_is_open, wait_until
 
 Make = Callable[..., LocalCluster]

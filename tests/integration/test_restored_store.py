@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.etcd import find_etcd
-from hapax.cli.local.folder import LocalClusterError
 from hapax.client import TopicPartition
 from hapax.client.admin import Admin
+from hapax.local.cluster import LocalCluster
+from hapax.local.etcd import find_etcd
+from hapax.local.folder import LocalClusterError
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.ports import MetadataUnavailable, Put
 from integration.etcd_process import EtcdProcess

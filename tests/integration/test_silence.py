@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Producer
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Consumer
 from hapax.client import Producer as NativeProducer
+from hapax.local.cluster import LocalCluster
 from integration.test_replication import REPLICATED, TIMEOUT, all_in_sync, make_topic, partition_of, read
 from integration.waiting import wait_until
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Consumer, Producer
+from hapax.local.cluster import LocalCluster
 from hapax_spark.options import parse
 from hapax_spark.source import HapaxStreamReader
 from integration.spark_world import EVERYTHING, reading, stream, values, write

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.admin import TopicInfo
 from hapax.client.blocking import Admin, Consumer, Producer
+from hapax.local.cluster import LocalCluster
 from hapax_spark.arrow import output_columns
 from hapax_spark.errors import CheckpointError, DataLossError
 from hapax_spark.options import parse

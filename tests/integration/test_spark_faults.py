@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Admin
+from hapax.local.cluster import LocalCluster
 from integration.spark_world import (
     EVERYTHING,
     PADDED,

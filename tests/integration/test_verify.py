@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ClusterFactory
-from hapax.cli.local.cluster import LocalCluster
 from hapax.cli.main import application
 from hapax.client import NewTopic, TopicPartition
 from hapax.client.blocking import Admin, Producer
-from hapax.runtime.log.walk import Batch, walk
+from hapax.local.cluster import LocalCluster
+from hapax.log.walk import Batch, walk
 from integration.waiting import wait_until
 
 SETTINGS = [

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, find
 from hapax_kube.operator import Namespace, OperatorProcess

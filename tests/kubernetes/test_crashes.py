@@ -18,12 +18,12 @@ from typing import Any
 import kopf
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import Producer
 from hapax.client.errors import HapaxError
 from hapax.client.identities import Identities
-from hapax.kafka.administration import Administration
+from hapax.local.cluster import LocalCluster
 from hapax.runtime import telemetry
+from hapax.runtime.administration import Administration
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore

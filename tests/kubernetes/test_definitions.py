@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import yaml
 
-from hapax.core.topics import TOPIC_CONFIGS
+from hapax.core.cluster.topics import TOPIC_CONFIGS
 from hapax_kube.api import ApiError, KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace

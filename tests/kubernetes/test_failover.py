@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Admin, Producer
+from hapax.local.cluster import LocalCluster
 from hapax_kube.api import KubeApi
 from hapax_kube.operator import Namespace, OperatorProcess
 from integration.waiting import wait_until

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Producer
 from hapax.codec.metadata import Keys, TopicRecord
+from hapax.local.cluster import LocalCluster
 from hapax.runtime.etcd import EtcdStore
 from hapax_kube.api import KubeApi
 from hapax_kube.operator import Namespace, OperatorProcess

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.ports import MetadataUnavailable
 from hapax_kube.api import KubeApi

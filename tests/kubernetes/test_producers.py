@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import CommitToken, NewTopic
 from hapax.client.blocking import Admin, Leases, Producer
 from hapax.client.errors import HapaxError
 from hapax.codec.metadata import Keys, PolicyRecord
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.local.cluster import LocalCluster
 from hapax.runtime.etcd import EtcdStore
 from hapax_kube.operator import Namespace, OperatorProcess
 from integration.waiting import wait_until

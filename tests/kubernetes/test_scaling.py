@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin
+from hapax.local.cluster import LocalCluster
 from hapax_kube.api import ApiError, KubeApi
 from hapax_kube.operator import Namespace, OperatorProcess
 from integration.waiting import wait_until

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Producer
 from hapax.client.errors import HapaxError
+from hapax.local.cluster import LocalCluster
 from hapax_kube.api import ApiError
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace, OperatorProcess

@@ -16,7 +16,7 @@ from hapax.codec.control import decode_control, encode_control
 from hapax.codec.snapshot import decode_snapshot, encode_snapshot
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, Marker
-from hapax.core.partition import AbortedTransaction, Partition
+from hapax.core.partition.machine import AbortedTransaction, Partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from typing import Any
 from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.core.control import Marker as ControlMarker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import CommitRequest, GroupShard, MarkerDecision, OffsetsMarker
-from hapax.core.partition import VERIFIED, Append, Duplicate
-from hapax.core.transaction import TransactionShard
-from hapax.core.transaction_record import (
+from hapax.core.group.machine import CommitRequest, GroupShard, MarkerDecision, OffsetsMarker
+from hapax.core.partition.machine import VERIFIED, Append, Duplicate
+from hapax.core.transaction.machine import TransactionShard
+from hapax.core.transaction.record import (
     OFFSETS_TOPIC,
     Delta,
     Member,
@@ -26,7 +26,7 @@ from hapax.core.transaction_record import (
     Transaction,
     TransactionPartition,
 )
-from hapax.core.transaction_requests import (
+from hapax.core.transaction.requests import (
     Caller,
     CheckWinners,
     CloseConnection,

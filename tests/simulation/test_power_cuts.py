@@ -8,7 +8,7 @@ import random
 import pytest
 
 from hapax.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from hapax.runtime.log.layout import PARTITION_METADATA
+from hapax.log.layout import PARTITION_METADATA
 from hapax_sim.cluster import SimCluster
 from hapax_sim.loop import SimLoop, SimProcess
 

@@ -18,7 +18,7 @@ from hapax.controller.service import ControllerService
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control, ProducerFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import Partition, ProducerView
+from hapax.core.partition.machine import Partition, ProducerView
 from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
 from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, controller_pb2

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from hapax.cli.local.runner import answers
+from hapax.local.runner import answers
 from integration.etcd_process import EtcdProcess, dies_with_parent, free_ports
 
 _READY_S = 60

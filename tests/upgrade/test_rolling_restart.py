@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from hapax.cli.local.etcd import find_etcd
-from hapax.cli.local.folder import LocalClusterError
 from hapax.cli.verify.findings import Findings
 from hapax.cli.verify.folders import DataFolder, check_folder
 from hapax.client import HapaxError, NewTopic
 from hapax.client.blocking import Admin
+from hapax.local.etcd import find_etcd
+from hapax.local.folder import LocalClusterError
 from integration.etcd_process import EtcdProcess
 from upgrade.load import Idempotent, Load, Transactions, committed_offset, contents
 from upgrade.mixed_cluster import MixedCluster

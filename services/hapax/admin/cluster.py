@@ -16,7 +16,7 @@ from hapax.admin.problems import Problem
 from hapax.client.errors import HapaxError
 from hapax.client.health import Counts, health_checks, worst
 from hapax.codec.metadata import Role, ShardKind
-from hapax.core.failover import FIT, SILENT
+from hapax.core.cluster.failover import FIT, SILENT
 from hapax.core.types import NodeId
 from hapax.runtime.cluster import ClusterView, Node
 

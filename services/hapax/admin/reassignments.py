@@ -13,7 +13,7 @@ from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
 from hapax.client import Admin, Refused, TopicPartition
 from hapax.client.plans import Placement, plan_steps, read_cluster, running_moves
-from hapax.core.moves import ImpossiblePlan, Targets, change_factor, drain, spread
+from hapax.core.cluster.moves import ImpossiblePlan, Targets, change_factor, drain, spread
 from hapax.core.types import NodeId, PartitionIndex
 
 NodeNumber = Annotated[int, Field(ge=0, le=LARGEST_INT32)]

@@ -2,8 +2,8 @@
 
 A leader that was replaced does not know it while the store cannot be reached. So memory, leases and clocks confirm
 nothing; a Fetch does that was sent after the question, by each replica that could have been elected instead
-(`hapax.core.barrier`). Followers' Fetches that wait at this leader are answered at once, so a barrier takes one round
-trip to the slowest of them, and writes nothing. All that wait for one partition share a round, and so do all
+(`hapax.core.partition.barrier`). Followers' Fetches that wait at this leader are answered at once, so a barrier takes
+one round trip to the slowest of them, and writes nothing. All that wait for one partition share a round, and so do all
 partitions.
 
 Where one of those replicas is gone the barrier waits until it has left the in-sync set. A leader without the store
@@ -16,8 +16,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from hapax.core.barrier import ENDLESS, Rounds
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.barrier import ENDLESS, Rounds
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica

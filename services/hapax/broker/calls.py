@@ -13,13 +13,12 @@ from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import OpenTransaction
-from hapax.core.transaction_record import ProducerIdentity
+from hapax.core.partition.machine import OpenTransaction
+from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS
+from hapax.core.transaction.record import ProducerIdentity
 from hapax.core.types import ProducerEpoch
-from hapax.core.verification import FIRST_VERSION_THAT_ADDS
-from hapax.kafka.describe_producers import ActiveProducer
-from hapax.kafka.internal_writes import read_proof
-from hapax.kafka.list_offsets import (
+from hapax.kafka.api.describe_producers import ActiveProducer
+from hapax.kafka.api.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -28,15 +27,16 @@ from hapax.kafka.list_offsets import (
     MAX_TIMESTAMP,
     FoundOffset,
 )
-from hapax.kafka.offset_for_leader_epoch import EpochEnd
-from hapax.kafka.produce import PartitionRecords, PartitionResult, ProduceCall
+from hapax.kafka.api.offset_for_leader_epoch import EpochEnd
+from hapax.kafka.api.produce import PartitionRecords, PartitionResult, ProduceCall
+from hapax.kafka.api.write_txn_markers import WritableMarker
 from hapax.kafka.table import CloseConnection, RequestContext
-from hapax.kafka.write_txn_markers import WritableMarker
+from hapax.log.soundness import Damaged
+from hapax.log.times import find_newest_record, find_record
 from hapax.runtime import telemetry
-from hapax.runtime.log.soundness import Damaged
-from hapax.runtime.log.times import find_newest_record, find_record
 from hapax.runtime.metrics import Counter
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
+from hapax.wire.internal_writes import read_proof
 
 _NO_INTERNAL_WRITES: Final = PartitionResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
@@ -70,7 +70,7 @@ def _producer_id_of(body: memoryview, start: int, end: int) -> int:
 
 
 class ProduceService:
-    """`kafka.produce.Service`."""
+    """`kafka.api.produce.Service`."""
 
     def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics, superseded: Counter) -> None:
         """`superseded` counts writes on connections that a newer one has superseded."""
@@ -172,7 +172,7 @@ def check_high_watermark(replica: Replica) -> None:
 
 
 class OffsetService:
-    """`kafka.list_offsets.Service` and `kafka.offset_for_leader_epoch.Service`."""
+    """`kafka.api.list_offsets.Service` and `kafka.api.offset_for_leader_epoch.Service`."""
 
     def __init__(self, partitions: PartitionSet) -> None:
         self._partitions = partitions

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from hapax.log.durable import SyncFailed, sync_files
+from hapax.log.segment_log import SegmentLog
 from hapax.runtime import supervision
-from hapax.runtime.log.durable import SyncFailed, sync_files
-from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.ports import Disk
 
 _LANES: Final = 4

@@ -5,7 +5,7 @@ the leader does not have is cut (KIP-101, KIP-595), and the machine is rebuilt f
 A replica that lacks what the leader has already removed or compacted begins anew at the leader's log start; the
 producers it can no longer learn of from the log it inherits as a snapshot of the leader's (rule 5), which takes the
 place of what it has replayed when the copy comes to its offset. Until then it counts as having synced nothing where
-that could make it a leader: see `core.replication`.
+that could make it a leader: see `core.partition.replication`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hapax.codec.batch import check_batch, iterate_batches
 from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
+from hapax.log.durable import SyncFailed, sync_folder
+from hapax.log.layout import BEGINS_ANEW, INHERITED, SNAPSHOT, encode_inherited, offset_name
+from hapax.log.recovery import read_newest_snapshot, replay_again
+from hapax.log.txn_index import decode_aborted
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.log.durable import SyncFailed, sync_folder
-from hapax.runtime.log.layout import BEGINS_ANEW, INHERITED, SNAPSHOT, encode_inherited, offset_name
-from hapax.runtime.log.recovery import read_newest_snapshot, replay_again
-from hapax.runtime.log.txn_index import decode_aborted
 from hapax.runtime.registration import Registration
 
 log = telemetry.logger("copying")

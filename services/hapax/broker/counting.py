@@ -18,8 +18,8 @@ from hapax.codec.batch import iterate_batches
 from hapax.codec.raw_records import OFFSET_DELTA, raw_records
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.runtime.log.reading import Cold
-from hapax.runtime.log.segment import LogRange
+from hapax.log.reading import Cold
+from hapax.log.segment import LogRange
 
 if TYPE_CHECKING:
     from hapax.broker.replica import ReadRange, Replica

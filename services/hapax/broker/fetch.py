@@ -10,7 +10,7 @@ from hapax.broker.followers import diverging
 from hapax.broker.metrics import FETCHED_BYTES, WAITING_FETCHES
 from hapax.broker.replica import Replica
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.fetch import (
+from hapax.kafka.api.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -19,9 +19,9 @@ from hapax.kafka.fetch import (
     failed,
 )
 from hapax.kafka.table import DEFERRED, CloseConnection, RequestContext
+from hapax.log.reading import Cold
+from hapax.log.segment import LogRange
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.log.reading import Cold
-from hapax.runtime.log.segment import LogRange
 from hapax.runtime.ports import Chunk
 
 Find = Callable[[str | bytes, int], Replica]
@@ -35,7 +35,7 @@ _WARMING_ROUNDS: Final = 4
 
 
 class FetchService:
-    """`kafka.fetch.Service`."""
+    """`kafka.api.fetch.Service`."""
 
     def __init__(
         self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,

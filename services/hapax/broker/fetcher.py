@@ -1,7 +1,7 @@
 """A broker's connections to the leaders that it follows: one each, which carries all partitions copied from there.
 
 Two requests may be on their way: one waits at the leader for records, and a newer one, which ends that wait, says what
-has been synced meanwhile or which partitions to go on with (`hapax.kafka.replica_fetch`). So records travel while the
+has been synced meanwhile or which partitions to go on with (`hapax.wire.replica_fetch`). So records travel while the
 former ones are being synced, and an idle cluster costs one request in `replica.fetch.wait.max.ms` per connection.
 """
 
@@ -16,13 +16,20 @@ from hapax.broker.copying import Copying, FetchSnapshot, Lost, Overtaken
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
 from hapax.codec.metadata import PartitionRecord
-from hapax.core.barrier import REQUESTS_AT_ONCE
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.replication import UNKNOWN_END
+from hapax.core.partition.barrier import REQUESTS_AT_ONCE
+from hapax.core.partition.replication import UNKNOWN_END
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId
-from hapax.kafka.messages import FetchRequest
-from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
-from hapax.kafka.replica_fetch import (
+from hapax.log.durable import SyncFailed
+from hapax.log.soundness import Damaged
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.ports import Network, Randomness, Task
+from hapax.runtime.registration import Registration
+from hapax.runtime.settings import Settings
+from hapax.wire.messages import FetchRequest
+from hapax.wire.peer import Peer, PeerError, PeerUnsupported
+from hapax.wire.replica_fetch import (
     FETCH_VERSION,
     Answered,
     FetchAnswer,
@@ -31,13 +38,6 @@ from hapax.kafka.replica_fetch import (
     decode_response,
     encode_request,
 )
-from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import ClusterView, Node
-from hapax.runtime.log.durable import SyncFailed
-from hapax.runtime.log.soundness import Damaged
-from hapax.runtime.ports import Network, Randomness, Task
-from hapax.runtime.registration import Registration
-from hapax.runtime.settings import Settings
 
 log = telemetry.logger("fetcher")
 

@@ -1,7 +1,7 @@
 """Fetch in the name of a replica, as the leader answers it: one session for each broker that follows this one.
 
 A follower names a partition, and is answered once with records, up to the log's end and not to the high watermark;
-then it names it again and so says how far it has come (`hapax.kafka.replica_fetch`). What it has synced counts for the
+then it names it again and so says how far it has come (`hapax.wire.replica_fetch`). What it has synced counts for the
 high watermark only after its history was found to be the leader's (KIP-595), and only while the registration that
 it shows is the live one of a replica (rules 5 and 17).
 """
@@ -15,18 +15,18 @@ from hapax.broker.metrics import REPLICATED_BYTES
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
-from hapax.core.barrier import Conversation
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.barrier import Conversation
 from hapax.core.types import NodeId
-from hapax.kafka.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResult, encode_response, failed
-from hapax.kafka.internal_writes import read_proof
+from hapax.kafka.api.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResult, encode_response, failed
 from hapax.kafka.table import DEFERRED, RequestContext
+from hapax.log.reading import Cold
+from hapax.log.segment import LogRange
+from hapax.log.soundness import Damaged
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Node
 from hapax.runtime.incidents import Incidents
-from hapax.runtime.log.reading import Cold
-from hapax.runtime.log.segment import LogRange
-from hapax.runtime.log.soundness import Damaged
+from hapax.wire.internal_writes import read_proof
 
 log = telemetry.logger("followers")
 

@@ -1,7 +1,7 @@
 """Damaged replicas: said loudly, never served, and replaced by a whole copy where there is one.
 
-What is to be done is decided by `hapax.core.damage`. Before a replica leaves the in-sync set its leader has to forget
-what it said it has: a fetch that is still on its way must not bring it back in, for soon it has nothing.
+What is to be done is decided by `hapax.core.cluster.damage`. Before a replica leaves the in-sync set its leader has to
+forget what it said it has: a fetch that is still on its way must not bring it back in, for soon it has nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Final
 
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
-from hapax.core.damage import Remedy, remedy, without
+from hapax.core.cluster.damage import Remedy, remedy, without
 from hapax.core.errors import Refusal
 from hapax.core.types import TopicIdPartition
-from hapax.kafka.events import EventLog
+from hapax.log.layout import TXN_INDEX
+from hapax.log.segment import Segment
+from hapax.log.soundness import Damage
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Partition
 from hapax.runtime.guarded_writes import Change, write_changes
-from hapax.runtime.log.layout import TXN_INDEX
-from hapax.runtime.log.segment import Segment
-from hapax.runtime.log.soundness import Damage
 from hapax.runtime.ports import Compare, MetadataStore, MetadataUnavailable, Put, Task
 from hapax.runtime.registration import Registration
+from hapax.wire.events import EventLog
 
 log = telemetry.logger("damage")
 

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Callable
 
 from hapax.core.types import TopicPartition
-from hapax.runtime import telemetry
-from hapax.runtime.log.layout import (
+from hapax.log.layout import (
     HIGH_WATERMARK_CHECKPOINT,
     LayoutError,
     decode_high_watermarks,
     encode_high_watermarks,
 )
+from hapax.runtime import telemetry
 from hapax.runtime.ports import Disk
 
 log = telemetry.logger("partitions")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.errors import Refusal
-from hapax.core.partition import PartitionSnapshot
+from hapax.core.partition.machine import PartitionSnapshot
+from hapax.log.compaction import Compacted, Rules, compact, dirty_segments
+from hapax.log.durable import SyncFailed
+from hapax.log.soundness import Damaged
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.log.compaction import Compacted, Rules, compact, dirty_segments
-from hapax.runtime.log.durable import SyncFailed
-from hapax.runtime.log.soundness import Damaged
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica
@@ -112,7 +112,7 @@ class Housekeeping:
         """One run of compaction, where it is worth it. Raises OSError, SyncFailed.
 
         None goes above a snapshot that stays: the log would not tell any more what the snapshot was taken from. And
-        none begins while a replica is catching up, see `core.replication`.
+        none begins while a replica is catching up, see `core.partition.replication`.
         """
         await self._check_aborted()
         machine, segment_log = self._replica.machine, self._replica.log

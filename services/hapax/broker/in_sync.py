@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from hapax.broker.replica import Replica
-from hapax.core.failover import STOPPING
-from hapax.core.replication import Eligible, Proposal
+from hapax.core.cluster.failover import STOPPING
+from hapax.core.partition.replication import Eligible, Proposal
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hapax.core.aborted_index import AbortedTransaction
 from hapax.core.batch import BatchHeader
-from hapax.core.partition_types import PartitionSnapshot
-from hapax.runtime.log.layout import INHERITED
+from hapax.core.partition.aborted_index import AbortedTransaction
+from hapax.core.partition.values import PartitionSnapshot
+from hapax.log.layout import INHERITED
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica

@@ -1,7 +1,7 @@
 """What a replica's readers are told of aborted transactions, corrected where a segment's markers say otherwise.
 
 The entries are read from the `.txnindex` files at the start, and nothing vouches for them until each segment has been
-walked, in order: see `hapax.runtime.log.decisions`. What is wrong is put right at once, in memory and in the files.
+walked, in order: see `hapax.log.decisions`. What is wrong is put right at once, in memory and in the files.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from hapax.log.decisions import Decisions, Told
+from hapax.log.layout import TXN_INDEX
+from hapax.log.segment import Segment
+from hapax.log.soundness import NOWHERE
+from hapax.log.txn_index import decode_aborted
 from hapax.runtime import telemetry
-from hapax.runtime.log.decisions import Decisions, Told
-from hapax.runtime.log.layout import TXN_INDEX
-from hapax.runtime.log.segment import Segment
-from hapax.runtime.log.soundness import NOWHERE
-from hapax.runtime.log.txn_index import decode_aborted
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica
@@ -23,7 +23,7 @@ log = telemetry.logger("listing")
 
 
 class AbortedListing:
-    """`hapax.runtime.log.decisions.Listing` of one replica."""
+    """`hapax.log.decisions.Listing` of one replica."""
 
     __slots__ = ("_carried", "_replica")
 

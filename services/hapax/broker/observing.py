@@ -33,10 +33,10 @@ from hapax.broker.upkeep import HangingWatch
 from hapax.broker.waiters import Settles
 from hapax.codec.batch import read_header
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.metrics import FENCINGS
-from hapax.kafka.produce import ProduceCall
+from hapax.kafka.api.produce import ProduceCall
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.metrics import Metrics, Sample
+from hapax.wire.metrics import FENCINGS
 
 _CAUSES: Final = {
     ErrorCode.INVALID_PRODUCER_EPOCH: "stale_epoch", ErrorCode.TRANSACTION_COORDINATOR_FENCED: "stale_shard",

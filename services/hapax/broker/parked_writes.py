@@ -1,7 +1,7 @@
 """Writes of one partition that wait for the coordinator's word on their transaction (rules 3, 4 and 24).
 
-What waited is judged again when it is released: by the name of its transaction (`hapax.core.verification`), by its
-connection, where the client has no epoch per transaction, and by the partition's machine.
+What waited is judged again when it is released: by the name of its transaction (`hapax.core.partition.verification`),
+by its connection, where the client has no epoch per transaction, and by the partition's machine.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from hapax.broker.waiters import Settles
 from hapax.codec.batch import read_header
 from hapax.codec.metadata import TXN_STATE_TOPIC
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
-from hapax.core.connection_fencing import ConnectionFencing, Superseded
 from hapax.core.control import Control, Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import VERIFIED
+from hapax.core.partition.machine import VERIFIED
+from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS, Answer, Outcome, Verification
+from hapax.core.transaction.connection_fencing import ConnectionFencing, Superseded
 from hapax.core.types import ProducerEpoch, ProducerId
-from hapax.core.verification import FIRST_VERSION_THAT_ADDS, Answer, Outcome, Verification
-from hapax.kafka.produce import PartitionResult, ProduceCall
+from hapax.kafka.api.produce import PartitionResult, ProduceCall
 
 if TYPE_CHECKING:
     from hapax.broker.replica import Replica

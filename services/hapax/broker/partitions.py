@@ -22,14 +22,11 @@ from hapax.broker.intact import read_intact_since
 from hapax.broker.replica import Replica, Shared, open_replica
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.replication import Replication
+from hapax.core.partition.replication import Replication
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition, TopicPartition
-from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import Changes, ClusterView, Partition, Topic
-from hapax.runtime.guarded_writes import accept_partitions
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.durable import SyncFailed
-from hapax.runtime.log.layout import (
+from hapax.log.config import LogConfig
+from hapax.log.durable import SyncFailed
+from hapax.log.layout import (
     BEGINS_ANEW,
     CLEAN_SHUTDOWN,
     INHERITED,
@@ -44,8 +41,11 @@ from hapax.runtime.log.layout import (
     parse_partition_folder,
     partition_folder,
 )
-from hapax.runtime.log.segment_log import SegmentLog
-from hapax.runtime.log.txn_index import decode_aborted
+from hapax.log.segment_log import SegmentLog
+from hapax.log.txn_index import decode_aborted
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.cluster import Changes, ClusterView, Partition, Topic
+from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.ports import Disk, Folder, MetadataStore, MetadataUnavailable, Task
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings, SettingsError

@@ -41,7 +41,7 @@ from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import COMPRESSION_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import (
+from hapax.core.partition.machine import (
     APPEND,
     CLIENT,
     NEED_VERIFICATION,
@@ -53,16 +53,16 @@ from hapax.core.partition import (
     Duplicate,
     Partition,
 )
-from hapax.core.replication import Replication
+from hapax.core.partition.replication import Replication
+from hapax.core.partition.verification import Question, ShardEpochs
 from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
-from hapax.core.verification import Question, ShardEpochs
-from hapax.kafka.produce import PartitionResult
+from hapax.kafka.api.produce import PartitionResult
+from hapax.log.config import LogConfig
+from hapax.log.recovery import Recovery, open_log
+from hapax.log.segment import Segment
+from hapax.log.segment_log import SegmentLog
+from hapax.log.soundness import Damage, Damaged
 from hapax.runtime import telemetry
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.recovery import Recovery, open_log
-from hapax.runtime.log.segment import Segment
-from hapax.runtime.log.segment_log import SegmentLog
-from hapax.runtime.log.soundness import Damage, Damaged
 from hapax.runtime.ports import Clock, Disk, OpenFolder
 from hapax.runtime.settings import Settings
 

@@ -14,7 +14,7 @@ from hapax.broker.replica import Replica
 from hapax.broker.snapshots import Snapshots
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import ProducerView
+from hapax.core.partition.machine import ProducerView
 from hapax.core.types import PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.ports import RpcError, RpcHandler

@@ -12,9 +12,9 @@ from typing import Final
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
+from hapax.log.durable import SyncFailed
+from hapax.log.segment import Segment
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.log.durable import SyncFailed
-from hapax.runtime.log.segment import Segment
 from hapax.runtime.ports import Clock, Task
 from hapax.runtime.settings import Settings
 

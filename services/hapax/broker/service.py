@@ -31,9 +31,9 @@ from hapax.codec.batch import read_header
 from hapax.codec.metadata import NodeRecord
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.verification import ShardEpochs
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition
-from hapax.core.verification import ShardEpochs
-from hapax.kafka import (
+from hapax.kafka.api import (
     describe_producers,
     fetch,
     init_producer_id,
@@ -42,24 +42,24 @@ from hapax.kafka import (
     produce,
     write_txn_markers,
 )
-from hapax.kafka.events import EventLog
-from hapax.kafka.fetch import FetchPartition
+from hapax.kafka.api.fetch import FetchPartition
+from hapax.kafka.api.produce import ProduceCall
 from hapax.kafka.node import node_table, server_limits
-from hapax.kafka.produce import ProduceCall
 from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable
+from hapax.log.durable import SyncFailed
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, partitions_finished
 from hapax.runtime.incidents import Incidents
-from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import Ports, RpcServer
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
 from hapax.runtime.settings import Address, Settings
+from hapax.wire.events import EventLog
 
 log = telemetry.logger("broker")
 

@@ -14,9 +14,9 @@ from hapax.broker.copying import Handed
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
+from hapax.log.txn_index import encode_aborted
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.log.txn_index import encode_aborted
 from hapax.runtime.ports import Network, RpcError
 from hapax.runtime.registration import Registration
 

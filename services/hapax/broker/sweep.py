@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hapax.core.errors import ErrorCode
 from hapax.core.intent import Repeated
-from hapax.core.verification import Answer
+from hapax.core.partition.verification import Answer
 from hapax.runtime import supervision
 from hapax.runtime.ports import Randomness, Task
 from hapax.runtime.self_corrections import LOOK_EVERY_S, corrected

@@ -11,12 +11,12 @@ from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.hashing import shard_of
-from hapax.core.partition import OpenTransaction
+from hapax.core.partition.machine import OpenTransaction
 from hapax.core.types import TopicIdPartition
+from hapax.log.durable import SyncFailed
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView, Node
-from hapax.runtime.log.durable import SyncFailed
 from hapax.runtime.ports import Clock, Network, Randomness, RpcError, Task
 from hapax.runtime.settings import Settings
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from hapax.broker.replica import Replica
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
-from hapax.core.verification import Answer, Question
+from hapax.core.partition.verification import Answer, Question
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.runtime import supervision
 from hapax.runtime.cluster import ClusterView

@@ -7,13 +7,13 @@ from collections import deque
 from typing import Final, Protocol
 
 from hapax.core.errors import ErrorCode
-from hapax.kafka.produce import PartitionResult, ProduceCall
+from hapax.kafka.api.produce import PartitionResult, ProduceCall
 
 _FOR_EVER: Final = 2**62
 
 
 class Settles(Protocol):
-    """Whoever is told what became of a write: `kafka.produce.ProduceCall`, or `Settled` below."""
+    """Whoever is told what became of a write: `kafka.api.produce.ProduceCall`, or `Settled` below."""
 
     def settle(self, number: int, result: PartitionResult) -> None: ...
 

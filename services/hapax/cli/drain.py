@@ -11,7 +11,7 @@ from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin
 from hapax.cli.moves import Execute, Throttle, TimeoutS, Wait, carry_out, end_with, planned, sites
 from hapax.client import Admin, Refused
 from hapax.client.plans import read_cluster
-from hapax.core.moves import drain as plan_drain
+from hapax.core.cluster.moves import drain as plan_drain
 from hapax.core.types import NodeId
 
 

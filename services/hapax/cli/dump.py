@@ -18,9 +18,9 @@ from hapax.cli import output
 from hapax.codec.control import decode_control
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import Refusal
-from hapax.core.transaction_record import Delta, PartitionSet, Tombstone
-from hapax.runtime.log import layout
-from hapax.runtime.log.walk import Broken, walk
+from hapax.core.transaction.record import Delta, PartitionSet, Tombstone
+from hapax.log import layout
+from hapax.log.walk import Broken, walk
 
 Entry = dict[str, Any]
 
@@ -182,7 +182,7 @@ def time_index_entries(path: Path) -> Iterator[Entry]:
 
 
 def aborted_entries(path: Path) -> Iterator[Entry]:
-    from hapax.runtime.log.txn_index import decode_aborted
+    from hapax.log.txn_index import decode_aborted
 
     for aborted in decode_aborted(path.read_bytes()):
         yield aborted._asdict()
@@ -191,7 +191,7 @@ def aborted_entries(path: Path) -> Iterator[Entry]:
 def snapshot_entries(path: Path) -> Iterator[Entry]:
     """One entry for each producer of a snapshot, then the open transactions."""
     from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
-    from hapax.core.producers import read_page
+    from hapax.core.partition.producer_table import read_page
 
     try:
         snapshot = decode_snapshot(path.read_bytes(), _base_offset(path))

@@ -20,7 +20,7 @@ GROUPS: Final = {
     "reassign": "Move partitions between brokers, with a plan first.",
     "events": "What the cluster noted: fencing, failover, healed transactions.",
 }
-"""Name -> its line in `hapax --help`; the module `hapax.cli.NAME` (`hapax.cli.local.commands`) has a typer `app`."""
+"""Name -> its line in `hapax --help`; the module `hapax.cli.NAME` has a typer `app`."""
 
 COMMANDS: Final = {
     "produce": "Write records from standard input.",
@@ -41,8 +41,7 @@ def application(first_word: list[str]) -> typer.Typer:
     """The command line whose first word is known: only that part is imported in full."""
     app = typer.Typer(name="hapax", help="An exactly-once log.", no_args_is_help=True, add_completion=False)
     for name, line in GROUPS.items():
-        module = "hapax.cli.local.commands" if name == "local" else f"hapax.cli.{name}"
-        group = importlib.import_module(module).app if first_word == [name] else _placeholder()
+        group = importlib.import_module(f"hapax.cli.{name}").app if first_word == [name] else _placeholder()
         app.add_typer(group, name=name, help=line)
     for name, line in COMMANDS.items():
         command = getattr(importlib.import_module(f"hapax.cli.{name}"), name) if first_word == [name] else _nothing

@@ -14,8 +14,8 @@ from hapax.cli import output
 from hapax.cli.administration import administer, partition_name
 from hapax.client import Admin, FatalError, Refused, TopicPartition
 from hapax.client.plans import Placement, plan_document, plan_steps, read_plan_document
-from hapax.core.moves import ImpossiblePlan, Targets
-from hapax.core.placement import Site
+from hapax.core.cluster.moves import ImpossiblePlan, Targets
+from hapax.core.cluster.placement import Site
 from hapax.core.types import PartitionIndex
 
 Execute = Annotated[bool, typer.Option("--execute", "--yes", help="Do it; without, the plan is shown only.")]

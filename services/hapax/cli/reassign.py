@@ -24,7 +24,7 @@ from hapax.cli.moves import (
 )
 from hapax.client import Admin, Refused, TopicPartition
 from hapax.client.plans import read_cluster, running_moves
-from hapax.core.moves import Targets, spread
+from hapax.core.cluster.moves import Targets, spread
 from hapax.core.types import NodeId, PartitionIndex
 
 app = typer.Typer(help="Move partitions between brokers: start, list, cancel, throttle.", no_args_is_help=True)

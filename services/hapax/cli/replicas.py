@@ -29,7 +29,7 @@ from hapax.cli.moves import (
 from hapax.client import Admin, Refused, TopicPartition
 from hapax.client.plans import read_cluster
 from hapax.client.progress import measure
-from hapax.core.moves import change_factor
+from hapax.core.cluster.moves import change_factor
 from hapax.core.types import PartitionIndex
 
 app = typer.Typer(help="Replicas: list, change their number, elect leaders.", no_args_is_help=True)

@@ -15,8 +15,8 @@ from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.peer import PeerError
+from hapax.wire import messages
+from hapax.wire.peer import PeerError
 
 _TOPIC: Final = 2
 _NODE: Final = 4

@@ -12,11 +12,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from hapax.client.errors import HapaxError
-from hapax.kafka.messages import FetchRequest, ListOffsetsRequest, ProduceRequest
+from hapax.wire.messages import FetchRequest, ListOffsetsRequest, ProduceRequest
 
 if TYPE_CHECKING:
     from hapax.client.cluster import Cluster, Purpose
-    from hapax.kafka.peer import Peer
+    from hapax.wire.peer import Peer
 
 _LOOK_EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 2.0

@@ -17,11 +17,11 @@ from hapax.client.errors import FatalError, HapaxError, NotHapaxError, Retriable
 from hapax.client.settings import Options
 from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.messages import unknown_tag
-from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
 from hapax.runtime import supervision
 from hapax.runtime.ports import RpcChannel, RpcError
+from hapax.wire import messages
+from hapax.wire.messages import unknown_tag
+from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 
 T = TypeVar("T")
 Purpose = Literal["data", "coordinator", "fetch"]
@@ -460,7 +460,7 @@ class Cluster:
         return address.decode()
 
     async def other_nodes(self) -> list[dict[str, Any]]:
-        """The nodes that have no Kafka listener, as kafka/describe_cluster.py tells of them; none where nobody does."""
+        """The nodes that have no Kafka listener, as DescribeCluster tells of them; none where nobody does."""
         response = await self.call_any(lambda: messages.DescribeClusterRequest())
         told = unknown_tag(response, OTHER_NODES_TAG)
         found: list[dict[str, Any]] = [] if told is None else json.loads(told)

@@ -23,9 +23,9 @@ from hapax.client.records import Record
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
+from hapax.wire import messages
 
 log = logging.getLogger("hapax.client")
 

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 from hapax.client.cluster import Backoff, Cluster, CoordinatorKind
 from hapax.client.errors import HapaxError, RetriableError, from_trouble
-from hapax.core.client_producer import ClientProducer
-from hapax.core.client_producer_partition import Identity
-from hapax.core.client_producer_state import Trouble
-from hapax.core.client_producer_verdicts import Verdict
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.machine import ClientProducer
+from hapax.core.producer.partition_queue import Identity
+from hapax.core.producer.states import Trouble
+from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
-from hapax.kafka.reasons import reason_of
+from hapax.wire import messages
+from hapax.wire.peer import Peer, PeerError, PeerUnsupported
+from hapax.wire.reasons import reason_of
 
 _LOOK_AGAIN = (
     ErrorCode.NOT_COORDINATOR,

@@ -22,9 +22,10 @@ from hapax.client.records import DeliveryReport, Header
 from hapax.client.sender import Sender
 from hapax.client.settings import COMPRESSION
 from hapax.client.tokens import CommitToken, TokenOutcome, end_with_token
-from hapax.core.client_producer import ClientProducer
-from hapax.core.client_producer_partition import Batch, Identity, advance
-from hapax.core.client_producer_state import (
+from hapax.core.errors import ErrorCode, error_name
+from hapax.core.producer.machine import ClientProducer
+from hapax.core.producer.partition_queue import Batch, Identity, advance
+from hapax.core.producer.states import (
     Delivered,
     Effect,
     Ended,
@@ -37,8 +38,7 @@ from hapax.core.client_producer_state import (
     State,
     Trouble,
 )
-from hapax.core.client_producer_verdicts import Verdict
-from hapax.core.errors import ErrorCode, error_name
+from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics

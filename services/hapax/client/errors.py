@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from hapax.core.client_producer_state import Trouble
-from hapax.core.client_producer_verdicts import TRANSIENT, Verdict
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.states import Trouble
+from hapax.core.producer.verdicts import TRANSIENT, Verdict
 
 
 class HapaxError(Exception):

@@ -26,9 +26,9 @@ from hapax.core.batch import LOG_APPEND_TIME, BatchHeader
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal, error_name
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
 from hapax.runtime import supervision
+from hapax.wire import messages
+from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 
 _HURRY_MS = 20
 _NAMES = 12

@@ -12,7 +12,7 @@ from hapax.client.errors import HapaxError, RetriableError, from_code
 from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
+from hapax.wire import messages
 
 _SERVICE: Final = "/hapax.internal.v1.CoordinatorAdmin/"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -36,9 +36,9 @@ from hapax.client.tokens import (
     Work,
     transactions_call,
 )
-from hapax.core.client_producer_partition import Identity, advance
-from hapax.core.client_producer_verdicts import Verdict, coordinator_verdict
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.partition_queue import Identity, advance
+from hapax.core.producer.verdicts import Verdict, coordinator_verdict
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb

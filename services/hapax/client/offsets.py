@@ -11,8 +11,8 @@ from hapax.client.connected import Connected
 from hapax.client.errors import NotHapaxError, RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
 from hapax.runtime.ports import RpcError
+from hapax.wire import messages
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from hapax.client.admin import Admin, TopicInfo
 from hapax.client.errors import FatalError
 from hapax.client.replication import BrokerInfo, ReassignmentInfo
+from hapax.core.cluster.moves import Held, Targets
+from hapax.core.cluster.placement import Site
 from hapax.core.errors import ErrorCode
-from hapax.core.moves import Held, Targets
-from hapax.core.placement import Site
 from hapax.core.types import NodeId, PartitionIndex, TopicPartition
 
 

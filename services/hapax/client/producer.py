@@ -1,7 +1,7 @@
 """The producer, asyncio face: records in, delivery reports out, transactions in between.
 
 It owns no rules of its own: what may be sent, resent or given up is decided by the machine
-(hapax.core.client_producer), and carried out by the engine (hapax.client.engine).
+(hapax.core.producer.machine), and carried out by the engine (hapax.client.engine).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hapax.client.partitioner import partition_of
 from hapax.client.records import DeliveryReport, Header
 from hapax.client.settings import Settings, producer_options
 from hapax.client.tokens import CommitToken
-from hapax.core.client_producer import ClientProducer, ProducerOptions
-from hapax.core.client_producer_partition import NOBODY, Identity
-from hapax.core.client_producer_state import IllegalTransition, State
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.machine import ClientProducer, ProducerOptions
+from hapax.core.producer.partition_queue import NOBODY, Identity
+from hapax.core.producer.states import IllegalTransition, State
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.core.types import Sequence as SequenceNumber
 from hapax.runtime import supervision

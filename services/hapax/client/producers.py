@@ -15,7 +15,7 @@ from hapax.client.connected import Connected
 from hapax.client.errors import FatalError, NotHapaxError, RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
+from hapax.wire import messages
 
 _BROKER: Final = "/hapax.internal.v1.PartitionBroker/"
 _TRANSACTIONS: Final = "/hapax.v1.Transactions/"

@@ -8,7 +8,7 @@ from hapax.client.cluster import Cluster
 from hapax.client.errors import FatalError, RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicPartition
-from hapax.kafka import messages
+from hapax.wire import messages
 
 _NAMES = 12
 """Fetch names topics by id from version 13 on."""

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from hapax.codec.batch import CRC_START
 from hapax.core.batch import TRANSACTIONAL
-from hapax.core.client_producer_partition import Identity
+from hapax.core.producer.partition_queue import Identity
 
 Header = tuple[str, bytes | None]
 

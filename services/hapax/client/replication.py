@@ -11,9 +11,9 @@ from hapax.client.connected import Connected
 from hapax.client.errors import RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.messages import unknown_tag
 from hapax.runtime.ports import RpcError
+from hapax.wire import messages
+from hapax.wire.messages import unknown_tag
 
 if TYPE_CHECKING:
     from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 from hapax.client.cluster import Cluster
 from hapax.client.records import stamp
-from hapax.core.client_producer_partition import Batch
-from hapax.core.client_producer_verdicts import Verdict
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.partition_queue import Batch
+from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import NO_OFFSET, Offset, TimestampMs
-from hapax.kafka.messages import ProduceRequest
-from hapax.kafka.peer import Peer, PeerError, PeerUnsupported
 from hapax.runtime import supervision
 from hapax.runtime.ports import FrameLimits
+from hapax.wire.messages import ProduceRequest
+from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 
 _NO_TOPIC_IDS = 12
 """Produce names topics by id from version 13 on."""

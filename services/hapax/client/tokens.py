@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hapax.client.cluster import Backoff, Cluster
 from hapax.client.errors import FatalError, HapaxError, RetriableError
-from hapax.core.client_producer import ClientProducer
-from hapax.core.client_producer_partition import Identity
-from hapax.core.client_producer_state import Trouble
-from hapax.core.client_producer_verdicts import Verdict, coordinator_verdict
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.machine import ClientProducer
+from hapax.core.producer.partition_queue import Identity
+from hapax.core.producer.states import Trouble
+from hapax.core.producer.verdicts import Verdict, coordinator_verdict
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.runtime.ports import RpcError
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 from urllib.parse import quote, unquote
 
-from hapax.core.failover import PartitionState
-from hapax.core.leases import Lease
-from hapax.core.transaction_policy import TransactionPolicy
+from hapax.core.cluster.failover import PartitionState
+from hapax.core.producer.leases import Lease
+from hapax.core.transaction.policy import TransactionPolicy
 from hapax.core.types import (
     NO_LEADER_EPOCH,
     NO_REGISTRATION,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from hapax.core.group import (
+from hapax.core.group.machine import (
     NO_TIMESTAMP,
     NO_TOPIC_ID,
     CommittedOffset,

@@ -21,8 +21,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from hapax.core.partition_types import OpenTransaction, PartitionSnapshot
-from hapax.core.producers import ROW_SIZE, WINDOW, ProducerTable, read_page
+from hapax.core.partition.producer_table import ROW_SIZE, WINDOW, ProducerTable, read_page
+from hapax.core.partition.values import OpenTransaction, PartitionSnapshot
 
 KAFKA_VERSION: Final = 1
 HAPAX_MAGIC: Final = b"HAPX"

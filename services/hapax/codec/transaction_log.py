@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from hapax.codec.internal_records import KeyValue
-from hapax.core.transaction_record import (
+from hapax.core.transaction.record import (
     NO_TRANSACTION,
     CommittedToken,
     Delta,
@@ -38,7 +38,7 @@ from hapax.core.transaction_record import (
     Transaction,
     TransactionPartition,
 )
-from hapax.core.transaction_states import State
+from hapax.core.transaction.states import State
 from hapax.core.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

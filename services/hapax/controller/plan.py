@@ -20,7 +20,7 @@ from hapax.codec.metadata import (
     ShardRecord,
     TopicRecord,
 )
-from hapax.core.failover import (
+from hapax.core.cluster.failover import (
     FIT,
     SILENT,
     STOPPING,
@@ -32,7 +32,7 @@ from hapax.core.failover import (
     reassign,
     settle,
 )
-from hapax.core.placement import Replicas, Site, add_replicas, place_replicas, place_shards
+from hapax.core.cluster.placement import Replicas, Site, add_replicas, place_replicas, place_shards
 from hapax.core.types import (
     NO_NODE,
     LeaderEpoch,

@@ -20,12 +20,12 @@ from functools import partial
 from typing import Final
 
 from hapax.core.types import NodeId
-from hapax.kafka.peer import api_versions_question
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node
 from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataUnavailable, Network, Randomness, Task
 from hapax.runtime.rpc import unknown_call
 from hapax.runtime.settings import Address, Settings
+from hapax.wire.peer import api_versions_question
 
 log = telemetry.logger("presence")
 

@@ -10,9 +10,9 @@ from typing import Final
 from hapax.codec.metadata import DrainingRecord, PartitionRecord, ThrottleRecord
 from hapax.controller.fenced import Fence, write_fenced
 from hapax.controller.plan import change_of, changed_topic
+from hapax.core.cluster.failover import cancel, is_unclean, keeps_a_copy, mark_unclean, prefer, reassign, settle
+from hapax.core.cluster.topics import check_assignment
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.failover import cancel, is_unclean, keeps_a_copy, mark_unclean, prefer, reassign, settle
-from hapax.core.topics import check_assignment
 from hapax.core.types import NO_NODE, NodeId, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView, Partition

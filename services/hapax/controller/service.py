@@ -31,8 +31,6 @@ from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch, TopicIdPartition
-from hapax.kafka.events import EventLog
-from hapax.kafka.metrics import FENCINGS
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
@@ -52,6 +50,8 @@ from hapax.runtime.ports import (
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
 from hapax.runtime.settings import Address, Settings
+from hapax.wire.events import EventLog
+from hapax.wire.metrics import FENCINGS
 
 log = telemetry.logger("controller")
 

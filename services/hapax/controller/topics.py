@@ -10,14 +10,14 @@ from typing import Final
 from hapax.codec.metadata import INTERNAL_TOPICS, DeletedTopicRecord, TopicRecord
 from hapax.controller.fenced import Fence, write_fenced
 from hapax.controller.plan import new_topic, new_topic_id
-from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.topics import (
+from hapax.core.cluster.topics import (
     check_assignment,
     check_partition_count,
     check_replication_factor,
     check_topic_config,
     check_topic_name,
 )
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView, Topic

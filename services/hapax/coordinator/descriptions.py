@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from hapax.core.transaction_admin import instance_of
-from hapax.core.transaction_record import CommittedToken, LastOutcome, Token, Transaction
-from hapax.core.transaction_states import State
-from hapax.core.transaction_tokens import TokenConflict
+from hapax.core.transaction.admin import instance_of
+from hapax.core.transaction.record import CommittedToken, LastOutcome, Token, Transaction
+from hapax.core.transaction.states import State
+from hapax.core.transaction.tokens import TokenConflict
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 

@@ -18,10 +18,9 @@ from hapax.coordinator.shard import Node, Shard, SupersededConnection
 from hapax.coordinator.sweep import Difference, is_running
 from hapax.core import control as control_records
 from hapax.core.batch import BatchHeader
-from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import (
+from hapax.core.group.machine import (
     CommitRequest,
     CommittedOffset,
     FetchedOffset,
@@ -30,6 +29,7 @@ from hapax.core.group import (
     OffsetRecord,
     OffsetsMarker,
 )
+from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import (
     Offset,
     ProducerEpoch,
@@ -41,7 +41,7 @@ from hapax.core.types import (
     TopicId,
     TopicPartition,
 )
-from hapax.kafka.txn_offset_commit import TxnOffsetCommit
+from hapax.kafka.api.txn_offset_commit import TxnOffsetCommit
 from hapax.runtime import supervision, telemetry
 
 log = telemetry.logger("groups")

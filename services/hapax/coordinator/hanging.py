@@ -16,8 +16,8 @@ from hapax.coordinator.markers import Asked, MarkerSender
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import EventSink
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction_record import TransactionPartition
-from hapax.core.transaction_requests import AbortHanging, Caller, Marker, SendMarkers
+from hapax.core.transaction.record import TransactionPartition
+from hapax.core.transaction.requests import AbortHanging, Caller, Marker, SendMarkers
 from hapax.core.types import (
     NO_OFFSET,
     NO_SERIAL,

@@ -12,9 +12,9 @@ from hapax.coordinator.id_pattern import IdPattern
 from hapax.coordinator.shard import SupersededConnection
 from hapax.coordinator.shards import Shards
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import NO_TOPIC_ID, CommitRequest
-from hapax.core.transaction_record import ProducerIdentity, TransactionPartition
-from hapax.core.transaction_requests import (
+from hapax.core.group.machine import NO_TOPIC_ID, CommitRequest
+from hapax.core.transaction.record import ProducerIdentity, TransactionPartition
+from hapax.core.transaction.requests import (
     AddPartitionsToTxn,
     Caller,
     EndTxn,
@@ -31,7 +31,7 @@ from hapax.core.types import (
     ProducerId,
     TopicPartition,
 )
-from hapax.kafka import (
+from hapax.kafka.api import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     describe_transactions,
@@ -42,12 +42,12 @@ from hapax.kafka import (
     offset_fetch,
     txn_offset_commit,
 )
-from hapax.kafka.describe_transactions import Description
-from hapax.kafka.list_transactions import Filters, Listed
-from hapax.kafka.offset_commit import OffsetCommit, OffsetToCommit
-from hapax.kafka.offset_fetch import GroupAsked, OffsetAnswer
+from hapax.kafka.api.describe_transactions import Description
+from hapax.kafka.api.list_transactions import Filters, Listed
+from hapax.kafka.api.offset_commit import OffsetCommit, OffsetToCommit
+from hapax.kafka.api.offset_fetch import GroupAsked, OffsetAnswer
+from hapax.kafka.api.txn_offset_commit import TxnOffsetCommit
 from hapax.kafka.table import ApiTable, CloseConnection, RequestContext
-from hapax.kafka.txn_offset_commit import TxnOffsetCommit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable

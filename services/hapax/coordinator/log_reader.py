@@ -14,11 +14,11 @@ from hapax.codec.batch import check_batch, iterate_batches
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, TopicId
-from hapax.kafka.messages import FetchRequest
-from hapax.kafka.peer import Peer, PeerError
 from hapax.runtime import supervision
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.ports import Network
+from hapax.wire.messages import FetchRequest
+from hapax.wire.peer import Peer, PeerError
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 FETCH_WAIT_MS: Final = 500

@@ -28,12 +28,12 @@ from hapax.coordinator.metrics import Counters
 from hapax.core.control import Control, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
-from hapax.kafka.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
-from hapax.kafka.messages import ListOffsetsRequest, ProduceRequest
-from hapax.kafka.peer import Peer, PeerError
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.runtime.ports import Clock, Network, Task
+from hapax.wire.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
+from hapax.wire.messages import ListOffsetsRequest, ProduceRequest
+from hapax.wire.peer import Peer, PeerError
 
 log = telemetry.logger("log-writer")
 

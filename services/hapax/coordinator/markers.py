@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Protocol
 
 from hapax.codec.metadata import OFFSETS_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction_record import TransactionPartition
-from hapax.core.transaction_requests import Marker, MarkerResult, SendMarkers
+from hapax.core.transaction.record import TransactionPartition
+from hapax.core.transaction.requests import Marker, MarkerResult, SendMarkers
 from hapax.core.types import NodeId, ShardEpoch, ShardId
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
 from hapax.runtime import supervision, telemetry

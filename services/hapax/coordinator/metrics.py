@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hapax.kafka import metrics as node
 from hapax.runtime.metrics import Metrics, counter, gauge, histogram
+from hapax.wire import metrics as wire
 
 SHARDS: Final = gauge("hapax_coordinator_shards", "Shards that this node owns.")
 SHARDS_LOADING: Final = gauge("hapax_coordinator_shards_loading", "Owned shards that do not serve yet.")
@@ -58,7 +58,7 @@ class Counters:
         self.aborted = decided.labels("aborted")
         self.timed_out = metrics.counter(TIMED_OUT)
         self.healed = metrics.counter(HEALED)
-        self.fencings = metrics.counters(node.FENCINGS)
+        self.fencings = metrics.counters(wire.FENCINGS)
         self.phases = metrics.histograms(PHASE_SECONDS)
         self.held = metrics.counter(HELD)
         self.log_batches = metrics.counter(LOG_BATCHES)

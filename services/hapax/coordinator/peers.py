@@ -9,10 +9,10 @@ from typing import Final
 from hapax.codec.metadata import OFFSETS_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.hashing import shard_of
-from hapax.core.transaction_record import TransactionPartition
-from hapax.core.transaction_requests import CheckWinners, WinnerCheck
+from hapax.core.transaction.record import TransactionPartition
+from hapax.core.transaction.requests import CheckWinners, WinnerCheck
 from hapax.core.types import NodeId, Serial, ShardId
-from hapax.kafka.txn_offset_commit import TxnOffsetCommit
+from hapax.kafka.api.txn_offset_commit import TxnOffsetCommit
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, Randomness, RpcError

@@ -16,9 +16,9 @@ from hapax.coordinator.descriptions import conflict, description
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import OffsetsMarker
-from hapax.core.transaction_record import Fingerprint, ProducerIdentity, Token, TransactionPartition
-from hapax.core.transaction_requests import (
+from hapax.core.group.machine import OffsetsMarker
+from hapax.core.transaction.record import Fingerprint, ProducerIdentity, Token, TransactionPartition
+from hapax.core.transaction.requests import (
     NO_WORK,
     Caller,
     CommitName,
@@ -38,7 +38,7 @@ from hapax.core.transaction_requests import (
     WinnerPartition,
     Work,
 )
-from hapax.core.transaction_tokens import TokenConflict
+from hapax.core.transaction.tokens import TokenConflict
 from hapax.core.types import (
     Millis,
     PartitionIndex,

@@ -25,10 +25,9 @@ from hapax.coordinator.shard import Node
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.sweep import Sweep
 from hapax.coordinator.transactions import Reserve, TxnShard
-from hapax.core.transaction_requests import Limits
-from hapax.core.transaction_states import State
+from hapax.core.transaction.requests import Limits
+from hapax.core.transaction.states import State
 from hapax.core.types import Millis, NodeId
-from hapax.kafka.events import EventLog
 from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
@@ -41,6 +40,7 @@ from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen
 from hapax.runtime.settings import Address, Settings
+from hapax.wire.events import EventLog
 
 log = telemetry.logger("coordinator")
 

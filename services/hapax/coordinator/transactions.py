@@ -1,4 +1,4 @@
-"""One shard of the transaction coordinator: drives the pure machine, as `transaction_requests` prescribes.
+"""One shard of the transaction coordinator: drives the pure machine, as `core.transaction.requests` prescribes.
 
 A call is decided, its record appended, and answered after the record's replay; everything between two awaits is one
 step of the shard's mailbox. What a replay asks for (markers, timers, events) is carried out here.
@@ -19,9 +19,9 @@ from hapax.coordinator.sweep import GRACE_MS, Difference, is_running
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction import Answer, TransactionShard
-from hapax.core.transaction_record import Record, Transaction
-from hapax.core.transaction_requests import (
+from hapax.core.transaction.machine import Answer, TransactionShard
+from hapax.core.transaction.record import Record, Transaction
+from hapax.core.transaction.requests import (
     AbortHanging,
     CheckWinners,
     Decision,
@@ -41,7 +41,7 @@ from hapax.core.transaction_requests import (
     StopTimer,
     WinnerCheck,
 )
-from hapax.core.transaction_states import State
+from hapax.core.transaction.states import State
 from hapax.core.types import Millis, ProducerId, ShardEpoch, ShardId, TimestampMs
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.incidents import Incidents

@@ -1,4 +1,4 @@
-"""What every node that speaks the Kafka protocol tells: brokers and coordinators; and what all services tell."""
+"""What every node that speaks the Kafka protocol tells of its listener: brokers and coordinators."""
 
 from __future__ import annotations
 
@@ -23,14 +23,3 @@ CONNECTIONS: Final = gauge(
     kafka="kafka.server:type=socket-server-metrics,name=connection-count")
 REQUEST_BYTES_IN_FLIGHT: Final = gauge(
     "hapax_request_bytes_in_flight", "Bytes of requests without an answer.", unit="bytes")
-
-EVENTS: Final = counter("hapax_events_total", "Events recorded in `__hapax_events`.", ["kind"])
-EVENTS_DROPPED: Final = counter(
-    "hapax_events_dropped_total", "Events that were given up because the topic could not be written for long.")
-FENCINGS: Final = counter(
-    "hapax_fencings_total",
-    "Fencings: of producers by a newer initialisation (`initialized`), by their transaction's time limit (`timed_out`) "
-    "or by a newer commit token (`newer_token`), counted where they are decided; writes refused because the producer's "
-    "epoch was raised (`stale_epoch`), because their connection is superseded (`older_connection`) or their shard has "
-    "a newer owner (`stale_shard`); shards that another node took from this one (`shard_taken`); leases taken over "
-    "(`lease_taken`); registrations of dead nodes that were revoked (`registration_revoked`).", ["cause"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hapax.core.types import NodeId
-from hapax.kafka import (
+from hapax.kafka.api import (
     alter_partition_reassignments,
     api_versions,
     create_partitions,
@@ -17,10 +17,10 @@ from hapax.kafka import (
     list_partition_reassignments,
     metadata,
 )
-from hapax.kafka.administration import Administration
-from hapax.kafka.apis import all_apis
+from hapax.kafka.api_keys import all_apis
 from hapax.kafka.server import ServerLimits
 from hapax.kafka.table import ApiTable
+from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import FrameLimits, Network
 from hapax.runtime.settings import Settings

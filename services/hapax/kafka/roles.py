@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode
-from hapax.kafka import messages
-from hapax.kafka.apis import ApiKey
+from hapax.kafka.api_keys import ApiKey
 from hapax.kafka.table import ApiTable, CloseConnection, RequestContext
+from hapax.wire import messages
 
 _Refused = Callable[[Any, int, ErrorCode], Any]
 
@@ -38,7 +38,7 @@ def _by_module(module: str, code: ErrorCode) -> Any:
     """The API's own module says how a refusal of the whole request looks; it is imported when first needed."""
 
     def handle(ctx: RequestContext, request: Any) -> Any:
-        refused: _Refused = import_module(f"hapax.kafka.{module}").refused
+        refused: _Refused = import_module(f"hapax.kafka.api.{module}").refused
         return refused(request, ctx.api_version, code)
 
     return handle

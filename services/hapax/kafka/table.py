@@ -2,7 +2,7 @@
 
 A handler takes one of two shapes.
 
-* Decoded: `handler(ctx, request)` gets a message of `hapax.kafka.messages` and returns the response message.
+* Decoded: `handler(ctx, request)` gets a message of `hapax.wire.messages` and returns the response message.
 * Raw: `handler(ctx, body)` gets the frame after its header, as a view that is valid during the call only, and
   returns the response's body as chunks. For Produce and Fetch, whose record bytes nobody should copy.
 
@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from hapax.kafka import messages
 from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
+from hapax.wire import messages
 
 if TYPE_CHECKING:
     from hapax.kafka.server import Session
@@ -133,7 +133,7 @@ BULK_FRAME_BYTES: Final = 1 << 31
 
 
 class ApiTable:
-    """`table.on(key, handler)` for each API that this node serves; see `apis.py` for keys, versions and defaults."""
+    """`table.on(key, handler)` for each API that this node serves; `api_keys.py` has the keys and their versions."""
 
     def __init__(self, apis: Sequence[Api]) -> None:
         self.apis = {int(api.key): api for api in apis}

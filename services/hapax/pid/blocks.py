@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from hapax.codec.metadata import Keys, PidCounterRecord
-from hapax.core.pid_blocks import PidBlock, next_block
+from hapax.core.producer.pid_blocks import PidBlock, next_block
 from hapax.core.types import ProducerId
 from hapax.runtime.ports import Compare, MetadataStore, Put, Randomness
 from hapax.runtime.seen import HighestSeen

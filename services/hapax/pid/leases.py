@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hapax.codec.metadata import Keys, PidLeaseRecord
-from hapax.core import leases
 from hapax.core.control import LEASE_COUNTED, LEASE_RELEASED
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.leases import LeaseRequest
+from hapax.core.producer import leases
+from hapax.core.producer.leases import LeaseRequest
 from hapax.core.types import NO_PRODUCER_ID, ProducerId, TopicIdPartition
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding, LeasedPartitions

@@ -9,11 +9,9 @@ from typing import Final, TypeVar
 
 from hapax.codec.metadata import NodeRecord, PidLeaseRecord
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.leases import LeaseRequest
+from hapax.core.producer.leases import LeaseRequest
 from hapax.core.sequence import advance
 from hapax.core.types import NO_PRODUCER_ID, NodeId, PartitionIndex, TopicIdPartition
-from hapax.kafka.events import EventLog
-from hapax.kafka.metrics import FENCINGS
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding, LeasedPartitions
 from hapax.pid.leases import Leases
@@ -28,6 +26,8 @@ from hapax.runtime.ports import MetadataUnavailable, Ports, RpcError, RpcServer,
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.seen import HighestSeen, StoreRefused
 from hapax.runtime.settings import Address, Settings
+from hapax.wire.events import EventLog
+from hapax.wire.metrics import FENCINGS
 
 log = telemetry.logger("pid")
 

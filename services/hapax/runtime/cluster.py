@@ -30,8 +30,8 @@ from hapax.codec.metadata import (
     ThrottleRecord,
     TopicRecord,
 )
-from hapax.core.failover import FIT, SILENT, STOPPING, UNFIT, Brokers, Live
-from hapax.core.transaction_policy import TransactionPolicies
+from hapax.core.cluster.failover import FIT, SILENT, STOPPING, UNFIT, Brokers, Live
+from hapax.core.transaction.policy import TransactionPolicies
 from hapax.core.types import (
     NodeId,
     PartitionIndex,
@@ -270,7 +270,7 @@ class ClusterView:
         return sorted(self._draining)
 
     def rank(self, node: Node) -> int:
-        """How fit a node is to lead or to own: `FIT`, `UNFIT`, `STOPPING` or `SILENT` of core.failover."""
+        """How fit a node is to lead or to own: `FIT`, `UNFIT`, `STOPPING` or `SILENT` of core.cluster.failover."""
         if self.silent.get(node.node_id) == node.registration:
             return SILENT
         return min(node.rank, UNFIT) if node.node_id in self._draining else node.rank

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hapax.core.failover import accept
+from hapax.core.cluster.failover import accept
 from hapax.core.types import TopicIdPartition
 from hapax.runtime.cluster import ClusterView, Partition
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put

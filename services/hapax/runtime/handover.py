@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from hapax.codec.metadata import STANDING_STOPPING
-from hapax.core.failover import STOPPING, settle
+from hapax.core.cluster.failover import STOPPING, settle
 from hapax.core.types import NodeId
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from hapax.core.pid_blocks import PidBlock, PidBlocks, StaleBlock
+from hapax.core.producer.pid_blocks import PidBlock, PidBlocks, StaleBlock
 from hapax.core.types import NodeId, ProducerId
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.runtime import supervision, telemetry

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from hapax.core.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
+from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 
 ENVIRONMENT_PREFIX: Final = "HAPAX_"
 PLAINTEXT: Final = "PLAINTEXT"

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hapax.cli.local.cluster import LocalCluster
-from hapax.cli.local.folder import LocalClusterError
+from hapax.local.cluster import LocalCluster
+from hapax.local.folder import LocalClusterError
 from hapax_spark.demo.flights_csv import PARTITIONS, expected_windows
 from hapax_spark.demo.report import Part, page
 from hapax_spark.demo.restoring import started_on_older_copy

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from hapax.cli.timeline import STYLE, Kill, Line, chart, count_cell
+from hapax.local.timeline import STYLE, Kill, Line, chart, count_cell
 
 
 @dataclass

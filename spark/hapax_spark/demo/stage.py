@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import HapaxError, NewTopic
 from hapax.client.blocking import Admin, Consumer
+from hapax.local.cluster import LocalCluster
 from hapax_spark.demo.report import Kill, Part
 
 POLL_S = 0.05

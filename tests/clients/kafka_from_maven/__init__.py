@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from hapax.cli.local.folder import free_port
+from hapax.local.folder import free_port
 from maven import Unavailable, fetched
 
 _POM = Path(__file__).with_name("pom.xml")

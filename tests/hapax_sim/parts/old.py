@@ -15,8 +15,8 @@ from hapax.client.cluster import Cluster
 from hapax.client.settings import Options
 from hapax.codec.records import encode_records
 from hapax.core.errors import ErrorCode
-from hapax.kafka import messages
-from hapax.kafka.peer import Peer, PeerError
+from hapax.wire import messages
+from hapax.wire.peer import Peer, PeerError
 from hapax_sim.clients import APPENDS, Life, Program, key_of, partitions_of
 from hapax_sim.parts.part import PartTopic
 from hapax_sim.recorder import Running

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.admin_process import AdminProcess
 
 

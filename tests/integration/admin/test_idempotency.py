@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.admin_process import READER_TOKEN, AdminProcess
 
 

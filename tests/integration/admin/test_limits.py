@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.admin_process import ADMIN_TOKEN, AdminProcess
 from integration.waiting import wait_until
 

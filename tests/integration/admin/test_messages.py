@@ -9,11 +9,11 @@ from pathlib import Path
 import cramjam
 
 from bench.raw_client import produce_frame
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client.blocking import Producer
 from hapax.codec.batch import assemble_batch
 from hapax.codec.compression import Compression
 from hapax.codec.records import encode_records
+from hapax.local.cluster import LocalCluster
 from integration.admin_process import AdminProcess
 from integration.waiting import wait_until
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from hapax_spark import options as _options
 from hapax_spark.datasource import HapaxDataSource
 from hapax_spark.sink import HapaxBatchWriter, HapaxStreamWriter

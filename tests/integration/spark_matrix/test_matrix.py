@@ -23,9 +23,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin
+from hapax.local.cluster import LocalCluster
 from integration.spark_matrix.cells import AGAIN, CELLS, PAGE, RIGHT, Cell, is_sound, outcomes_of, renewed
 from integration.spark_matrix.jobs import (
     DIED,

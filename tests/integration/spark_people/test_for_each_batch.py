@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from integration.spark_people.test_tokens import Query, continue_from, produce
 from integration.spark_world import EVERYTHING, values
 

@@ -15,9 +15,9 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from conftest import ClusterFactory
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
+from hapax.local.cluster import LocalCluster
 from hapax_spark import cluster as spark_cluster
 from hapax_spark.cluster import Cluster
 from hapax_spark.errors import DataLossError

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from hapax.cli.local.cluster import LocalCluster
+from hapax.local.cluster import LocalCluster
 from hapax_spark.arrow import output_columns
 from hapax_spark.errors import CheckpointError
 from hapax_spark.fingerprints import plan_of

@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin
+from hapax.local.cluster import LocalCluster
 from hapax_spark.arrow import output_columns
 from hapax_spark.options import parse
 from hapax_spark.refusals import SharedTransactionalIdError

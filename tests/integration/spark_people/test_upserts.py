@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer
+from hapax.local.cluster import LocalCluster
 from hapax_spark import upserts
 from hapax_spark.arrow import SchemaError, output_columns
 from hapax_spark.options import OptionError, parse

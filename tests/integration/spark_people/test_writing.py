@@ -18,9 +18,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from conftest import end_cluster, start_cluster
-from hapax.cli.local.cluster import LocalCluster
 from hapax.client import CommitToken, HapaxError, NewTopic, blocking
 from hapax.client.blocking import Admin, MultiWriter
+from hapax.local.cluster import LocalCluster
 from hapax_spark.arrow import output_columns
 from hapax_spark.cluster import Cluster
 from hapax_spark.datasource import HapaxDataSource

@@ -1,5 +1,5 @@
-"""Drives the client's producer machine against a real partition (core/partition.py), over a network in the script's
-hands: a batch that was sent is under way until it arrives, is refused, or its connection is cut.
+"""Drives the client's producer machine against a real partition (core/partition/machine.py), over a network in the
+script's hands: a batch that was sent is under way until it arrives, is refused, or its connection is cut.
 
     machine client_producer [transactional=yes] [version=1] [leased=yes] [producer=ID/EPOCH] [next=SEQUENCE]
     initialized producer=ID/EPOCH      InitProducerId was answered
@@ -26,9 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hapax.core.client_producer import ClientProducer, ProducerOptions
-from hapax.core.client_producer_partition import NOBODY, Batch, Identity
-from hapax.core.client_producer_state import (
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.machine import Duplicate
+from hapax.core.partition.values import CLIENT
+from hapax.core.producer.machine import ClientProducer, ProducerOptions
+from hapax.core.producer.partition_queue import NOBODY, Batch, Identity
+from hapax.core.producer.states import (
     Delivered,
     Effect,
     Ended,
@@ -39,10 +43,6 @@ from hapax.core.client_producer_state import (
     RequestProducerId,
     SendBatch,
 )
-from hapax.core.control import Marker
-from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import Duplicate
-from hapax.core.partition_types import CLIENT
 from hapax.core.types import (
     Millis,
     Offset,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hapax.core.failover import (
+from hapax.core.cluster.failover import (
     FIT,
     STOPPING,
     UNFIT,

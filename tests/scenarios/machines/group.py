@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hapax.core.errors import Refusal
-from hapax.core.group import (
+from hapax.core.group.machine import (
     CommitRequest,
     GroupShard,
     MarkerDecision,

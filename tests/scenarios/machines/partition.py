@@ -28,10 +28,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hapax.core.batch import BatchHeader
-from hapax.core.connection_fencing import ConnectionFencing
 from hapax.core.control import Marker, ProducerFence, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition import (
+from hapax.core.partition.machine import (
     CLIENT,
     VERIFIED,
     AppendContext,
@@ -39,8 +38,9 @@ from hapax.core.partition import (
     NeedVerification,
     Partition,
 )
+from hapax.core.partition.verification import Answer, Outcome, Question, ShardEpochs, Verification
+from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import ProducerEpoch, ProducerId
-from hapax.core.verification import Answer, Outcome, Question, ShardEpochs, Verification
 from scenarios.partition_log import LoggedPartition, data_header
 from scenarios.script import Command, ScriptError
 

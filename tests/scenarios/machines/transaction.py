@@ -37,9 +37,9 @@ from dataclasses import replace
 from typing import Any
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import CommitRequest
-from hapax.core.transaction_record import ProducerIdentity, Token
-from hapax.core.transaction_requests import (
+from hapax.core.group.machine import CommitRequest
+from hapax.core.transaction.record import ProducerIdentity, Token
+from hapax.core.transaction.requests import (
     AbortHanging,
     AddPartitionsToTxn,
     Decision,

@@ -19,14 +19,14 @@ from hapax.codec.batch import iterate_batches, read_header
 from hapax.codec.records import encode_records
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.verification import Answer, Question, ShardEpochs
 from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
-from hapax.core.verification import Answer, Question, ShardEpochs
-from hapax.kafka.produce import PartitionResult
+from hapax.kafka.api.produce import PartitionResult
+from hapax.log.config import LogConfig
+from hapax.log.layout import PARTITION_METADATA, encode_partition_metadata
+from hapax.log.segment_log import SegmentLog
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.disk import RealDisk, RealFile
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.layout import PARTITION_METADATA, encode_partition_metadata
-from hapax.runtime.log.segment_log import SegmentLog
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import Folder, OpenFolder
 from hapax.runtime.registration import Registration

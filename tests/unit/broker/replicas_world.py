@@ -17,12 +17,12 @@ from hapax.broker.service import BrokerService
 from hapax.broker.waiters import Settled
 from hapax.codec.metadata import ClusterRecord, Keys, NodeRecord, PartitionRecord, PidCounterRecord, TopicRecord
 from hapax.codec.snapshot import encode_replicated_state
-from hapax.core.failover import mark_unclean, settle
+from hapax.core.cluster.failover import mark_unclean, settle
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicIdPartition
-from hapax.kafka.produce import PartitionResult
+from hapax.kafka.api.produce import PartitionResult
+from hapax.log.config import LogConfig
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.disk import RealDisk, open_folder
-from hapax.runtime.log.config import LogConfig
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import Delete, Ports, Put
 from hapax.runtime.settings import Settings

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from hapax.broker import barrier
-from hapax.core.barrier import Conversation
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.messages import ListOffsetsRequest
-from hapax.kafka.peer import Peer
+from hapax.core.partition.barrier import Conversation
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import MetadataUnavailable
+from hapax.wire.messages import ListOffsetsRequest
+from hapax.wire.peer import Peer
 from unit.broker.broker_fixtures import batch
 from unit.broker.replicas_world import TOPIC, World
 

@@ -14,16 +14,16 @@ from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import RegistrationEpoch, ShardEpoch, TopicPartition
-from hapax.kafka.internal_writes import proof
-from hapax.kafka.list_offsets import EARLIEST, LATEST, LATEST_TIERED, MAX_TIMESTAMP
-from hapax.kafka.produce import PartitionRecords, ProduceCall, ProduceRequest
+from hapax.kafka.api.list_offsets import EARLIEST, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from hapax.kafka.api.produce import PartitionRecords, ProduceCall, ProduceRequest
+from hapax.kafka.api.write_txn_markers import WritableMarker
 from hapax.kafka.table import Api, CloseConnection
-from hapax.kafka.write_txn_markers import WritableMarker
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.metrics import Counter
 from hapax.runtime.ports import RpcError
+from hapax.wire.internal_writes import proof
 from unit.broker.broker_fixtures import TOPIC_ID, Harness, batch
 
 NOW = 1_700_000_000_000

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from hapax.broker.commit import Committer
+from hapax.log.config import LogConfig
+from hapax.log.segment_log import SegmentLog
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.segment_log import SegmentLog
 from unit.broker.broker_fixtures import FaultyDisk, batch
 
 

@@ -16,9 +16,9 @@ from hapax.codec.batch import iterate_batches
 from hapax.codec.control import encode_control
 from hapax.codec.records import decode_batch
 from hapax.core.control import ShardFence
+from hapax.log import compaction
+from hapax.log.times import find_record
 from hapax.runtime.disk import RealDisk, RealFolder
-from hapax.runtime.log import compaction
-from hapax.runtime.log.times import find_record
 from unit.broker.broker_fixtures import FOLDER, Harness
 from unit.broker.compaction_fixtures import (
     NOW,
@@ -302,7 +302,7 @@ async def test_a_run_that_fails_unexpectedly_leaves_nothing_open(
     async def fails(*given: object) -> None:
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr("hapax.runtime.log.compaction._Run._make_durable", fails)
+    monkeypatch.setattr("hapax.log.compaction._Run._make_durable", fails)
     before = _open_below(folder.root)
     for _ in range(3):
         with pytest.raises(RuntimeError):

@@ -19,8 +19,8 @@ from hapax.codec.records import decode_batch, encode_records
 from hapax.core.batch import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.log.compaction import _Run
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.compaction import _Run
 from unit.broker.broker_fixtures import Harness
 from unit.broker.compaction_fixtures import (
     NOW,
@@ -269,14 +269,14 @@ async def test_a_large_batch_is_looked_into_off_the_loop(
             looked.append(threading.current_thread() is threading.main_thread())
         return raw_records(batch, header)
 
-    monkeypatch.setattr("hapax.runtime.log.compaction.raw_records", look)
+    monkeypatch.setattr("hapax.log.compaction.raw_records", look)
     await harness.replica.keeping.compact()
     assert looked == [False, False]
 
 
 async def test_segments_of_bombs_do_not_fill_the_memory(folder: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run takes no more segments than what is in them, decompressed, lets it."""
-    monkeypatch.setattr("hapax.runtime.log.compaction._MAX_DIRTY_BYTES", 100_000)
+    monkeypatch.setattr("hapax.log.compaction._MAX_DIRTY_BYTES", 100_000)
     harness = await begin(folder)
     harness.replica.log.config = replace(harness.replica.log.config, segment_bytes=500)
     for n in range(20):
@@ -296,7 +296,7 @@ async def test_a_segment_of_bombs_does_not_fill_the_memory_either(
 ) -> None:
     """A run ends in the midst of it, and what it has not looked at yet stays as it is: also a tombstone whose time has
     come, for an older value of its key stays, too."""
-    monkeypatch.setattr("hapax.runtime.log.compaction._MAX_KEYS", 10)
+    monkeypatch.setattr("hapax.log.compaction._MAX_KEYS", 10)
     harness = await begin(folder)
     harness.replica.log.config = replace(
         harness.replica.log.config, segment_bytes=10_000, delete_retention_ms=0, compacted_segment_bytes=5000)

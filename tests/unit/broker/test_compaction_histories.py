@@ -88,7 +88,7 @@ async def test_a_reader_finds_what_a_dictionary_would_hold(
 ) -> None:
     rng = random.Random(seed)
     if seed == 2:
-        monkeypatch.setattr("hapax.runtime.log.compaction._MAX_KEYS", 3)  # runs end in the midst of segments
+        monkeypatch.setattr("hapax.log.compaction._MAX_KEYS", 3)  # runs end in the midst of segments
     history = History(await begin(folder), rng)
     for step in range(14):
         await history.writes(step)

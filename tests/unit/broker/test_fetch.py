@@ -16,11 +16,11 @@ from hapax.broker.replica import Replica
 from hapax.codec.batch import iterate_batches
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.fetch import FetchPartition, FetchRequest
-from hapax.kafka.messages import FetchResponse
+from hapax.kafka.api.fetch import FetchPartition, FetchRequest
 from hapax.kafka.table import DEFERRED, Api, CloseConnection
+from hapax.log.segment import LogRange
 from hapax.runtime import telemetry
-from hapax.runtime.log.segment import LogRange
+from hapax.wire.messages import FetchResponse
 from unit.broker.broker_fixtures import Harness, batch
 
 VERSION = 12

@@ -17,8 +17,8 @@ from hapax.codec.records import decode_batch, encode_records
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId
+from hapax.log.layout import BEGINS_ANEW, HIGH_WATERMARK_CHECKPOINT, INHERITED, encode_inherited
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.layout import BEGINS_ANEW, HIGH_WATERMARK_CHECKPOINT, INHERITED, encode_inherited
 from hapax.runtime.ports import Put
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import Harness

@@ -10,14 +10,14 @@ import pytest
 from hapax.codec.batch import iterate_batches
 from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch, encode_records
-from hapax.core.aborted_index import AbortedTransaction
 from hapax.core.batch import CONTROL, TRANSACTIONAL
 from hapax.core.control import Marker
+from hapax.core.partition.aborted_index import AbortedTransaction
+from hapax.log.layout import LOG, TXN_INDEX
+from hapax.log.segment import Segment
+from hapax.log.soundness import NOWHERE, Damage
+from hapax.log.txn_index import encode_aborted
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.layout import LOG, TXN_INDEX
-from hapax.runtime.log.segment import Segment
-from hapax.runtime.log.soundness import NOWHERE, Damage
-from hapax.runtime.log.txn_index import encode_aborted
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import FOLDER, Harness
 

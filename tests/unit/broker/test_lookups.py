@@ -11,8 +11,8 @@ from hapax.codec.batch import assemble_batch, patch_append_time, read_header
 from hapax.codec.compression import Compression, compress
 from hapax.codec.records import encode_records
 from hapax.core.errors import Refusal
+from hapax.log.times import find_newest_record, find_record
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.times import find_newest_record, find_record
 from unit.broker.broker_fixtures import Harness
 from unit.broker.compaction_fixtures import NOW, begin, records, write
 
@@ -84,7 +84,7 @@ async def test_a_lookup_ends_though_all_headers_lie(folder: RealDisk, monkeypatc
         looked += 1
         return b"", []
 
-    monkeypatch.setattr("hapax.runtime.log.times.raw_records", counted)
+    monkeypatch.setattr("hapax.log.times.raw_records", counted)
     answer = await found(harness, NOW + 300)
     assert answer is not None, "which would be taken for the end"
     assert answer[0] <= 300

@@ -12,8 +12,8 @@ from hapax.codec.control import encode_control
 from hapax.codec.metadata import TXN_STATE_TOPIC
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.verification import ShardEpochs
-from hapax.kafka.produce import ProduceCall
+from hapax.core.partition.verification import ShardEpochs
+from hapax.kafka.api.produce import ProduceCall
 from hapax.runtime.disk import RealDisk
 from unit.broker.broker_fixtures import Harness, batch
 from unit.broker.test_calls import NOW, Partitions, call, error

@@ -17,11 +17,11 @@ from hapax.broker.replica import Shared
 from hapax.broker.storage import StorageGuard
 from hapax.codec.metadata import DeletedTopicRecord, Keys, NodeRecord, PartitionRecord, TopicRecord
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.verification import ShardEpochs
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, RegistrationEpoch, TopicId
-from hapax.core.verification import ShardEpochs
+from hapax.log.layout import INHERITED
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.layout import INHERITED
 from hapax.runtime.ports import Delete, Put
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings

@@ -15,8 +15,8 @@ from hapax.codec.batch import patch_append_time, read_header
 from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode
+from hapax.log.layout import TXN_INDEX
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.log.layout import TXN_INDEX
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import FOLDER, Harness, batch
 

@@ -16,12 +16,12 @@ from hapax.broker.waiters import Waiters
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, RegistrationEpoch
-from hapax.kafka.messages import FetchRequest
-from hapax.kafka.peer import Peer
-from hapax.kafka.produce import PartitionResult, ProduceCall, ProduceRequest
-from hapax.kafka.replica_fetch import FETCH_VERSION, Naming, decode_response, encode_request
-from hapax.runtime.log.reading import Cold
+from hapax.kafka.api.produce import PartitionResult, ProduceCall, ProduceRequest
+from hapax.log.reading import Cold
 from hapax.runtime.network import TcpNetwork
+from hapax.wire.messages import FetchRequest
+from hapax.wire.peer import Peer
+from hapax.wire.replica_fetch import FETCH_VERSION, Naming, decode_response, encode_request
 from unit.broker.broker_fixtures import batch
 from unit.broker.replicas_world import TOPIC, World
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hapax.codec.batch import iterate_batches, patch_prefix
+from hapax.core.cluster.failover import settle
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.failover import settle
 from hapax.runtime.ports import Compare, Put
 from unit.broker.broker_fixtures import batch
 from unit.broker.replicas_world import KEY, World

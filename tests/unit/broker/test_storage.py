@@ -12,9 +12,9 @@ import pytest
 from hapax.broker import storage
 from hapax.broker.commit import Committer
 from hapax.broker.storage import StorageGuard
+from hapax.log.config import LogConfig
+from hapax.log.segment_log import SegmentLog
 from hapax.runtime.disk import open_folder
-from hapax.runtime.log.config import LogConfig
-from hapax.runtime.log.segment_log import SegmentLog
 from unit.broker.broker_fixtures import FaultyDisk
 
 

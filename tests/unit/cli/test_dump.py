@@ -14,9 +14,9 @@ from hapax.cli.main import application
 from hapax.codec.batch import patch_prefix
 from hapax.codec.control import encode_control
 from hapax.codec.internal_records import encode_batch
-from hapax.core.aborted_index import AbortedTransaction
 from hapax.core.control import Marker, ShardFence
-from hapax.runtime.log.txn_index import encode_aborted
+from hapax.core.partition.aborted_index import AbortedTransaction
+from hapax.log.txn_index import encode_aborted
 
 
 def partition(tmp_path: Path, name: str, *batches: bytearray) -> Path:
@@ -67,7 +67,7 @@ def test_a_torn_tail_and_a_flipped_bit_are_shown(tmp_path: Path) -> None:
 
 def test_an_internal_topic_is_decoded(tmp_path: Path) -> None:
     from hapax.codec.offsets_log import encode_key, encode_value
-    from hapax.core.group import CommittedOffset, OffsetRecord
+    from hapax.core.group.machine import CommittedOffset, OffsetRecord
     from hapax.core.types import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 
     offset = CommittedOffset(Offset(42), LeaderEpoch(0), metadata="m", commit_timestamp=TimestampMs(9))
@@ -86,7 +86,7 @@ def test_an_internal_topic_is_decoded(tmp_path: Path) -> None:
 
 def test_a_members_deltas_and_what_removes_them(tmp_path: Path) -> None:
     from hapax.codec.transaction_log import encode_record
-    from hapax.core.transaction_record import Delta, Member, Tombstone
+    from hapax.core.transaction.record import Delta, Member, Tombstone
     from hapax.core.types import Millis, ProducerEpoch, ProducerId, Serial, TimestampMs
 
     delta = Delta(

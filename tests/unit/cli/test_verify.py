@@ -22,8 +22,8 @@ from hapax.cli.verify.findings import Findings
 from hapax.cli.verify.replicas import Digest, Replica, compare_replicas
 from hapax.codec.batch import CRC_START
 from hapax.codec.snapshot import decode_snapshot, encode_snapshot
-from hapax.core.partition import Partition
-from hapax.runtime.log.walk import Batch, walk
+from hapax.core.partition.machine import Partition
+from hapax.log.walk import Batch, walk
 
 FLIGHTS = "flights-0"
 FIRST, MIDDLE, LAST = (f"{FLIGHTS}/{offset:020d}" for offset in (0, 26, 52))

@@ -10,7 +10,7 @@ from hapax.codec.control import encode_control
 from hapax.codec.raw_records import raw_records, rewritten
 from hapax.codec.records import encode_records
 from hapax.core.control import Marker
-from hapax.runtime.log.walk import Batch
+from hapax.log.walk import Batch
 
 NOW = 1_700_000_000_000
 

@@ -11,11 +11,11 @@ from hapax.client.cluster import Leader, Topic
 from hapax.client.engine import Engine
 from hapax.client.environment import RealPorts
 from hapax.client.settings import producer_options
-from hapax.core.client_producer import ClientProducer, ProducerOptions
-from hapax.core.client_producer_partition import NOBODY, Identity
+from hapax.core.producer.machine import ClientProducer, ProducerOptions
+from hapax.core.producer.partition_queue import NOBODY, Identity
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.peer import Capabilities, PeerClosed
+from hapax.wire import messages
+from hapax.wire.peer import Capabilities, PeerClosed
 
 HIGH_WATER = 1 << 20
 

@@ -10,7 +10,7 @@ from hapax.client.accumulator import Accumulator
 from hapax.client.records import DeliveryReport, stamp
 from hapax.codec.batch import crc_matches, read_header
 from hapax.codec.records import encode_records
-from hapax.core.client_producer_partition import Identity
+from hapax.core.producer.partition_queue import Identity
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 
 P = TopicPartition("t", PartitionIndex(0))

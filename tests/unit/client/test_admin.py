@@ -12,8 +12,8 @@ from hapax.client.cluster import Leader, Topic
 from hapax.client.errors import FatalError
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.peer import PeerClosed
+from hapax.wire import messages
+from hapax.wire.peer import PeerClosed
 
 
 class Controller(Admin):

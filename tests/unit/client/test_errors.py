@@ -13,9 +13,9 @@ from hapax.client.errors import (
     from_code,
     from_trouble,
 )
-from hapax.core.client_producer_state import Trouble
-from hapax.core.client_producer_verdicts import Verdict
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.states import Trouble
+from hapax.core.producer.verdicts import Verdict
 
 
 @pytest.mark.parametrize(

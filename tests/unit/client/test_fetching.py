@@ -23,9 +23,9 @@ from hapax.codec.batch import patch_prefix
 from hapax.codec.records import encode_records
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka import messages
-from hapax.kafka.peer import Capabilities
 from hapax.runtime.metrics import Metrics
+from hapax.wire import messages
+from hapax.wire.peer import Capabilities
 
 A, B = TopicPartition("a", PartitionIndex(0)), TopicPartition("b", PartitionIndex(0))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hapax.codec.snapshot import DamagedSnapshot, SnapshotEncoder, decode_snapshot, encode_snapshot
 from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.errors import Refusal
-from hapax.core.partition import Duplicate, Partition
+from hapax.core.partition.machine import Duplicate, Partition
 from scenarios.partition_log import LoggedPartition, data_header, digest
 
 KAFKA_ENTRY = Struct(">qhiqiqiq")

@@ -16,7 +16,7 @@ from kafka.protocol.data_container import DataContainer
 from kafka.protocol.schemas import StructField
 
 from hapax.codec.transaction_log import decode_key, decode_record, decode_value, encode_key, encode_record, encode_value
-from hapax.core.transaction_record import (
+from hapax.core.transaction.record import (
     NO_PARTITIONS,
     CommittedToken,
     Delta,
@@ -34,7 +34,7 @@ from hapax.core.transaction_record import (
     Transaction,
     TransactionPartition,
 )
-from hapax.core.transaction_states import State
+from hapax.core.transaction.states import State
 
 
 def reference(name: str) -> type[DataContainer]:

@@ -8,10 +8,10 @@ from typing import Any
 from hapax.codec.metadata import DeletedTopicRecord
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, PartitionIndex
-from hapax.kafka import messages
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Delete, Put
+from hapax.wire import messages
 from unit.control_world import KEYS, ControlWorld, FakeBroker, run
 from unit.controller.test_failover import FEW, all_led, join_isr, records
 from unit.kafka.test_node_apis import Node

@@ -22,12 +22,12 @@ from hapax.coordinator.transactions import TxnShard
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
-from hapax.core.transaction_record import Transaction
+from hapax.core.transaction.record import Transaction
 from hapax.core.types import ShardEpoch
-from hapax.kafka import messages
-from hapax.kafka.internal_writes import proof
-from hapax.kafka.peer import INTERNAL_WRITE_TAG, Peer, PeerError
 from hapax.runtime.cluster import ClusterView
+from hapax.wire import messages
+from hapax.wire.internal_writes import proof
+from hapax.wire.peer import INTERNAL_WRITE_TAG, Peer, PeerError
 from hapax_sim.cluster import SimCluster
 from hapax_sim.loop import SimLoop, SimProcess
 

@@ -12,9 +12,9 @@ import pytest
 from hapax.coordinator.administration import COORDINATOR_ADMIN
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
-from hapax.kafka import messages
 from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2, coordinator_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2
+from hapax.wire import messages
 from hapax_sim.cluster import STORE
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, SHARDS, TXN_STATE_TOPIC, CoordinatorWorld, run
 

@@ -14,7 +14,7 @@ from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.metrics import Counters
 from hapax.coordinator.shard import SupersededConnection
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import CommitRequest, GroupShard, OffsetsMarker
+from hapax.core.group.machine import CommitRequest, GroupShard, OffsetsMarker
 from hapax.core.types import (
     Offset,
     PartitionIndex,
@@ -25,7 +25,7 @@ from hapax.core.types import (
     ShardId,
     TopicPartition,
 )
-from hapax.kafka.txn_offset_commit import TxnOffsetCommit
+from hapax.kafka.api.txn_offset_commit import TxnOffsetCommit
 from hapax.runtime.settings import Settings
 from hapax.runtime.telemetry import Metrics
 

@@ -15,9 +15,9 @@ from hapax.coordinator.metrics import Counters
 from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
-from hapax.kafka.internal_writes import InternalBatch, encode_produce, proof
-from hapax.kafka.messages import ProduceRequest, unknown_tag
 from hapax.runtime.telemetry import Metrics
+from hapax.wire.internal_writes import InternalBatch, encode_produce, proof
+from hapax.wire.messages import ProduceRequest, unknown_tag
 
 TOPIC = TopicId(bytes(range(16)))
 

@@ -12,8 +12,8 @@ from hapax.codec.metadata import TXN_STATE_TOPIC
 from hapax.codec.transaction_log import decode_record
 from hapax.coordinator import markers, peers
 from hapax.core.hashing import shard_of
-from hapax.core.transaction_record import Delta, Transaction
-from hapax.core.transaction_states import State
+from hapax.core.transaction.record import Delta, Transaction
+from hapax.core.transaction.states import State
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 from unit.coordinator.coordinator_world import SHARDS, CoordinatorWorld, run
 from unit.coordinator.test_tokens import ID, end, join, winner, write

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hapax.core.errors import ErrorCode
-from hapax.kafka import messages
-from hapax.kafka.peer import PeerError
+from hapax.wire import messages
+from hapax.wire.peer import PeerError
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, CoordinatorWorld, run, shard_of
 
 ID, GROUP = "app", "readers"

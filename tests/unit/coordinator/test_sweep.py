@@ -11,7 +11,7 @@ import pytest
 
 from hapax.coordinator import transactions
 from hapax.core.errors import ErrorCode
-from hapax.kafka.peer import PeerClosed
+from hapax.wire.peer import PeerClosed
 from unit.coordinator.coordinator_world import CoordinatorWorld, run
 
 ID = "app"

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from hapax.core.errors import ErrorCode
-from hapax.core.transaction_requests import CheckWinners, WinnerCheck
+from hapax.core.transaction.requests import CheckWinners, WinnerCheck
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 from hapax_sim.cluster import STORE

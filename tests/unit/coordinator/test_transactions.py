@@ -10,9 +10,9 @@ import pytest
 from hapax.codec.control import encode_control
 from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode
-from hapax.kafka import messages
-from hapax.kafka.peer import PeerClosed
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
+from hapax.wire import messages
+from hapax.wire.peer import PeerClosed
 from unit.coordinator.coordinator_world import TXN_STATE_TOPIC, CoordinatorWorld, run
 
 ID = "app"

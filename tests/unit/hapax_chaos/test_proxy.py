@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hapax.cli.local.folder import free_port
+from hapax.local.folder import free_port
 from hapax_chaos.proxy import Action, Proxy, Rule
 
 PRODUCE, END_TXN = 0, 26

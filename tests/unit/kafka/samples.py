@@ -6,8 +6,8 @@ import random
 import uuid
 from typing import Any
 
-from hapax.kafka import messages
-from hapax.kafka.apis import all_apis
+from hapax.kafka.api_keys import all_apis
+from hapax.wire import messages
 
 REQUESTS: list[tuple[int, str, int, int]] = [
     (api.key, api.name, version, api.first_flexible)

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction_requests import ProducerIdentity
+from hapax.core.transaction.requests import ProducerIdentity
 from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
-from hapax.kafka import (
+from hapax.kafka.api import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     describe_producers,
@@ -19,18 +19,18 @@ from hapax.kafka import (
     end_txn,
     init_producer_id,
     list_transactions,
-    messages,
     offset_commit,
     offset_fetch,
     txn_offset_commit,
     write_txn_markers,
 )
-from hapax.kafka.apis import ApiKey, all_apis
-from hapax.kafka.describe_producers import ActiveProducer
-from hapax.kafka.describe_transactions import Description
-from hapax.kafka.list_transactions import Listed
-from hapax.kafka.offset_fetch import OffsetAnswer
+from hapax.kafka.api.describe_producers import ActiveProducer
+from hapax.kafka.api.describe_transactions import Description
+from hapax.kafka.api.list_transactions import Listed
+from hapax.kafka.api.offset_fetch import OffsetAnswer
+from hapax.kafka.api_keys import ApiKey, all_apis
 from hapax.kafka.table import ApiTable
+from hapax.wire import messages
 
 TOPIC_ID = UUID("6b1d7f7e-2f5a-4d3e-9a53-0a5f4c3b2a19")
 VERSIONS = {api.key: range(api.min_version, api.max_version + 1) for api in all_apis()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hapax.core.errors import ErrorCode, error_name
 from hapax.kafka.errors_in import errors_in
-from hapax.kafka.messages import EndTxnResponse, MetadataResponse, TxnOffsetCommitResponse
+from hapax.wire.messages import EndTxnResponse, MetadataResponse, TxnOffsetCommitResponse
 
 
 def test_at_the_top_by_topic_and_by_partition() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hapax.kafka import api_versions
-from hapax.kafka.apis import ApiKey, all_apis
+from hapax.kafka.api import api_versions
+from hapax.kafka.api_keys import ApiKey, all_apis
 from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable

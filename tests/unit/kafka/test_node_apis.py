@@ -13,16 +13,16 @@ import pytest
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
 from hapax.core.types import NodeId
-from hapax.kafka import messages
-from hapax.kafka.describe_cluster import ALLOCATOR_RPC_TAG, NODE_RPC_TAG
-from hapax.kafka.messages import unknown_tag
-from hapax.kafka.metadata import LISTED_AFTER_S
+from hapax.kafka.api.describe_cluster import ALLOCATOR_RPC_TAG, NODE_RPC_TAG
+from hapax.kafka.api.metadata import LISTED_AFTER_S
 from hapax.kafka.node import node_table
 from hapax.kafka.roles import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk, Put
 from hapax.runtime.settings import SETTING_NAMES, Settings
+from hapax.wire import messages
+from hapax.wire.messages import unknown_tag
 from unit.control_world import KEYS, ControlWorld, is_ready, run
 from unit.kafka.samples import REQUESTS, message
 

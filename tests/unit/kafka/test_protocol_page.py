@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from hapax.kafka.apis import all_apis
+from hapax.kafka.api_keys import all_apis
 
 
 def test_the_page_lists_every_api_with_its_versions() -> None:

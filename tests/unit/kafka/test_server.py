@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from hapax.kafka import api_versions
-from hapax.kafka.apis import ApiKey, all_apis
-from hapax.kafka.messages import ApiVersionsRequest, ApiVersionsResponse, ListOffsetsRequest, ListOffsetsResponse
+from hapax.kafka.api import api_versions
+from hapax.kafka.api_keys import ApiKey, all_apis
 from hapax.kafka.server import KafkaServer, ServerLimits, Session
 from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
 from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, FrameListener
 from hapax.runtime.telemetry import Metrics
+from hapax.wire.messages import ApiVersionsRequest, ApiVersionsResponse, ListOffsetsRequest, ListOffsetsResponse
 
 
 class Recorder:

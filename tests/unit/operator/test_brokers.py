@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hapax.core.moves import Held
+from hapax.core.cluster.moves import Held
 from hapax.core.types import NodeId, PartitionIndex, TopicPartition
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.ports import MetadataUnavailable

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hapax.core.moves import Held
+from hapax.core.cluster.moves import Held
 from hapax.core.types import NodeId, PartitionIndex, TopicPartition
 from hapax_operator.plan_brokers import (
     BrokersSeen,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax.core.transaction_policy import Stored, TransactionPolicies
+from hapax.core.transaction.policy import Stored, TransactionPolicies
 from hapax_operator.plan_policy import Standing, must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import ProducerSeen, plan
 from hapax_operator.resources import ABORT, PRODUCERS, Meta, ProducerResource, Ref, read_producer

@@ -12,8 +12,8 @@ import pytest
 from hapax.codec.metadata import PidCounterRecord, PidLeaseRecord
 from hapax.controller.service import ControllerService
 from hapax.core.errors import ErrorCode
-from hapax.core.leases import LAST_GENERATION
-from hapax.core.partition import ProducerView
+from hapax.core.partition.machine import ProducerView
+from hapax.core.producer.leases import LAST_GENERATION
 from hapax.core.types import NodeId, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2, pid_pb2

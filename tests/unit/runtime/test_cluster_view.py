@@ -33,7 +33,7 @@ from hapax.core.types import (
     TopicId,
     TopicIdPartition,
 )
-from hapax.kafka.find_coordinator import FindCoordinatorApi
+from hapax.kafka.api.find_coordinator import FindCoordinatorApi
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.disk import RealDisk, open_folder
 from hapax.runtime.ports import Delete, Put, WatchEvent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hapax.core.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
+from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 from hapax.runtime.settings import (
     SETTING_NAMES,
     TOPIC_CONFIGS,

@@ -11,8 +11,8 @@ from hapax.cli.verify.files import ReadOnlyDisk
 from hapax.cli.verify.findings import Counts, Findings
 from hapax.cli.verify.partition import Scope, Seen, check_partition
 from hapax.core.types import Offset, PartitionIndex, TopicPartition
+from hapax.log import layout
 from hapax.runtime import node_ids, seen
-from hapax.runtime.log import layout
 
 _LOOKS = 3
 """How often a partition is begun anew whose files a running broker removes meanwhile."""

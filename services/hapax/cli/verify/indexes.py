@@ -7,8 +7,8 @@ from pathlib import Path
 from hapax.cli.verify.files import ReadOnlyDisk
 from hapax.cli.verify.findings import Findings
 from hapax.core.batch import BatchHeader
-from hapax.runtime.log import layout
-from hapax.runtime.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+from hapax.log import layout
+from hapax.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 
 
 class SegmentIndexes:

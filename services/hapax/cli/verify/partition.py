@@ -17,13 +17,13 @@ from hapax.codec.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TXN_STATE_TOPIC
 from hapax.codec.snapshot import DamagedSnapshot, decode_snapshot
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control, Marker
-from hapax.core.leader_epochs import LeaderEpochs
-from hapax.core.partition import AbortedTransaction
-from hapax.core.partition_types import PartitionSnapshot
+from hapax.core.partition.leader_epochs import LeaderEpochs
+from hapax.core.partition.machine import AbortedTransaction
+from hapax.core.partition.values import PartitionSnapshot
 from hapax.core.types import TopicId
-from hapax.runtime.log import layout
-from hapax.runtime.log.txn_index import ENTRY_SIZE, decode_aborted
-from hapax.runtime.log.walk import Batch, Broken, walk
+from hapax.log import layout
+from hapax.log.txn_index import ENTRY_SIZE, decode_aborted
+from hapax.log.walk import Batch, Broken, walk
 
 
 @dataclass(frozen=True, slots=True)

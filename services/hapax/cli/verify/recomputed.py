@@ -1,7 +1,7 @@
 """A partition's state computed anew from its log, and compared with what its other files say.
 
-The log is fed to the same machine that a broker runs (`hapax.core.partition`), so a snapshot is right when the machine
-that reads it and the machine that read the log tell the same of every producer.
+The log is fed to the same machine that a broker runs (`hapax.core.partition.machine`), so a snapshot is right when the
+machine that reads it and the machine that read the log tell the same of every producer.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from hapax.cli.verify.findings import Findings
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
-from hapax.core.partition import AbortedTransaction, Partition
-from hapax.core.partition_types import PartitionSnapshot
+from hapax.core.partition.machine import AbortedTransaction, Partition
+from hapax.core.partition.values import PartitionSnapshot
 from hapax.core.sequence import MAX_SEQUENCE
 
 

@@ -12,7 +12,7 @@ from hapax.cli.verify.partition import Seen
 from hapax.codec.control import decode_control
 from hapax.codec.raw_records import MAX_RECORDS_BYTES
 from hapax.core.errors import Refusal
-from hapax.runtime.log.walk import Batch, walk
+from hapax.log.walk import Batch, walk
 
 if TYPE_CHECKING:
     from hapax.codec.records import Record

@@ -1,0 +1,113 @@
+"""`hapax local ...`: a cluster on this machine, each service a process of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hapax.cli import output
+from hapax.local.cluster import LocalCluster, runner_command
+from hapax.local.folder import Folder, LocalClusterError
+
+app = typer.Typer(help="A cluster on this machine, each service a process of its own.", no_args_is_help=True)
+
+Directory = Annotated[Path, typer.Option("--dir", help="Folder of the cluster.", envvar="HAPAX_LOCAL_DIR")]
+Name = Annotated[str, typer.Argument(help="broker-0, coordinator-0, pid-0, admin-0, etcd, ...", metavar="NODE")]
+DEFAULT_DIRECTORY = Path("hapax-data")
+
+
+@app.command()
+def up(
+    directory: Directory = DEFAULT_DIRECTORY,
+    port: Annotated[int, typer.Option(help="The first broker's port; 0 picks a free one.")] = 9092,
+    brokers: Annotated[int | None, typer.Option(min=1, help="Default: as many as have data, or one.")] = None,
+    coordinators: Annotated[int, typer.Option(min=1)] = 1,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every process; repeatable.")
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="The REST API too (needs the extra `admin`).")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once every node serves.")] = False,
+) -> None:
+    """Start a cluster and print `ready bootstrap=HOST:PORT`; without --detach it ends with Ctrl-C."""
+    chosen = settings or ()
+    try:
+        if detach:
+            cluster = LocalCluster(directory)
+            state = cluster.up(port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin)
+            rest = f" rest=http://127.0.0.1:{state.process('admin-0').port}" if admin else ""
+            print(f"ready bootstrap={state.bootstrap}{rest}")
+            return
+        command = runner_command(
+            Folder(directory), port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin
+        )
+    except LocalClusterError as error:
+        output.fail(str(error))
+    os.execv(command[0], command)  # the runner takes this process's place: Ctrl-C goes to it, and typer's memory goes
+
+
+@app.command()
+def down(directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """End the cluster; its data stays."""
+    try:
+        if not LocalCluster(directory).down():
+            output.fail(f"no cluster runs in {directory}", output.NOT_RUNNING)
+    except LocalClusterError as error:
+        output.fail(str(error))
+
+
+@app.command()
+def status(
+    directory: Directory = DEFAULT_DIRECTORY, as_json: Annotated[bool, typer.Option("--json")] = False
+) -> None:
+    """List every process; exit code 0 only if all of them run."""
+    try:
+        state = LocalCluster(directory).status()
+    except LocalClusterError as error:
+        output.fail(str(error), output.NOT_RUNNING)
+    records = [
+        {
+            "name": process.name,
+            "role": process.role,
+            "pid": process.pid,
+            "port": process.port,
+            "rpc_port": process.rpc_port,
+            "http_port": process.http_port,
+            "node_id": process.node_id,
+            "state": process.state,
+        }
+        for process in state.processes
+    ]
+    if as_json:
+        output.print_json({
+            "bootstrap": state.bootstrap,
+            "cluster_id": state.cluster_id,
+            "runner_pid": state.runner_pid,
+            "ready": state.ready,
+            "processes": records,
+        })  # fmt: skip
+    else:
+        columns = ("name", "role", "pid", "port", "http_port", "state")
+        output.print_records(False, f"{directory}: bootstrap={state.bootstrap}", records, columns)
+    if any(process.state != "running" for process in state.processes):
+        raise typer.Exit(output.NOT_RUNNING)
+
+
+@app.command()
+def kill(name: Name, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """SIGKILL a process; nothing starts it again but `restart`."""
+    try:
+        LocalCluster(directory).kill(name)
+    except LocalClusterError as error:
+        output.fail(str(error))
+
+
+@app.command()
+def restart(name: Name, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Start a process again (after draining it, where it still runs) and return once it serves."""
+    try:
+        LocalCluster(directory).restart(name)
+    except LocalClusterError as error:
+        output.fail(str(error))

@@ -1,0 +1,1 @@
+"""Which node holds and leads what."""

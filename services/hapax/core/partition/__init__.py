@@ -1,0 +1,1 @@
+"""One partition: its log as a machine, and what its leader knows of the replicas."""

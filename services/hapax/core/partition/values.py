@@ -1,0 +1,129 @@
+"""What goes into and comes out of the partition machine (`hapax.core.partition.machine`)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from hapax.core.errors import ErrorCode
+from hapax.core.partition.producer_table import WINDOW
+
+
+class AppendContext(NamedTuple):
+    """Where a batch comes from. Use the constants below on the hot path."""
+
+    internal: bool = False
+    """From a registered node of the cluster: exempt from sequence checks and verification (rule 1)."""
+    shard_epoch: int = -1
+    """With `internal`: the epoch of the writing shard; -1 where none applies."""
+    verified: bool = False
+    """The coordinator has just confirmed that the partition is part of the producer's transaction (rule 3)."""
+    expected_offset: int = -1
+    """Conditional append: append only if the log ends here; -1: unconditionally (rule 21)."""
+
+
+CLIENT: Final = AppendContext()
+VERIFIED: Final = AppendContext(verified=True)
+
+UNKNOWN_CHECKSUM: Final = -1
+
+
+class Append(NamedTuple):
+    """Append the batch at the end of the log, then replay it."""
+
+
+class NeedVerification(NamedTuple):
+    """Park the batch and ask the transaction coordinator first (`hapax.core.partition.verification`)."""
+
+
+class Duplicate(NamedTuple):
+    """The log holds it already: append nothing, answer as for the original once `wait_for` is below the high
+    watermark, that is once `high_watermark > wait_for`."""
+
+    base_offset: int
+    """Of the original batch; of the last marker for a marker. -1: forgotten, see `error`."""
+    wait_for: int
+    """Last offset of the original, or a later one."""
+    error: ErrorCode = ErrorCode.NONE
+    """DUPLICATE_SEQUENCE_NUMBER where the original lies below the window of five and its offset is forgotten: clients
+    take that for success, so it waits like one (rule 15)."""
+
+
+APPEND: Final = Append()
+NEED_VERIFICATION: Final = NeedVerification()
+AppendDecision = Append | Duplicate | NeedVerification
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """A transaction that has data in this partition and no marker yet."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    record_count: int
+    start_timestamp: int
+    """Of its first batch (the client's clock)."""
+    serial: int = field(default=-1, compare=False)
+    """By which its coordinator knows it; -1: this process has not been told. Not part of the replicated state."""
+    verified: bool = field(default=False, compare=False)
+    """This leader has asked about it, so its producer's next batch needs no question. Not part of it either."""
+    checksums: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """CRC-32C of its newest batches, newest first, at most a producer's window; UNKNOWN_CHECKSUM: not what the
+    client sent. From the log; shorter where a snapshot of a former release was loaded."""
+
+    def note(self, checksum: int) -> None:
+        """A batch is appended. With LogAppendTime the leader writes its time into it and the checksum anew:
+        UNKNOWN_CHECKSUM."""
+        self.checksums = (checksum, *self.checksums[: WINDOW - 1])
+
+    def holds(self, place: int, checksum: int) -> bool:
+        """Whether the batch that lies `place` batches back may be the one of this checksum."""
+        return place >= len(self.checksums) or self.checksums[place] in (UNKNOWN_CHECKSUM, checksum)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerView:
+    """A producer as one describes it; the table itself is packed."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    """-1: no batch in this epoch."""
+    last_offset: int
+    """Of its last batch or marker; -1: none."""
+    last_timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+    """-1: no open transaction."""
+    record_count: int
+    """Over all generations and sequence wraps, without aborted and without undecided records."""
+    txn_record_count: int
+    keep_until_ms: int
+    """-1: not leased."""
+    serial: int
+    """Of the last decided transaction, -1: none known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """The state at one offset, detached from the machine. Bytes: `hapax.codec.snapshot`."""
+
+    offset: int
+    """The log's end: replay goes on here."""
+    pages: Sequence[tuple[bytes, bytes]] = ()
+    """(keys, rows) of `ProducerTable`; rows of dead producers may be among them (see `expired_below`)."""
+    ended_leases: array[int] = field(default_factory=lambda: array("q"))
+    open_transactions: Sequence[OpenTransaction] = ()
+    """By first offset."""
+    undecided: Sequence[tuple[int, int]] = ()
+    """(first offset, marker's offset) of transactions whose marker was not yet below the high watermark."""
+    shard_epoch: int = -1
+    marker_epochs: dict[int, int] = field(default_factory=dict)
+    """Transaction shard -> highest epoch seen in its markers."""
+    expired_below: int = -1
+    expired_at_ms: int = -1
+    marks: Sequence[tuple[int, int]] = ()
+    """(wall clock ms, end of the log then), for expiry."""

@@ -1,0 +1,1 @@
+"""The producer as its client sees it, and producer ids: blocks and leases."""

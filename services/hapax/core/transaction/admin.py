@@ -1,0 +1,82 @@
+"""What an administrator asks of a transactional id: that it is there, and that whoever holds it is fenced (rule 20).
+
+Both are conditional, so that they may be asked again when nobody knows whether they took effect: an id that is there
+already is left as it is, and a fencing names the **instance** it is meant for. An instance lasts from one
+initialisation to the next fencing, by whatever hand; the epoch does not name it, since that rises with each of its
+transactions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.record import FIRST_EPOCH, FencingCause, Transaction
+from hapax.core.transaction.requests import (
+    Decision,
+    EnsureTransactionalId,
+    FenceProducer,
+    Held,
+    InstanceFenced,
+    NeedProducerId,
+)
+from hapax.core.transaction.states import TABLE, Event, State, Step
+from hapax.core.transaction.steps import Context, check_transactional_id, describe_fence, fence, raise_epoch
+from hapax.core.types import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+NO_INSTANCE = "-"
+
+
+def instance_of(transaction: Transaction) -> str:
+    """Names whoever holds the id: what fenced its predecessor."""
+    fencing = transaction.fencing
+    if fencing is None:
+        return NO_INSTANCE
+    return f"{fencing.fenced_producer_id}.{fencing.fenced_epoch}.{fencing.serial}.{fencing.at_ms}"
+
+
+def ensure_transactional_id(
+    transaction: Transaction | None, request: EnsureTransactionalId, context: Context
+) -> Decision | NeedProducerId:
+    """An id that nobody has used gets its producer id, at the first epoch and with nobody who holds it."""
+    check_transactional_id(request.transactional_id)
+    if transaction is not None:
+        return Decision(None, transaction.identity, confirm=True)
+    producer_id = context.ids.take()
+    if producer_id is None:
+        return NeedProducerId()
+    record = Transaction(
+        transactional_id=request.transactional_id, state=State.EMPTY, producer_id=producer_id,
+        producer_epoch=FIRST_EPOCH, timeout_ms=min(context.limits.default_timeout_ms, context.max_timeout_ms),
+        last_update_ms=context.now.wall,
+    )  # fmt: skip
+    return Decision(record, record.identity)
+
+
+def fence_producer(
+    transaction: Transaction | None, request: FenceProducer, context: Context
+) -> Decision | Held:
+    """Raises the epoch above the instance's, which aborts what it has open. Another instance is left alone: the one
+    that was meant is fenced already. So is a transaction other than the one that is named, if one is: an abort that is
+    asked for again must not reach its successor (rule 24)."""
+    if transaction is None:
+        raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {request.transactional_id}")
+    if TABLE[transaction.state, Event.INITIALIZE] is Step.HOLD:
+        return context.hold(request.caller, "the last transaction is being completed")
+    if instance_of(transaction) != request.instance:
+        return Decision(None, InstanceFenced(transaction.identity), confirm=True)
+    if request.serial and not (transaction.is_open and transaction.serial == request.serial):
+        raise Refusal(
+            ErrorCode.INVALID_TXN_STATE,
+            f"transaction {request.serial} of {request.transactional_id} is not open: {transaction.state.kafka_name}, "
+            f"transaction {transaction.serial}",
+        )
+    if transaction.is_open:
+        aborted = fence(transaction, context, FencingCause.INITIALIZED, request.caller)
+        return Decision(replace(aborted, holder=None), reply=None)
+    if transaction.producer_id == NO_PRODUCER_ID or transaction.producer_epoch >= MAX_PRODUCER_EPOCH:
+        return Decision(None, InstanceFenced(transaction.identity), confirm=True)  # nobody can hold it
+    fencing = describe_fence(transaction, context.now, FencingCause.INITIALIZED, request.caller)
+    record = replace(
+        raise_epoch(transaction, by_itself=False), fencing=fencing, holder=None, last_update_ms=context.now.wall)
+    return Decision(record, InstanceFenced(record.identity))

@@ -1,0 +1,195 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn and VerifyPartitions: which partitions a transaction has.
+
+A partition is registered, durably, before its first write, so that whoever finishes the transaction marks every
+partition that may hold a record of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.deltas import delta_of
+from hapax.core.transaction.fencing import current, fenced, stale_epoch_code
+from hapax.core.transaction.record import NO_PARTITIONS, OFFSETS_TOPIC, PartitionSet, Transaction, TransactionPartition
+from hapax.core.transaction.requests import (
+    AddPartitionsToTxn,
+    Decision,
+    Held,
+    PartitionResult,
+    PartitionResults,
+    VerifyPartitions,
+)
+from hapax.core.transaction.single_writer import refuse_multi_writer
+from hapax.core.transaction.states import TABLE, Event, Step
+from hapax.core.transaction.steps import Context, begin, by_policy
+from hapax.core.types import ProducerId, TopicId
+
+AddRequest = AddPartitionsToTxn | VerifyPartitions
+Registered = tuple[TransactionPartition, ...] | PartitionSet
+
+
+def add_partitions_to_txn(
+    transaction: Transaction | None, request: AddPartitionsToTxn, context: Context
+) -> Decision | Held:
+    """The client registers partitions (version 1), or the group whose offsets it will commit."""
+    code = stale_epoch_code("AddPartitionsToTxn", request.caller.api_version)
+    transaction = current(transaction, request.producer_id, request.producer_epoch, code)
+    return _add(transaction, request, context, client_version=1)
+
+
+def verify_partitions(
+    transaction: Transaction | None, request: VerifyPartitions, context: Context
+) -> Decision | Held:
+    """A broker asks before a producer's first write to a partition, a group shard before its first offsets.
+
+    With `add` (version 2) that registers them. An answer that writes nothing is to be confirmed (rule 12).
+    """
+    if transaction is not None and _is_decided_there(transaction, request):
+        raise Refusal(
+            ErrorCode.NOT_COORDINATOR,
+            f"a partition has the marker of transaction {request.after_serial}, and this coordinator knows of "
+            f"{transaction.serial}: it must have been replaced",
+        )
+    if transaction is not None and _is_members_id(transaction, request.producer_id):
+        return _verify_member(transaction, request, context)
+    transaction = current(
+        transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED
+    )
+    if request.add:
+        return _add(transaction, request, context, client_version=2)
+    if 0 <= request.serial < transaction.serial:
+        # Held while the last one was completed, and the next has begun since. Its client writes to a partition only
+        # once that was added, so what was written before that is the last one's, though it has the same epoch.
+        return Decision(None, _verified(transaction, request, ()), confirm=True)
+    if TABLE[transaction.state, Event.VERIFY] is Step.HOLD:
+        return context.hold(request.caller, "the last transaction is being completed")
+    return Decision(None, _verified(transaction, request, transaction.partitions), confirm=True)
+
+
+def _is_decided_there(transaction: Transaction, request: VerifyPartitions) -> bool:
+    """The partition knows more than this shard. An open transaction is younger than any that is decided, and a decided
+    one may be as old as the newest marker."""
+    newest_decided = transaction.serial - transaction.is_open
+    return request.after_serial > newest_decided
+
+
+def _add(
+    transaction: Transaction, request: AddRequest, context: Context, *, client_version: int
+) -> Decision | Held:
+    refuse_multi_writer(transaction)
+    refused = _refused_partitions(transaction, request, transaction.partitions, context)
+    if refused is not None:
+        return Decision(None, refused)
+    if TABLE[transaction.state, Event.ADD] is Step.HOLD:
+        return context.hold(request.caller, "the last transaction is being completed")
+    if not transaction.is_open:
+        transaction = begin(
+            transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version
+        )
+    elif set(request.partitions) <= set(transaction.partitions):
+        return Decision(None, _all_registered(transaction, request), confirm=True)
+    record = replace(
+        transaction,
+        partitions=_union(transaction.partitions, request.partitions),
+        client_version=client_version,
+        elapsed_ms=context.elapsed_ms,
+        last_update_ms=context.now.wall,
+    )
+    return Decision(record, _all_registered(record, request))
+
+
+# --- members of a multi-writer transaction ------------------------------------------------------------------------
+
+
+def _is_members_id(transaction: Transaction, producer_id: ProducerId) -> bool:
+    return transaction.member(producer_id) is not None or any(
+        idle.producer_id == producer_id for idle in transaction.idle_members
+    )
+
+
+def _verify_member(transaction: Transaction, request: VerifyPartitions, context: Context) -> Decision | Held:
+    """A member's late write does not wait for the next transaction: once its own is decided, nothing can make the write
+    right. While a commit counts what its winners have written it waits for what becomes of that."""
+    member = transaction.member(request.producer_id)
+    if member is None or member.producer_epoch != request.producer_epoch or not transaction.is_open:
+        raise fenced(transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED)
+    if context.checking:
+        return context.hold(request.caller, "the records of a commit's winners are being counted")
+    refused = _refused_partitions(transaction, request, member.partitions, context)
+    if refused is not None:
+        return Decision(None, refused)
+    if context.is_under_way(member.producer_id):
+        return context.hold(request.caller, "partitions of this member are being registered")
+    wanted = PartitionSet.of(request.partitions)
+    if not request.add or wanted <= member.partitions:
+        return Decision(None, _verified(transaction, request, member.partitions), confirm=True)
+    # With those that its other questions wait for: one record for all of them.
+    wanted |= context.waiting.get(member.producer_id, NO_PARTITIONS)
+    record = delta_of(
+        transaction, context.elapsed_ms, context.now.wall,
+        member=replace(member, partitions=member.partitions | wanted),
+    )
+    return Decision(record, _all_registered(transaction, request))
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+def _refused_partitions(
+    transaction: Transaction, request: AddRequest, registered: Registered, context: Context
+) -> PartitionResults | None:
+    """One bad partition refuses all: the bad ones say why, the others are OPERATION_NOT_ATTEMPTED.
+
+    A topic that is not allowed is TOPIC_AUTHORIZATION_FAILED, after which Kafka's clients abort the transaction and
+    can go on with the next one (TRANSACTIONAL_ID_AUTHORIZATION_FAILED would end the producer). What is part of the
+    open transaction already stays so, whatever the policy has become: its records are there.
+    """
+    topics = {each.topic for each in request.partitions}
+    if not request.unknown and all(topic == OFFSETS_TOPIC or context.policy.allows(topic) for topic in topics):
+        return None
+    bad = [
+        PartitionResult(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for topic, partition in request.unknown
+    ]
+    policy = context.policy
+    others = []
+    for each in request.partitions:
+        topic, _, partition = each
+        if policy.allows(topic) or topic == OFFSETS_TOPIC or (transaction.is_open and each in registered):
+            others.append(PartitionResult(topic, partition, ErrorCode.OPERATION_NOT_ATTEMPTED))
+        else:
+            reason = f"{transaction.transactional_id} may not write to {topic}{by_policy(context)}"
+            bad.append(PartitionResult(topic, partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, reason))
+    return PartitionResults(transaction.serial, (*bad, *others)) if bad else None
+
+
+def _all_registered(transaction: Transaction, request: AddRequest) -> PartitionResults:
+    return PartitionResults(
+        transaction.serial,
+        tuple(PartitionResult(topic, partition, ErrorCode.NONE) for topic, _, partition in request.partitions),
+    )
+
+
+def _verified(
+    transaction: Transaction, request: VerifyPartitions, registered: Registered
+) -> PartitionResults:
+    reason = "the partition was not added to the transaction"
+    results = [
+        PartitionResult(each.topic, each.partition, ErrorCode.NONE)
+        if each in registered
+        else PartitionResult(each.topic, each.partition, ErrorCode.TRANSACTION_ABORTABLE, reason)
+        for each in request.partitions
+    ]
+    results += [PartitionResult(*each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in request.unknown]
+    return PartitionResults(transaction.serial, tuple(results))
+
+
+def _union(
+    first: tuple[TransactionPartition, ...], second: tuple[TransactionPartition, ...]
+) -> tuple[TransactionPartition, ...]:
+    """Grouped by topic, as the log writes them, so that a replayed transaction equals the live one."""
+    topics: dict[tuple[str, TopicId], dict[TransactionPartition, None]] = {}
+    for partition in (*first, *second):
+        topics.setdefault((partition.topic, partition.topic_id), {})[partition] = None
+    return tuple(partition for partitions in topics.values() for partition in partitions)

@@ -1,0 +1,373 @@
+"""What the log keeps of a transactional id: one immutable `Transaction` is one record's value, and it is the state.
+
+Deciding makes the next `Transaction`; persisting writes it; replaying puts it in the place of the last. While a
+multi-writer transaction is open, what one of its members changes is a `Delta` instead: that member whole, to be put
+into the transaction (`transaction_deltas`). Live operation and recovery cannot differ, because there is nothing else
+to restore.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from hapax.core.transaction.states import State
+from hapax.core.types import (
+    MAX_PRODUCER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Millis,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    Serial,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+NO_TIMESTAMP: Final = TimestampMs(-1)
+NO_TRANSACTION: Final = Serial(0)   # the serials of transactions count from 1
+_NO_TIME: Final = Millis(0)
+FIRST_EPOCH: Final = ProducerEpoch(0)
+LAST_EPOCH: Final = ProducerEpoch(MAX_PRODUCER_EPOCH - 1)
+"""The last epoch a client is ever given; a raise from here needs a new producer id, but fencing can still raise it."""
+
+
+class TransactionPartition(NamedTuple):
+    """A partition of a transaction: by name for people and Kafka's schema, by id for markers (rule 10)."""
+
+    topic: str
+    topic_id: TopicId
+    partition: PartitionIndex
+
+    @property
+    def by_id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+class TopicBits(NamedTuple):
+    """Partitions of one topic: bit i stands for partition i."""
+
+    topic: str
+    topic_id: TopicId
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSet:
+    """What one member has registered: in the order of names, ids and indexes, whatever the order of registration. A
+    micro-batch of 1,000 tasks in 200 partitions has 200,000 of these pairs: sets cost a bit for each, not an object."""
+
+    topics: tuple[TopicBits, ...] = ()
+
+    @classmethod
+    def of(cls, partitions: Iterable[TransactionPartition]) -> PartitionSet:
+        bits: dict[tuple[str, TopicId], int] = {}
+        for topic, topic_id, partition in partitions:
+            bits[topic, topic_id] = bits.get((topic, topic_id), 0) | 1 << partition
+        return cls._sorted(bits)
+
+    @classmethod
+    def _sorted(cls, bits: dict[tuple[str, TopicId], int]) -> PartitionSet:
+        return cls(tuple([TopicBits(*topic, bits[topic]) for topic in sorted(bits) if bits[topic]]))
+
+    def __iter__(self) -> Iterator[TransactionPartition]:
+        for topic, topic_id, bits in self.topics:
+            while bits:
+                lowest = bits & -bits
+                yield TransactionPartition(topic, topic_id, PartitionIndex(lowest.bit_length() - 1))
+                bits ^= lowest
+
+    def __len__(self) -> int:
+        return sum(each.bits.bit_count() for each in self.topics)
+
+    def __contains__(self, partition: TransactionPartition) -> bool:
+        topic, topic_id, index = partition
+        return any(
+            each.bits >> index & 1 for each in self.topics if each.topic_id == topic_id and each.topic == topic
+        )
+
+    def __or__(self, other: PartitionSet) -> PartitionSet:
+        bits = {each[:2]: each.bits for each in self.topics}
+        for topic, topic_id, more in other.topics:
+            bits[topic, topic_id] = bits.get((topic, topic_id), 0) | more
+        return self._sorted(bits)
+
+    def __and__(self, other: PartitionSet) -> PartitionSet:
+        return self - (self - other)
+
+    def __sub__(self, other: PartitionSet) -> PartitionSet:
+        bits = {each[:2]: each.bits for each in self.topics}
+        for topic, topic_id, less in other.topics:
+            bits[topic, topic_id] = bits.get((topic, topic_id), 0) & ~less
+        return self._sorted(bits)
+
+    def __le__(self, other: PartitionSet) -> bool:
+        return not self - other
+
+
+NO_PARTITIONS: Final = PartitionSet()
+
+
+class FencingCause(IntEnum):
+    """Why an epoch was raised by another hand."""
+
+    INITIALIZED = 0      # another InitProducerId
+    TIMED_OUT = 1        # the transaction outlived its limit
+    NEWER_TOKEN = 2      # a newer commit token, or another scope's, opened the next transaction
+
+
+class Holder(NamedTuple):
+    """Who initialised the transactional id last."""
+
+    client_id: str
+    peer: str                       # host:port
+
+
+@dataclass(frozen=True, slots=True)
+class Fencing:
+    """Who fenced whom, when and from where; kept with the id, so that every later refusal can say it."""
+
+    cause: FencingCause
+    at_ms: TimestampMs
+    client_id: str                  # of the caller that fenced; empty: the coordinator itself (time-out)
+    peer: str                       # host:port of that caller
+    fenced_producer_id: ProducerId  # -1: all members of a multi-writer transaction
+    fenced_epoch: ProducerEpoch     # the highest epoch that is refused from now on
+    serial: Serial                  # of the transaction that was open then, or the last one
+    fenced: Holder | None = None    # who held the id until then
+
+
+class Fingerprint(NamedTuple):
+    """Of the work that a commit stands for. Two of one kind are equal exactly where the work is the same."""
+
+    kind: str                       # "offsets", "records": the caller's own word for what went into the digest
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedToken:
+    """The newest commit token of a scope (rule 7)."""
+
+    scope: str
+    value: int
+    record_count: int
+    serial: Serial                  # of the transaction that committed it
+    committed_at_ms: TimestampMs
+    owner: str = ""                 # whose commits they are; empty: no one's, the caller told none
+    base: int = 0                   # the value of the owner's own number 0
+    fingerprints: tuple[Fingerprint, ...] = ()
+    single_use: bool = False        # no second commit ever comes: kept for those that ask again, then dropped
+
+    @property
+    def number(self) -> int:
+        """The value as the owner counts."""
+        return self.value - self.base
+
+
+class LastOutcome(NamedTuple):
+    """Of the newest transaction that was decided."""
+
+    committed: bool
+    at_ms: TimestampMs
+
+
+class Token(NamedTuple):
+    """A commit token: `value` rises with every commit of `scope`. In a request, `value` is as its owner counts."""
+
+    scope: str
+    value: int
+    owner: str = ""
+    base: int = 0                   # the value of the owner's own number 0
+
+    @property
+    def number(self) -> int:
+        """The value as the owner counts."""
+        return self.value - self.base
+
+
+class ProducerIdentity(NamedTuple):
+    """What a producer writes and calls under."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One writer of a multi-writer transaction (one task attempt)."""
+
+    key: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    partitions: PartitionSet = NO_PARTITIONS
+    won: PartitionSet = NO_PARTITIONS
+    """After PREPARE_COMMIT: where this member's records are committed. Its other partitions are aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """In the log's format since its first version, and set by nobody: what the platform allows an id stands in the
+    metadata store (`transaction_policy`), where it is changed and taken back without its coordinator."""
+
+    allowed_topics: tuple[str, ...] = ()    # empty: every topic
+    max_timeout_ms: int = 0                 # 0: the cluster's transaction.max.timeout.ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A transactional id as its last record left it (TransactionLogValue v1 and Hapax's tagged fields)."""
+
+    transactional_id: str
+    state: State
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """The epoch under which the producer goes on. After a version-2 decision, and in its markers: the raised one."""
+    last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """The epoch before the last raise *by this very producer*: a retried call still bears it. -1: raised by another."""
+    previous_producer_id: ProducerId = NO_PRODUCER_ID
+    """The producer id before an exhausted one was replaced, for retries across the change."""
+    next_producer_id: ProducerId = NO_PRODUCER_ID
+    """In PREPARE_*: the id that replaces the exhausted one at completion, already told to the client."""
+    timeout_ms: int = 60_000
+    client_version: int = 1                 # transactions version of the client: 1 or 2
+    partitions: tuple[TransactionPartition, ...] = ()
+    """Of the single writer; a multi-writer transaction has them with its members."""
+    start_ms: TimestampMs = NO_TIMESTAMP    # wall clock, for people and Kafka's schema
+    last_update_ms: TimestampMs = NO_TIMESTAMP
+    serial: Serial = NO_TRANSACTION
+    """Of the open or last transaction. Markers carry it, and a partition takes each serial once (rule 9)."""
+    elapsed_ms: Millis = _NO_TIME           # how long the transaction was open when the record was made (rule 14)
+    limit_ms: Millis = _NO_TIME             # how long it may be open; RenewTransaction moves it
+    holder: Holder | None = None            # None: nobody, or only members of multi-writer transactions
+    fencing: Fencing | None = None
+    tokens: tuple[CommittedToken, ...] = ()
+    open_token: Token | None = None         # set: the open or deciding transaction is a multi-writer one
+    members: tuple[Member, ...] = ()        # in the order of their producer ids
+    idle_members: tuple[ProducerIdentity, ...] = ()
+    """Member identities to be used next; their number is bounded by the peak of parallelism (rule 6)."""
+    runs: tuple[str, ...] = ()
+    """Of a multi-writer transaction: the drivers whose members joined, in the order in which each first did. The last
+    one is the live one; only it may abort the transaction, or commit nothing of it."""
+    policy: Policy | None = None
+    outcome: LastOutcome | None = None
+    takes_deltas: bool = field(default=True, compare=False)
+    """False: an older release wrote the record, one that would read it and skip deltas. The next change of the open
+    multi-writer transaction is a whole record, which such a release refuses."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is State.ONGOING
+
+    @property
+    def is_multi_writer(self) -> bool:
+        """The open or deciding transaction is written by members."""
+        return self.open_token is not None
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Under which the single writer makes its next call; without a producer id yet: (-1, -1)."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdentity(self.next_producer_id, FIRST_EPOCH)
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def last_identity(self) -> ProducerIdentity | None:
+        """Under which a call that is retried after its effect still comes; None where that producer was fenced."""
+        if self.last_producer_epoch == NO_PRODUCER_EPOCH:
+            return None
+        replaced = self.previous_producer_id
+        return ProducerIdentity(
+            self.producer_id if replaced == NO_PRODUCER_ID else replaced, self.last_producer_epoch
+        )
+
+    @property
+    def epoch_exhausted(self) -> bool:
+        return self.producer_epoch >= LAST_EPOCH
+
+    @property
+    def highest_producer_id(self) -> ProducerId:
+        """Of those it uses or has used, its members' included."""
+        return max(
+            self.producer_id, self.next_producer_id, self.previous_producer_id,
+            *(member.producer_id for member in self.members), *(member.producer_id for member in self.idle_members),
+        )
+
+    @property
+    def every_partition(self) -> tuple[TransactionPartition, ...]:
+        """Of the single writer, in the order of their registration; or of all members, each once."""
+        return tuple(self.partitions_of_members) if self.members else self.partitions
+
+    @property
+    def partitions_of_members(self) -> PartitionSet:
+        every = NO_PARTITIONS
+        for member in self.members:
+            every |= member.partitions
+        return every
+
+    def member(self, producer_id: ProducerId) -> Member | None:
+        place = self._place(producer_id)
+        found = self.members[place : place + 1]
+        return found[0] if found and found[0].producer_id == producer_id else None
+
+    def with_member(self, member: Member) -> Transaction:
+        """In the place of the one with its producer id; where that is new, it is no longer idle."""
+        place = self._place(member.producer_id)
+        known = place < len(self.members) and self.members[place].producer_id == member.producer_id
+        return replace(
+            self,
+            members=(*self.members[:place], member, *self.members[place + known :]),
+            idle_members=self.idle_members if known else tuple(
+                [idle for idle in self.idle_members if idle.producer_id != member.producer_id]
+            ),
+        )
+
+    def _place(self, producer_id: ProducerId) -> int:
+        return bisect_left(self.members, producer_id, key=_producer_id)
+
+    def committed_token(self, scope: str) -> CommittedToken | None:
+        return next((token for token in self.tokens if token.scope == scope), None)
+
+    @property
+    def is_decided(self) -> bool:
+        """The decision is in the log, its markers may not all be stored yet."""
+        return self.state is State.PREPARE_COMMIT or self.state is State.PREPARE_ABORT
+
+
+def _producer_id(member: Member) -> ProducerId:
+    return member.producer_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What one member has changed of an open multi-writer transaction; the newest of a member says all of it.
+
+    It counts where the id's last whole record stands before it in the log and has its serial.
+    """
+
+    transactional_id: str
+    serial: Serial
+    elapsed_ms: Millis
+    limit_ms: Millis
+    last_update_ms: TimestampMs
+    member: Member | None = None            # None: only the limit was moved
+
+    @property
+    def producer_id(self) -> ProducerId:
+        """Part of the record's key; -1: no member's."""
+        return NO_PRODUCER_ID if self.member is None else self.member.producer_id
+
+
+class Tombstone(NamedTuple):
+    """The record that removes an expired transactional id, and its deltas."""
+
+    transactional_id: str
+    deltas: tuple[ProducerId, ...] = ()
+
+
+Record = Transaction | Delta | Tombstone

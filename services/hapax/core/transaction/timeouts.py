@@ -1,0 +1,46 @@
+"""What time alone does: abort a transaction past its limit, forget an id past its expiry (rules 7 and 14).
+
+A transaction's limit is a monotonic timer, restarted after a take-over from the elapsed time that its last record
+holds; how long the former coordinator lived after that record is not known, so the limit may come later, never sooner.
+An id's expiry is a matter of days and goes by the wall clock of its last record.
+"""
+
+from __future__ import annotations
+
+from hapax.core.transaction.record import FencingCause, Tombstone, Transaction
+from hapax.core.transaction.requests import Decision, Limits, Now
+from hapax.core.transaction.states import TABLE, Event, State
+from hapax.core.transaction.steps import Context, fence
+from hapax.core.types import NO_PRODUCER_ID, ProducerId
+
+
+def time_out(transaction: Transaction, context: Context) -> Decision | None:
+    """Aborts the open transaction if its limit has passed, under a raised epoch."""
+    if TABLE[transaction.state, Event.TIME_OUT] is not State.PREPARE_EPOCH_FENCE:
+        return None
+    if context.elapsed_ms < transaction.limit_ms:
+        return None
+    return Decision(fence(transaction, context, FencingCause.TIMED_OUT, caller=None), reply=None)
+
+
+def is_expired(transaction: Transaction, limits: Limits, now: Now) -> bool:
+    """Not used for its expiry time. An id with a commit token has a long one of its own: a lost token would let a
+    replayed batch in again. One that only single-use scopes used has a short one: none of them comes again."""
+    if TABLE[transaction.state, Event.EXPIRE] is not State.DEAD:
+        return False
+    if any(not token.single_use for token in transaction.tokens):
+        keep = limits.token_id_expiration_ms
+    elif transaction.tokens and transaction.producer_id == NO_PRODUCER_ID:
+        keep = limits.single_use_keep_ms
+    else:
+        keep = limits.id_expiration_ms
+    return now.wall - transaction.last_update_ms >= keep
+
+
+def expire(
+    transaction: Transaction, deltas: tuple[ProducerId, ...], limits: Limits, now: Now
+) -> Decision | None:
+    """`deltas`: whose the log may hold, of whatever transaction of the id."""
+    if not is_expired(transaction, limits, now):
+        return None
+    return Decision(Tombstone(transaction.transactional_id, deltas), reply=None)

@@ -1,0 +1,215 @@
+"""Commit tokens (rule 7): is this commit new, a repetition, or another one's?
+
+A token makes a commit idempotent for an engine that replays: it is stored with the very decision, and only a commit
+stores one. A token names its work: its owner (the query), and fingerprints of what was committed. An engine replays
+its newest commit and no other, so
+
+- the newest is confirmed only to its owner, and only for the same work;
+- what is older is refused: the caller works from an older copy of its own state, and its records are others;
+- what does not follow the newest is refused: the commits between are not here. Nor does what follows another work
+  under the newest one's number: the caller's past is not the one that was committed here;
+- another owner is refused, until it says which commit it goes on from; then its number 0 is the value after that. One
+  that has commits of its own before its number has them elsewhere.
+
+A token without an owner is its value alone, and whatever is not newer than it has been committed. Tokens that were
+stored before owners were kept are taken over by the next owner to commit after them, in the same numbers.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.record import CommittedToken, Fingerprint, Token, Transaction
+from hapax.core.transaction.requests import (
+    CommitName,
+    CommitTokenFound,
+    Decision,
+    EndTransaction,
+    GetCommitToken,
+    JoinTransaction,
+    Work,
+)
+from hapax.core.transaction.steps import Context
+from hapax.core.types import LONGEST_NAME_BYTES
+
+
+class Conflict(IntEnum):
+    """Why a token is refused. As in `hapax.v1.TokenConflict.Cause`."""
+
+    OLDER = 1               # the owner has committed later work
+    OTHER_OWNER = 2         # the scope is another's
+    OTHER_WORK = 3          # the owner's newest commit was of other work
+    OTHER_COUNT = 4         # the same work, with another number of records
+    UNKNOWN_HISTORY = 5     # the commit before is not known here
+    OTHER_RUN = 6           # another driver of the owner is writing the same commit
+    OTHER_PAST = 7          # the commit before is known here as other work
+
+
+class TokenConflict(Refusal):
+    """A refusal by what is committed in the scope (`newest`; None: nothing is)."""
+
+    def __init__(self, cause: Conflict, reason: str, newest: CommittedToken | None) -> None:
+        history = cause in (Conflict.UNKNOWN_HISTORY, Conflict.OTHER_PAST)
+        super().__init__(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if history else ErrorCode.INVALID_TXN_STATE, reason)
+        self.cause = cause
+        self.newest = newest
+
+
+def check_token(token: Token, work: Work) -> None:
+    """Refuses what is no token: no scope, a negative value, or work that is nobody's; and one too long to be kept."""
+    if not token.scope:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "a commit token needs a scope that names the query, file or job")
+    prints = [each.kind for each in work.fingerprints] + [each.digest for each in work.fingerprints]
+    for what, texts in (("scope", [token.scope]), ("owner", [work.owner]), ("run", [work.run]), ("work", prints)):
+        size = sum(len(each.encode() if isinstance(each, str) else each) for each in texts)
+        if size > LONGEST_NAME_BYTES:
+            reason = f"the {what} of a commit token has {size} bytes; at most {LONGEST_NAME_BYTES} can be kept"
+            raise Refusal(ErrorCode.INVALID_REQUEST, reason)
+    if token.value < 0:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"commit token {token.value} of {token.scope} is negative")
+    if not work.owner and work != Work():
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"commit token {token.value} of {token.scope} has no owner")
+
+
+def placed(
+    transaction: Transaction | None, token: Token, request: JoinTransaction | EndTransaction, context: Context
+) -> Token | CommittedToken:
+    """Where the caller's token stands: as a token to commit, or at the newest committed one, which it repeats."""
+    newest = transaction.committed_token(token.scope) if transaction else None
+    work = request.work
+    if newest is None:
+        _check_history(transaction, token, request, context)
+        return token._replace(owner=work.owner)
+    following = newest.value + 1
+    onward = Token(token.scope, following, work.owner, following - token.value)
+    continuing = work.continue_from == CommitName(newest.owner, newest.value)
+    if newest.owner and newest.owner != work.owner:
+        if not continuing:
+            raise _other_owner(newest, work)
+        if work.follows is None or request.allow_unknown_history:
+            return onward
+        raise _gap(token, newest, work)
+    value = newest.base + token.value
+    if value > newest.value:
+        if not request.allow_unknown_history:
+            _check_follows(newest, token, work)
+        return Token(token.scope, value, work.owner, newest.base)
+    if not work.owner:
+        return newest
+    if continuing:
+        same = value == newest.value and isinstance(request, EndTransaction) and _is_same(newest, work)
+        return newest if same else onward
+    if value < newest.value:
+        raise TokenConflict(
+            Conflict.OLDER,
+            f"commit token {token.value} of {token.scope} is older than the newest, {newest.number}, of {work.owner}",
+            newest,
+        )
+    return newest
+
+
+def check_same_work(newest: CommittedToken, request: EndTransaction) -> None:
+    """A replay of the newest token that is not the same work fails loudly.
+
+    Of older tokens, which only callers without an owner repeat, nothing is known that could be compared.
+    """
+    token = request.token
+    assert token is not None
+    if not request.work.owner and token.value < newest.value:
+        return
+    if not request.work.allow_other_work and not _is_same(newest, request.work):
+        raise TokenConflict(
+            Conflict.OTHER_WORK,
+            f"commit token {newest.number} of {newest.scope} was committed with other work than this",
+            newest,
+        )
+    if request.record_count != newest.record_count and not request.allow_other_count:
+        raise TokenConflict(
+            Conflict.OTHER_COUNT,
+            f"commit token {newest.number} of {newest.scope} was committed with {newest.record_count} records, "
+            f"this replay has {request.record_count}",
+            newest,
+        )
+
+
+def _is_same(newest: CommittedToken, work: Work) -> bool:
+    """A token that was stored without fingerprints has its count alone."""
+    return not newest.fingerprints or bool(_agree(newest, work.fingerprints))
+
+
+def _agree(newest: CommittedToken, fingerprints: tuple[Fingerprint, ...]) -> bool | None:
+    """By the first kind that both have; None: they have none in common."""
+    kept = dict(newest.fingerprints)
+    return next((kept[kind] == digest for kind, digest in fingerprints if kind in kept), None)
+
+
+def _check_follows(newest: CommittedToken, token: Token, work: Work) -> None:
+    if work.follows is None:
+        return
+    if newest.base + work.follows != newest.value:
+        raise _gap(token, newest, work)
+    if _agree(newest, work.followed) is False:
+        raise TokenConflict(
+            Conflict.OTHER_PAST,
+            f"commit token {token.value} of {token.scope} follows another {work.follows} than was committed here",
+            newest,
+        )
+
+
+def _gap(token: Token, newest: CommittedToken, work: Work) -> TokenConflict:
+    return TokenConflict(
+        Conflict.UNKNOWN_HISTORY,
+        f"commit token {token.value} of {token.scope} follows {work.follows} of {work.owner}, but the newest one here "
+        f"is {newest.number} of {newest.owner or 'a caller without a name'}: what came between is not here",
+        newest,
+    )
+
+
+def _other_owner(newest: CommittedToken, work: Work) -> TokenConflict:
+    return TokenConflict(
+        Conflict.OTHER_OWNER,
+        f"the commits of {newest.scope} are those of {newest.owner}, up to {newest.value}, not of "
+        f"{work.owner or 'a caller without a name'}",
+        newest,
+    )
+
+
+def _check_history(
+    transaction: Transaction | None, token: Token, request: JoinTransaction | EndTransaction, context: Context
+) -> None:
+    """A scope without history: its past may have been lost, and with it what is committed."""
+    lasting = 0 if transaction is None else sum(not each.single_use for each in transaction.tokens)
+    if transaction is not None and lasting >= context.limits.max_scopes:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"{transaction.transactional_id} has {lasting} scopes of commit tokens: "
+            "transaction.max.scopes of the coordinators allows no more. Raise it, or use another transactional id",
+        )
+    if (token.value > 0 or request.work.continue_from is not None) and not request.allow_unknown_history:
+        raise TokenConflict(
+            Conflict.UNKNOWN_HISTORY,
+            f"commit token {token.value} of {token.scope} has no history here: what came before it may be lost",
+            None,
+        )
+
+
+def committed_now(transaction: Transaction, token: Token, request: EndTransaction, context: Context) -> CommittedToken:
+    """What a commit stores."""
+    return CommittedToken(
+        scope=token.scope,
+        value=token.value,
+        record_count=request.record_count,
+        serial=transaction.serial,
+        committed_at_ms=context.now.wall,
+        owner=token.owner,
+        base=token.base,
+        fingerprints=request.work.fingerprints,
+        single_use=request.single_use and not token.owner,
+    )
+
+
+def get_commit_token(transaction: Transaction | None, request: GetCommitToken, _: Context) -> Decision:
+    """The newest committed token of a scope. An engine decides on it what to replay, so it is confirmed (rule 12)."""
+    found = transaction.committed_token(request.scope) if transaction else None
+    return Decision(None, CommitTokenFound(found), confirm=True)

@@ -1,0 +1,90 @@
+"""AddPartitionsToTxn (24): registers partitions before their first write.
+
+Versions 0-3 come from clients, for one transaction; 4 and 5 from brokers of a Kafka cluster, for several, to
+register or only to verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import AddPartitionsToTxnResponse
+
+Result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+PartitionResult = Result.AddPartitionsToTxnPartitionResult
+TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+
+
+class Service(Protocol):
+    async def add_partitions_to_txn(
+        self, ctx: RequestContext, transactional_id: str, producer_id: int, producer_epoch: int,
+        partitions: Sequence[TopicPartition], *, verify_only: bool,
+    ) -> Sequence[ErrorCode]:
+        """One code per partition, in order. Raises Refusal for all of them."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    async def one(
+        ctx: RequestContext, transactional_id: str, producer_id: int, producer_epoch: int, topics: Any,
+        verify_only: bool,
+    ) -> list[Any]:
+        partitions = _partitions(topics)
+        try:
+            codes = await service.add_partitions_to_txn(
+                ctx, transactional_id, producer_id, producer_epoch, partitions, verify_only=verify_only
+            )
+        except Refusal as refusal:
+            codes = [refusal.code] * len(partitions)
+        return _results(partitions, codes)
+
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        if ctx.api_version < 4:
+            results = await one(
+                ctx, request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
+                request.v3_and_below_producer_epoch, request.v3_and_below_topics, False,
+            )
+            return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
+        return AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=0, results_by_transaction=[
+            TransactionResult(transactional_id=t.transactional_id, topic_results=await one(
+                ctx, t.transactional_id, t.producer_id, t.producer_epoch, t.topics, t.verify_only
+            ))
+            for t in request.transactions
+        ])
+
+    table.on(ApiKey.ADD_PARTITIONS_TO_TXN, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    def all_of(topics: Any) -> list[Any]:
+        partitions = _partitions(topics)
+        return _results(partitions, [code] * len(partitions))
+
+    if version < 4:
+        return AddPartitionsToTxnResponse(
+            throttle_time_ms=0, results_by_topic_v3_and_below=all_of(request.v3_and_below_topics)
+        )
+    return AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=int(code), results_by_transaction=[
+        TransactionResult(transactional_id=t.transactional_id, topic_results=all_of(t.topics))
+        for t in request.transactions
+    ])
+
+
+def _partitions(topics: Any) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, PartitionIndex(index)) for topic in topics for index in topic.partitions]
+
+
+def _results(partitions: Sequence[TopicPartition], codes: Sequence[ErrorCode]) -> list[Any]:
+    return [
+        Result(name=name, results_by_partition=[
+            PartitionResult(partition_index=partition.partition, partition_error_code=int(code))
+            for partition, code in answered
+        ])
+        for name, answered in groupby(zip(partitions, codes, strict=True), key=lambda pair: pair[0].topic)
+    ]

@@ -1,0 +1,43 @@
+"""AlterPartitionReassignments (45): moves partitions to other replicas, or cancels that; the controller decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.administration import Administration
+from hapax.wire.messages import AlterPartitionReassignmentsResponse
+
+_Topic = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+_Partition = _Topic.ReassignablePartitionResponse
+
+
+def register(table: ApiTable, administration: Administration) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        moves = [
+            pb.Reassignment(
+                topic=topic.name, partition=partition.partition_index,
+                target=None if partition.replicas is None else pb.Replicas(nodes=partition.replicas))
+            for topic in request.topics for partition in topic.partitions
+        ]
+        same_factor = ctx.api_version >= 1 and not request.allow_replication_factor_change
+        try:
+            results = await administration.alter_reassignments(moves, request.timeout_ms, same_factor)
+        except Refusal as refusal:
+            return _response([], refusal.code, refusal.reason)
+        return _response(results)
+
+    table.on(ApiKey.ALTER_PARTITION_REASSIGNMENTS, handle)
+
+
+def _response(results: list[pb.PartitionResult], code: ErrorCode = ErrorCode.NONE, reason: str = "") -> Any:
+    topics: dict[str, list[Any]] = {}
+    for result in results:
+        topics.setdefault(result.topic, []).append(_Partition(
+            partition_index=result.partition, error_code=result.error, error_message=result.reason or None))
+    return AlterPartitionReassignmentsResponse(
+        throttle_time_ms=0, allow_replication_factor_change=True, error_code=code, error_message=reason or None,
+        responses=[_Topic(name=name, partitions=partitions) for name, partitions in topics.items()])

@@ -1,0 +1,53 @@
+"""ApiVersions (18): what this node can be asked, and the cluster's finalized features.
+
+A request in a newer version than ours is answered in version 0 with UNSUPPORTED_VERSION and the whole list: a
+client then asks again in a version both know. A dropped connection would lock it out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hapax.core.errors import ErrorCode
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import ApiVersionsResponse
+
+TRANSACTION_VERSION: Final = 2
+"""Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if they see this."""
+
+
+def register(table: ApiTable) -> None:
+    """Serves ApiVersions from the table itself. Bodies are encoded once per version."""
+    bodies: dict[tuple[int, int], tuple[bytes, ...]] = {}
+
+    def handle(ctx: RequestContext, request: Any) -> tuple[bytes, ...]:
+        error = ErrorCode.NONE if request is not None else ErrorCode.UNSUPPORTED_VERSION
+        version = max(ctx.api_version, 0)
+        body = bodies.get((version, error))
+        if body is None:
+            body = bodies[version, error] = (bytes(response(table, error).encode(version=version)),)
+        return body
+
+    table.on(ApiKey.API_VERSIONS, handle)
+
+
+def response(table: ApiTable, error: ErrorCode) -> Any:
+    """The ApiVersions response. `error` NONE or UNSUPPORTED_VERSION; the list is there in both cases."""
+    key = ApiVersionsResponse.ApiVersion
+    feature = ApiVersionsResponse.FinalizedFeatureKey
+    supported = ApiVersionsResponse.SupportedFeatureKey
+    return ApiVersionsResponse(
+        error_code=error,
+        api_keys=[
+            key(api_key=int(api.key), min_version=api.advertised_min, max_version=api.max_version)
+            for api in table.advertised()
+        ],
+        throttle_time_ms=0,
+        supported_features=[supported(name="transaction.version", min_version=0, max_version=TRANSACTION_VERSION)],
+        finalized_features_epoch=1,
+        finalized_features=[
+            feature(name="transaction.version", max_version_level=TRANSACTION_VERSION,
+                    min_version_level=TRANSACTION_VERSION)
+        ],
+    )

@@ -1,0 +1,72 @@
+"""CreatePartitions (37): raises a topic's number of partitions; it never falls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hapax.core.cluster.topics import check_assignment, check_partition_count
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.administration import Administration
+from hapax.runtime.cluster import ClusterView
+from hapax.wire.messages import CreatePartitionsResponse
+
+_Result = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+class CreatePartitionsApi:
+    def __init__(self, view: ClusterView, administration: Administration) -> None:
+        self._view = view
+        self._administration = administration
+
+    async def handle(self, ctx: RequestContext, request: Any) -> Any:
+        count = Counter(topic.name for topic in request.topics)
+        results: dict[str, Any] = {}
+        totals: dict[str, int] = {}
+        assignments: dict[str, list[list[int]]] = {}
+        for topic in request.topics:
+            try:
+                self._check(topic, count[topic.name])
+            except Refusal as refusal:
+                results[topic.name] = _result(topic.name, refusal.code, refusal.reason)
+            else:
+                totals[topic.name] = topic.count
+                if topic.assignments:
+                    assignments[topic.name] = [list(entry.broker_ids) for entry in topic.assignments]
+        if totals:
+            try:
+                answers = await self._administration.create_partitions(
+                    totals, request.timeout_ms, request.validate_only, assignments)
+            except Refusal as refusal:
+                results |= {name: _result(name, refusal.code, refusal.reason) for name in totals}
+            else:
+                results |= {
+                    answer.name: _result(answer.name, ErrorCode(answer.error), answer.reason) for answer in answers}
+        return CreatePartitionsResponse(
+            throttle_time_ms=0, results=[results[name] for name in count if name in results])
+
+    def _check(self, topic: Any, occurrences: int) -> None:
+        if occurrences > 1:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
+        known = self._view.topic(topic.name)
+        if known is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
+        if known.internal:
+            raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic's partitions are fixed")
+        if topic.count <= known.partitions:
+            raise Refusal(
+                ErrorCode.INVALID_PARTITIONS, f"the topic has {known.partitions} partitions; {topic.count} is no more")
+        check_partition_count(topic.count)
+        if topic.assignments:
+            brokers = [node.node_id for node in self._view.nodes("broker")]
+            check_assignment([list(entry.broker_ids) for entry in topic.assignments], brokers)
+
+
+def _result(name: str, code: ErrorCode, reason: str) -> Any:
+    return _Result(name=name, error_code=code, error_message=reason or None)
+
+
+def register(table: ApiTable, view: ClusterView, administration: Administration) -> None:
+    table.on(ApiKey.CREATE_PARTITIONS, CreatePartitionsApi(view, administration).handle)

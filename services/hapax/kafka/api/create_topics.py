@@ -1,0 +1,115 @@
+"""CreateTopics (19): checked here, decided by the controller, answered when the leaders accept writes."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hapax.codec.metadata import INTERNAL_TOPICS
+from hapax.core.cluster.topics import (
+    check_assignment,
+    check_partition_count,
+    check_replication_factor,
+    check_topic_config,
+    check_topic_name,
+)
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.administration import Administration
+from hapax.runtime.cluster import ClusterView
+from hapax.wire.messages import CreateTopicsResponse
+
+_Result = CreateTopicsResponse.CreatableTopicResult
+_Config = _Result.CreatableTopicConfigs
+_DYNAMIC_TOPIC_CONFIG: Final = 1
+"""The source of a setting made for this topic, in Kafka's numbering."""
+
+
+class CreateTopicsApi:
+    def __init__(self, view: ClusterView, administration: Administration) -> None:
+        self._view = view
+        self._administration = administration
+
+    async def handle(self, ctx: RequestContext, request: Any) -> Any:
+        count = Counter(topic.name for topic in request.topics)
+        specs: dict[str, pb.TopicSpec] = {}
+        results: dict[str, Any] = {}
+        for topic in request.topics:
+            try:
+                specs[topic.name] = self._spec(topic, count[topic.name])
+            except Refusal as refusal:
+                specs.pop(topic.name, None)
+                results[topic.name] = _refused(topic.name, refusal.code, refusal.reason)
+        if specs:
+            try:
+                answers = await self._administration.create_topics(
+                    list(specs.values()), request.timeout_ms, request.validate_only)
+            except Refusal as refusal:
+                results |= {name: _refused(name, refusal.code, refusal.reason) for name in specs}
+            else:
+                results |= {answer.name: _result(answer, specs[answer.name]) for answer in answers}
+        return CreateTopicsResponse(throttle_time_ms=0, topics=[results[name] for name in count if name in results])
+
+    def _spec(self, topic: Any, occurrences: int) -> pb.TopicSpec:
+        if occurrences > 1:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
+        check_topic_name(topic.name)
+        if topic.name in INTERNAL_TOPICS:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "this name belongs to the cluster itself")
+        brokers = [node.node_id for node in self._view.nodes("broker")]
+        assignment = _assignment(topic.assignments)
+        if self._view.topic(topic.name) is not None:
+            pass  # whether it still exists only the controller knows: this node's image may lag behind its deletion
+        elif assignment:
+            check_assignment(assignment, brokers)
+        else:
+            check_partition_count(topic.num_partitions)
+            check_replication_factor(topic.replication_factor, len(brokers))
+        config = {entry.name: entry.value for entry in topic.configs}
+        if len(config) < len(topic.configs):
+            raise Refusal(ErrorCode.INVALID_REQUEST, "the request sets one config of this topic more than once")
+        check_topic_config(config)
+        return pb.TopicSpec(
+            name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor,
+            config=config, assignment=[pb.Replicas(nodes=replicas) for replicas in assignment],
+        )
+
+
+def _assignment(chosen: Sequence[Any]) -> list[list[int]]:
+    """By partition. Raises Refusal where a partition is missing or named twice."""
+    by_partition = {entry.partition_index: list(entry.broker_ids) for entry in chosen}
+    if sorted(by_partition) != list(range(len(chosen))):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assignment must name the partitions from 0 on, each once")
+    return [by_partition[index] for index in range(len(chosen))]
+
+
+def _result(answer: pb.TopicResult, spec: pb.TopicSpec) -> Any:
+    if answer.error:
+        return _refused(answer.name, ErrorCode(answer.error), answer.reason)
+    return _Result(
+        name=answer.name,
+        topic_id=uuid.UUID(bytes=answer.topic_id) if answer.topic_id else None,
+        error_code=0, error_message=None, topic_config_error_code=0,
+        num_partitions=answer.partitions, replication_factor=answer.replication_factor,
+        configs=[
+            _Config(name=name, value=value, read_only=False, config_source=_DYNAMIC_TOPIC_CONFIG,
+                    is_sensitive=False)
+            for name, value in sorted(spec.config.items())
+        ],
+    )
+
+
+def _refused(name: str, code: ErrorCode, reason: str) -> Any:
+    return _Result(
+        name=name, topic_id=None, error_code=code, error_message=reason or None, topic_config_error_code=0,
+        num_partitions=-1, replication_factor=-1, configs=[],
+    )
+
+
+def register(table: ApiTable, view: ClusterView, administration: Administration) -> None:
+    table.on(ApiKey.CREATE_TOPICS, CreateTopicsApi(view, administration).handle)

@@ -1,0 +1,100 @@
+"""DeleteTopics (20): by name or, from version 6, by id."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import TopicId
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.administration import Administration
+from hapax.runtime.cluster import ClusterView
+from hapax.wire.messages import DeleteTopicsResponse
+
+_Result = DeleteTopicsResponse.DeletableTopicResult
+
+
+class _Wanted(NamedTuple):
+    """What the client named: one of the two, or (a refusal) both."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+
+
+class DeleteTopicsApi:
+    def __init__(self, view: ClusterView, administration: Administration, enabled: bool) -> None:
+        self._view = view
+        self._administration = administration
+        self._enabled = enabled
+
+    async def handle(self, ctx: RequestContext, request: Any) -> Any:
+        if ctx.api_version >= 6:
+            wanted = [_Wanted(topic.name, topic.topic_id) for topic in request.topics]
+        else:
+            wanted = [_Wanted(name, None) for name in request.topic_names]
+        count = Counter(wanted)
+        results: dict[_Wanted, Any] = {}
+        found: dict[_Wanted, TopicId] = {}
+        for entry in count:
+            try:
+                found[entry] = self._check(entry, count[entry])
+            except Refusal as refusal:
+                results[entry] = _result(entry.name, entry.topic_id, refusal.code, refusal.reason)
+        times = Counter(found.values())
+        for entry in [entry for entry, topic_id in found.items() if times[topic_id] > 1]:
+            del found[entry]
+            results[entry] = _result(
+                entry.name, entry.topic_id, ErrorCode.INVALID_REQUEST, "the request names this topic by id and by name")
+        if found:
+            results |= await self._delete(found, request.timeout_ms)
+        return DeleteTopicsResponse(throttle_time_ms=0, responses=[results[entry] for entry in count])
+
+    def _check(self, entry: _Wanted, occurrences: int) -> TopicId:
+        """The id of a topic that may be deleted."""
+        if occurrences > 1:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
+        if not self._enabled:
+            raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+        if (entry.name is None) == (entry.topic_id is None):
+            raise Refusal(ErrorCode.INVALID_REQUEST, "a topic is named either by its name or by its id")
+        if entry.name is not None:
+            topic = self._view.topic(entry.name)
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            assert entry.topic_id is not None
+            topic = self._view.topic_by_id(TopicId(entry.topic_id.bytes))
+            missing = ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is None:
+            raise Refusal(missing, "no such topic")
+        if topic.internal:
+            raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic cannot be deleted")
+        return topic.topic_id
+
+    async def _delete(self, found: Mapping[_Wanted, TopicId], timeout_ms: int) -> dict[_Wanted, Any]:
+        """What was named by its id is deleted by its id: the name may have become another topic's."""
+        by_name = [entry for entry in found if entry.name is not None]
+        by_id = [entry for entry in found if entry.name is None]
+        try:
+            answers = await self._administration.delete_topics(
+                [entry.name for entry in by_name if entry.name is not None], [found[entry] for entry in by_id],
+                timeout_ms)
+        except Refusal as refusal:
+            return {entry: _result(entry.name, entry.topic_id, refusal.code, refusal.reason) for entry in found}
+        return {
+            entry: _result(
+                answer.name or None, uuid.UUID(bytes=answer.topic_id) if answer.topic_id else entry.topic_id,
+                ErrorCode(answer.error), answer.reason)
+            for entry, answer in zip([*by_name, *by_id], answers, strict=True)
+        }
+
+
+def _result(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode, reason: str) -> Any:
+    return _Result(name=name, topic_id=topic_id, error_code=code, error_message=reason or None)
+
+
+def register(table: ApiTable, view: ClusterView, administration: Administration, enabled: bool = True) -> None:
+    table.on(ApiKey.DELETE_TOPICS, DeleteTopicsApi(view, administration, enabled).handle)

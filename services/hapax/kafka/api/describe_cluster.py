@@ -1,0 +1,77 @@
+"""DescribeCluster (60): the nodes and, in tagged fields of Hapax's own, where they answer gRPC.
+
+Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's gRPC server, and where the node should lead
+and get nothing tag 10001, a word that says why. The response carries tag 10001, the address of a PID allocator, for
+leases, 10002, that of the acting controller, and 10003, as JSON, the nodes that no Kafka client speaks with. A peer
+without these tags is not Hapax (rule 11).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from hapax.core.errors import ErrorCode
+from hapax.core.types import NodeId
+from hapax.kafka.api.metadata import client_nodes
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.cluster import ClusterView, Node
+from hapax.wire.messages import DescribeClusterResponse, set_unknown_tag
+
+_Broker = DescribeClusterResponse.DescribeClusterBroker
+
+NODE_RPC_TAG: Final = 10000
+NODE_STANDING_TAG: Final = 10001
+ALLOCATOR_RPC_TAG: Final = 10001
+CONTROLLER_RPC_TAG: Final = 10002
+OTHER_NODES_TAG: Final = 10003
+_BROKERS: Final = 1
+"""Endpoint type 1 asks for brokers, 2 for KRaft controllers, of which there are none."""
+
+
+def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
+    def handle(ctx: RequestContext, request: Any) -> Any:
+        if ctx.api_version >= 1 and request.endpoint_type != _BROKERS:
+            return DescribeClusterResponse(
+                throttle_time_ms=0, error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this listener answers as a broker", endpoint_type=_BROKERS, cluster_id="",
+                controller_id=-1, brokers=[], authorized_operations=None,
+            )
+        cluster = view.cluster
+        response = DescribeClusterResponse(
+            throttle_time_ms=0, error_code=0, error_message=None, endpoint_type=_BROKERS,
+            cluster_id="" if cluster is None else cluster.cluster_id,
+            controller_id=node_id,
+            brokers=[_broker(view, node, ctx.listener) for node in client_nodes(view)],
+            authorized_operations=None,
+        )
+        allocators = [node for node in view.nodes("pid") if node.rpc_address]
+        if allocators:
+            chosen = allocators[node_id % len(allocators)]
+            set_unknown_tag(response, ALLOCATOR_RPC_TAG, chosen.rpc_address.encode())
+        if view.controller is not None:
+            set_unknown_tag(response, CONTROLLER_RPC_TAG, view.controller.record.rpc_address.encode())
+        set_unknown_tag(response, OTHER_NODES_TAG, _others(view))
+        return response
+
+    table.on(ApiKey.DESCRIBE_CLUSTER, handle)
+
+
+def _broker(view: ClusterView, node: Node, listener: str) -> Any:
+    host, port = node.address(listener)
+    entry = _Broker(broker_id=node.node_id, host=host, port=port, rack=node.record.rack or None, is_fenced=False)
+    if node.rpc_address:
+        set_unknown_tag(entry, NODE_RPC_TAG, node.rpc_address.encode())
+    standing = node.record.standing or ("draining" if view.is_draining(node.node_id) else "")
+    if standing:
+        set_unknown_tag(entry, NODE_STANDING_TAG, standing.encode())
+    return entry
+
+
+def _others(view: ClusterView) -> bytes:
+    acting = None if view.controller is None else view.controller.record.node_id
+    return json.dumps([
+        {"node_id": node.node_id, "role": node.role, "rpc_address": node.rpc_address, "rack": node.record.rack,
+         "standing": node.record.standing, "acts": node.node_id == acting}
+        for node in (*view.nodes("pid"), *view.nodes("controller"))]).encode()

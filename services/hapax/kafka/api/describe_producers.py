@@ -1,0 +1,68 @@
+"""DescribeProducers (61): the producers that a partition's leader knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import DescribeProducersResponse
+
+Topic = DescribeProducersResponse.TopicResponse
+Partition = Topic.PartitionResponse
+ProducerState = Partition.ProducerState
+
+
+class ActiveProducer(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+    """-1: no open transaction."""
+
+
+class Service(Protocol):
+    async def describe_producers(self, ctx: RequestContext, topic: str, partition: int) -> Sequence[ActiveProducer]:
+        """Raises Refusal: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    async def one(ctx: RequestContext, topic: str, index: int) -> Any:
+        try:
+            producers = await service.describe_producers(ctx, topic, index)
+        except Refusal as refusal:
+            return _partition(index, refusal.code, refusal.reason or None, ())
+        return _partition(index, ErrorCode.NONE, None, producers)
+
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        return DescribeProducersResponse(throttle_time_ms=0, topics=[
+            Topic(name=topic.name, partitions=[await one(ctx, topic.name, i) for i in topic.partition_indexes])
+            for topic in request.topics
+        ])
+
+    table.on(ApiKey.DESCRIBE_PRODUCERS, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return DescribeProducersResponse(throttle_time_ms=0, topics=[
+        Topic(name=topic.name, partitions=[_partition(i, code, None, ()) for i in topic.partition_indexes])
+        for topic in request.topics
+    ])
+
+
+def _partition(index: int, code: ErrorCode, reason: str | None, producers: Sequence[ActiveProducer]) -> Any:
+    return Partition(
+        partition_index=index, error_code=int(code), error_message=reason, active_producers=[
+            ProducerState(
+                producer_id=p.producer_id, producer_epoch=p.producer_epoch, last_sequence=p.last_sequence,
+                last_timestamp=p.last_timestamp, coordinator_epoch=p.coordinator_epoch,
+                current_txn_start_offset=p.txn_first_offset,
+            )
+            for p in producers
+        ],
+    )

@@ -1,0 +1,44 @@
+"""ElectLeaders (43): gives partitions to the replica that they prefer, or to one that is not in sync."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.administration import Administration
+from hapax.wire.messages import ElectLeadersResponse
+
+_Topic = ElectLeadersResponse.ReplicaElectionResult
+_Partition = _Topic.PartitionResult
+
+UNCLEAN: Final = 1
+"""The election type; 0 is the preferred replica's."""
+
+
+def register(table: ApiTable, administration: Administration) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        partitions = None if request.topic_partitions is None else [
+            pb.PartitionOfTopic(topic=topic.topic, partition=index)
+            for topic in request.topic_partitions for index in topic.partitions
+        ]
+        unclean = ctx.api_version >= 1 and request.election_type == UNCLEAN
+        try:
+            results = await administration.elect_leaders(partitions, unclean, request.timeout_ms)
+        except Refusal as refusal:
+            return _response([], refusal.code)
+        return _response(results)
+
+    table.on(ApiKey.ELECT_LEADERS, handle)
+
+
+def _response(results: list[pb.PartitionResult], code: ErrorCode = ErrorCode.NONE) -> Any:
+    topics: dict[str, list[Any]] = {}
+    for result in results:
+        topics.setdefault(result.topic, []).append(_Partition(
+            partition_id=result.partition, error_code=result.error, error_message=result.reason or None))
+    return ElectLeadersResponse(
+        throttle_time_ms=0, error_code=code,
+        replica_election_results=[_Topic(topic=name, partition_result=found) for name, found in topics.items()])

@@ -1,0 +1,292 @@
+"""Fetch (1). Clients' requests are decoded by kafka.protocol, followers' by hand; the response is encoded by hand,
+since its records are ranges of files that nobody copies. Tests hold the encoding against kafka.protocol, byte for
+byte, in every version."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from hapax.core.errors import ErrorCode
+from hapax.core.partition.machine import AbortedTransaction
+from hapax.core.types import RegistrationEpoch
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.ports import Chunk, FileRange
+from hapax.wire.internal_writes import proof
+from hapax.wire.messages import FetchRequest as FetchMessage
+from hapax.wire.messages import unknown_tag
+from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
+from hapax.wire.replica_fetch import (
+    ANSWERED_TAG,
+    FETCH_VERSION,
+    PARTITION,
+    REPLICA,
+    SYNCED_END_TAG,
+    TOP,
+    varint,
+)
+
+FIRST_FLEXIBLE: Final = 12
+FIRST_WITH_TOPIC_IDS: Final = 13
+_READ_COMMITTED: Final = 1
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_TOP_7 = struct.Struct(">ihi")
+_PARTITION_4 = struct.Struct(">ihqq")
+_PARTITION_5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_DIVERGING = struct.Struct(">bbiqb")
+_LEADER = struct.Struct(">bbiib")
+_I64 = struct.Struct(">q")
+_SYNCED_HEAD: Final = b"\1" + uvarint(SYNCED_END_TAG) + b"\x08"
+_PROOF_SIZE: Final = len(proof(RegistrationEpoch(0), bytes(16)))
+_ANSWERED_HEAD: Final = uvarint(ANSWERED_TAG) + b"\x04"
+_LAST_FIELDS: Final = 1 + len(uvarint(INTERNAL_WRITE_TAG)) + 1 + _PROOF_SIZE + len(_ANSWERED_HEAD) + 4
+"""The proof and the number of the last answer, with the end of the field before them."""
+
+
+class FetchPartition(NamedTuple):
+    """A partition as a client asks for it."""
+
+    topic: str | bytes
+    """Its name, from version 13 on its id (16 bytes)."""
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+    """That the client knows; -1: it does not say."""
+    last_fetched_epoch: int
+    """Of the record before `offset`; -1: it does not say."""
+    synced_end: int = -1
+    """Of a follower: everything below is durable there."""
+
+
+class FetchRequest(NamedTuple):
+    replica_id: int
+    """-1: a consumer. Anything else must prove itself (rule 17)."""
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    committed: bool
+    session_id: int
+    session_epoch: int
+    partitions: list[FetchPartition]
+    forgotten: list[tuple[str | bytes, int]]
+    proof: bytes = b""
+    """Of who asks in the name of a replica (`internal_writes.read_proof`)."""
+    answered: int | None = None
+    """Of a follower: the number of the last answer that it had read; -1: none; None: it does not say."""
+
+
+class FetchedPartition(NamedTuple):
+    """What a partition is answered."""
+
+    topic: str | bytes
+    partition: int
+    error: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    """None with read_uncommitted."""
+    records: FileRange | None = None
+    diverging: tuple[int, int] | None = None
+    """(epoch, its end): the client's log and this one differ from there on."""
+    leader: tuple[int, int] | None = None
+    """(node id, leader epoch), where the client asked the wrong node."""
+
+
+class FetchResult(NamedTuple):
+    error: int
+    session_id: int
+    partitions: Sequence[FetchedPartition]
+    """A topic's partitions stand together."""
+
+
+class Service(Protocol):
+    def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
+        """The response as chunks (`encode_response`), or DEFERRED."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    def handle(ctx: RequestContext, body: memoryview) -> object:
+        version = ctx.api_version
+        request = decode_follower(body) if version == FETCH_VERSION else None
+        return service.fetch(ctx, request or decoded(ctx.api.decode(body, version), version))
+
+    table.on_raw(ApiKey.FETCH, handle)
+
+
+def decode_follower(body: memoryview) -> FetchRequest | None:
+    """A request as brokers send them to each other in their sessions (`replica_fetch.encode_request`), several for each
+    write; None: it is not quite of this form, so it is for the library to decode."""
+    try:
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = TOP.unpack_from(body)
+        if session_id == 0 or isolation:
+            return None
+        partitions: list[FetchPartition] = []
+        topics, at = varint(body, TOP.size)
+        for _ in range(topics - 1):
+            topic = bytes(body[at : at + 16])
+            count, at = varint(body, at + 16)
+            for _ in range(count - 1):
+                index, epoch, offset, last_epoch, _, most = PARTITION.unpack_from(body, at)
+                at += PARTITION.size
+                if body[at : at + len(_SYNCED_HEAD)] != _SYNCED_HEAD:
+                    return None
+                (synced_end,) = _I64.unpack_from(body, at + len(_SYNCED_HEAD))
+                at += len(_SYNCED_HEAD) + _I64.size
+                partitions.append(FetchPartition(topic, index, offset, most, epoch, last_epoch, synced_end))
+            at += 1
+        if body[at:at + 3] != b"\1\1\3" or body[at + 3] != 1 or len(body) != at + 5 + REPLICA.size + _LAST_FIELDS:
+            return None  # partitions are forgotten, say, which is rare
+        replica_id, _ = REPLICA.unpack_from(body, at + 5)
+        last = len(body) - 4
+        if body[last - len(_ANSWERED_HEAD) : last] != _ANSWERED_HEAD:
+            return None
+        (answered,) = _I32.unpack_from(body, last)
+        last -= len(_ANSWERED_HEAD)
+        shown = bytes(body[last - _PROOF_SIZE : last])
+    except (struct.error, IndexError, ValueError):
+        return None
+    return FetchRequest(
+        replica_id, max_wait_ms, min_bytes, max_bytes, False, session_id, session_epoch, partitions, [], shown,
+        answered)
+
+
+def decoded(message: FetchMessage, version: int) -> FetchRequest:
+    """The library's message as what the service understands."""
+    by_id = version >= FIRST_WITH_TOPIC_IDS
+    if version < 15:
+        replica_id = message.replica_id
+    else:
+        replica_id = -1 if message.replica_state is None else message.replica_state.replica_id
+    partitions = []
+    for topic in message.topics:
+        key = topic.topic_id.bytes if by_id else topic.topic
+        for p in topic.partitions:
+            partitions.append(FetchPartition(
+                key, p.partition, p.fetch_offset, p.partition_max_bytes,
+                p.current_leader_epoch if version >= 9 else -1,
+                p.last_fetched_epoch if version >= FIRST_FLEXIBLE else -1,
+                -1 if replica_id < 0 else _synced_end(p),
+            ))
+    forgotten = []
+    if version >= 7:
+        for topic in message.forgotten_topics_data:
+            key = topic.topic_id.bytes if by_id else topic.topic
+            forgotten += [(key, p) for p in topic.partitions]
+    return FetchRequest(
+        replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes,
+        message.isolation_level == _READ_COMMITTED,
+        message.session_id if version >= 7 else 0, message.session_epoch if version >= 7 else -1,
+        partitions, forgotten, b"" if replica_id < 0 else unknown_tag(message, INTERNAL_WRITE_TAG) or b"",
+        None if replica_id < 0 else _answered(message),
+    )
+
+
+def _answered(message: FetchMessage) -> int | None:
+    content = unknown_tag(message, ANSWERED_TAG)
+    return None if content is None else int.from_bytes(content, "big", signed=True)
+
+
+def _synced_end(partition: Any) -> int:
+    """That a follower names; where it does not, what it asks for."""
+    content = unknown_tag(partition, SYNCED_END_TAG)
+    return int(partition.fetch_offset if content is None else int.from_bytes(content, "big", signed=True))
+
+
+# --- response -----------------------------------------------------------------------------------------------------
+
+
+def encode_response(version: int, result: FetchResult) -> tuple[Chunk, ...]:
+    """The body as chunks: what is not records is joined, records stay ranges of files."""
+    flexible = version >= FIRST_FLEXIBLE
+    chunks: list[Chunk] = []
+    head = bytearray(_TOP_7.pack(0, result.error, result.session_id) if version >= 7 else bytes(4))
+    topics = _grouped(result.partitions)
+    head += _count(len(topics), flexible)
+    for partitions in topics:
+        _put_topic(head, partitions[0].topic, flexible)
+        head += _count(len(partitions), flexible)
+        for partition in partitions:
+            head = _put_partition(chunks, head, version, partition)
+        if flexible:
+            head += b"\0"
+    if flexible:
+        head += b"\0"
+    if head:
+        chunks.append(head)
+    return tuple(chunks)
+
+
+def _grouped(partitions: Sequence[FetchedPartition]) -> list[list[FetchedPartition]]:
+    topics: list[list[FetchedPartition]] = []
+    for partition in partitions:
+        if topics and topics[-1][0].topic == partition.topic:
+            topics[-1].append(partition)
+        else:
+            topics.append([partition])
+    return topics
+
+
+def _put_topic(head: bytearray, topic: str | bytes, flexible: bool) -> None:
+    if isinstance(topic, bytes):
+        head += topic
+        return
+    name = topic.encode()
+    head += _count(len(name), True) if flexible else _I16.pack(len(name))
+    head += name
+
+
+def _put_partition(
+    chunks: list[Chunk], head: bytearray, version: int, partition: FetchedPartition
+) -> bytearray:
+    """Appends one partition; returns the bytes that follow its records so far."""
+    flexible = version >= FIRST_FLEXIBLE
+    _, index, error, high_watermark, stable, start, aborted, records, _, _ = partition
+    if version >= 5:
+        head += _PARTITION_5.pack(index, error, high_watermark, stable, start)
+    else:
+        head += _PARTITION_4.pack(index, error, high_watermark, stable)
+    if aborted is None:
+        head += b"\0" if flexible else b"\xff\xff\xff\xff"
+    else:
+        head += _count(len(aborted), flexible)
+        for transaction in aborted:
+            head += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
+            if flexible:
+                head += b"\0"
+    if version >= 11:
+        head += b"\xff\xff\xff\xff"
+    size = 0 if records is None else records.size
+    head += _count(size, flexible)
+    if records is not None:
+        chunks.append(head)
+        chunks.append(records)
+        head = bytearray()
+    if flexible:
+        _put_tags(head, partition)
+    return head
+
+
+def _put_tags(head: bytearray, partition: FetchedPartition) -> None:
+    diverging, leader = partition.diverging, partition.leader
+    head.append((diverging is not None) + (leader is not None))
+    if diverging is not None:
+        head += _DIVERGING.pack(0, _DIVERGING.size - 2, *diverging, 0)
+    if leader is not None:
+        head += _LEADER.pack(1, _LEADER.size - 2, *leader, 0)
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return uvarint(count + 1) if flexible else _I32.pack(count)
+
+
+def failed(partition: FetchPartition, error: ErrorCode, leader: tuple[int, int] | None = None) -> FetchedPartition:
+    """The answer for a partition that cannot be read."""
+    return FetchedPartition(partition.topic, partition.partition, int(error), leader=leader)

@@ -1,0 +1,86 @@
+"""FindCoordinator (10): which coordinator owns a group id or a transactional id.
+
+Kafka's hash names the shard, the metadata names its owner. (The internal topics behind the shards exist from the
+start: the controller makes them with the cluster.) A coordinator that has not loaded the shard yet says so itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+from hapax.codec.metadata import ShardKind
+from hapax.core.errors import ErrorCode
+from hapax.core.hashing import shard_of
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.cluster import ClusterView, Node
+from hapax.wire.messages import FindCoordinatorResponse
+
+_Coordinator = FindCoordinatorResponse.Coordinator
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+_NOWHERE: Final = ("", -1)
+_OWNER_S: Final = 3.0
+"""How long a request waits for its shards to get owners, instead of sending the client away."""
+
+
+class _Found(NamedTuple):
+    node: Node | None
+    code: ErrorCode
+    reason: str | None
+
+
+class FindCoordinatorApi:
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    async def handle(self, ctx: RequestContext, request: Any) -> Any:
+        key_type = request.key_type if ctx.api_version >= 1 else GROUP
+        deadline = asyncio.get_running_loop().time() + _OWNER_S
+        if ctx.api_version >= 4:
+            return FindCoordinatorResponse(
+                throttle_time_ms=0,
+                coordinators=[
+                    _coordinator(key, await self._find(key, key_type, deadline), ctx.listener)
+                    for key in request.coordinator_keys],
+            )
+        found = await self._find(request.key, key_type, deadline)
+        node = found.node
+        host, port = _NOWHERE if node is None else node.address(ctx.listener)
+        return FindCoordinatorResponse(
+            throttle_time_ms=0, error_code=found.code, error_message=found.reason,
+            node_id=-1 if node is None else node.node_id, host=host, port=port,
+        )
+
+    async def _find(self, key: str, key_type: int, deadline: float) -> _Found:
+        cluster = self._view.cluster
+        if cluster is None:
+            return _Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the cluster is being made")
+        if key_type == TRANSACTION:
+            return await self._owner("txn", shard_of(key, cluster.txn_shards), deadline)
+        if key_type == GROUP:
+            return await self._owner("group", shard_of(key, cluster.group_shards), deadline)
+        return _Found(None, ErrorCode.INVALID_REQUEST, f"unknown coordinator key type {key_type}")
+
+    async def _owner(self, kind: ShardKind, shard: int, deadline: float) -> _Found:
+        remaining = deadline - asyncio.get_running_loop().time()
+        try:
+            owner = await self._view.wait_for(lambda view: view.shard_owner(kind, shard), remaining)
+        except TimeoutError:
+            return _Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind} shard {shard} has no owner")
+        return _Found(owner, ErrorCode.NONE, None)
+
+
+def _coordinator(key: str, found: _Found, listener: str) -> Any:
+    node = found.node
+    host, port = _NOWHERE if node is None else node.address(listener)
+    return _Coordinator(
+        key=key, error_code=found.code, error_message=found.reason,
+        node_id=-1 if node is None else node.node_id, host=host, port=port,
+    )
+
+
+def register(table: ApiTable, view: ClusterView) -> None:
+    table.on(ApiKey.FIND_COORDINATOR, FindCoordinatorApi(view).handle)

@@ -1,0 +1,72 @@
+"""IncrementalAlterConfigs (44): changes topics' configurations; what a request does not name stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.administration import Administration
+from hapax.wire.messages import IncrementalAlterConfigsResponse
+
+_Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+
+_TOPIC: Final = 2
+_SET: Final = 0
+_DELETE: Final = 1
+_TIMEOUT_MS: Final = 30_000
+"""The request has none of its own."""
+
+
+def register(table: ApiTable, administration: Administration) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        results: dict[int, Any] = {}
+        changes: dict[int, pb.TopicConfigChange] = {}
+        for position, resource in enumerate(request.resources):
+            try:
+                changes[position] = _change(resource)
+            except Refusal as refusal:
+                results[position] = _result(resource, refusal.code, refusal.reason)
+        if changes:
+            try:
+                answers = await administration.alter_topic_configs(
+                    list(changes.values()), _TIMEOUT_MS, request.validate_only)
+            except Refusal as refusal:
+                results |= {at: _result(request.resources[at], refusal.code, refusal.reason) for at in changes}
+            else:
+                results |= {
+                    at: _result(request.resources[at], answer.error, answer.reason)
+                    for at, answer in zip(changes, answers, strict=True)}
+        return IncrementalAlterConfigsResponse(
+            throttle_time_ms=0, responses=[results[at] for at in range(len(request.resources))])
+
+    table.on(ApiKey.INCREMENTAL_ALTER_CONFIGS, handle)
+
+
+def _change(resource: Any) -> pb.TopicConfigChange:
+    """Raises Refusal."""
+    if resource.resource_type != _TOPIC:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "only topics are configured by requests; nodes by their settings")
+    change = pb.TopicConfigChange(topic=resource.resource_name)
+    named = set()
+    for config in resource.configs:
+        if config.name in named:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{config.name} is named twice")
+        named.add(config.name)
+        if config.config_operation == _DELETE:
+            change.reset.append(config.name)
+        elif config.config_operation != _SET:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name}: values are set or deleted, not appended to")
+        elif config.value is None:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
+        else:
+            change.set[config.name] = config.value
+    return change
+
+
+def _result(resource: Any, code: int, reason: str) -> Any:
+    return _Result(
+        error_code=code, error_message=reason or None, resource_type=resource.resource_type,
+        resource_name=resource.resource_name)

@@ -1,0 +1,75 @@
+"""ListOffsets (2): the first, the last, and the offset of a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NamedTuple, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import ListOffsetsResponse
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+"""Timestamps that name a place of the log."""
+
+_FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_READ_COMMITTED: Final = 1
+_Topic = ListOffsetsResponse.ListOffsetsTopicResponse
+_Partition = _Topic.ListOffsetsPartitionResponse
+
+
+class FoundOffset(NamedTuple):
+    """`offset` -1: no record is that late."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class Service(Protocol):
+    async def list_offset(
+        self, ctx: RequestContext, topic: str, partition: int, timestamp: int, leader_epoch: int, committed: bool
+    ) -> FoundOffset:
+        """`timestamp`: ms, or one of the constants. `leader_epoch` as the client knows it, -1: it does not say.
+        Raises Refusal."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    async def one(ctx: RequestContext, request: Any, topic: str, asked: Any) -> Any:
+        version = ctx.api_version
+        try:
+            if version < _FIRST_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
+                raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
+            found = await service.list_offset(
+                ctx, topic, asked.partition_index, asked.timestamp,
+                asked.current_leader_epoch if version >= 4 else -1,
+                version >= 2 and request.isolation_level == _READ_COMMITTED,
+            )
+        except Refusal as refusal:
+            return _partition(asked.partition_index, refusal.code, FoundOffset(-1, -1, -1))
+        return _partition(asked.partition_index, ErrorCode.NONE, found)
+
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        """All partitions at once: they wait for the same round of their leader's followers."""
+        found = iter(await asyncio.gather(*(
+            one(ctx, request, topic.name, asked) for topic in request.topics for asked in topic.partitions
+        )))
+        return ListOffsetsResponse(throttle_time_ms=0, topics=[
+            _Topic(name=topic.name, partitions=[next(found) for _ in topic.partitions]) for topic in request.topics
+        ])
+
+    table.on(ApiKey.LIST_OFFSETS, handle)
+
+
+def _partition(index: int, code: ErrorCode, found: FoundOffset) -> Any:
+    return _Partition(
+        partition_index=index, error_code=int(code), old_style_offsets=[], timestamp=found.timestamp,
+        offset=found.offset, leader_epoch=found.leader_epoch,
+    )

@@ -1,0 +1,35 @@
+"""ListPartitionReassignments (46): which partitions move, from this node's image of the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.runtime.cluster import ClusterView
+from hapax.wire.messages import ListPartitionReassignmentsResponse
+
+_Topic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
+_Partition = _Topic.OngoingPartitionReassignment
+
+
+def register(table: ApiTable, view: ClusterView) -> None:
+    def handle(ctx: RequestContext, request: Any) -> Any:
+        wanted = None
+        if request.topics is not None:
+            wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+        moving = []
+        for topic in view.topics():
+            partitions = [
+                _Partition(
+                    partition_index=index, replicas=list(partition.record.replicas),
+                    adding_replicas=list(partition.record.adding), removing_replicas=list(partition.record.removing))
+                for index, partition in sorted(view.partitions_of(topic.topic_id).items())
+                if (partition.record.adding or partition.record.removing)
+                and (wanted is None or (topic.name, index) in wanted)
+            ]
+            if partitions:
+                moving.append(_Topic(name=topic.name, partitions=partitions))
+        return ListPartitionReassignmentsResponse(throttle_time_ms=0, error_code=0, error_message=None, topics=moving)
+
+    table.on(ApiKey.LIST_PARTITION_REASSIGNMENTS, handle)

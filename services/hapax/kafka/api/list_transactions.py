@@ -1,0 +1,72 @@
+"""ListTransactions (66): the transactional ids that a coordinator knows, filtered by state, producer, age and, from
+version 2, by a pattern for the id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.states import State
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import ListTransactionsResponse
+
+TransactionState = ListTransactionsResponse.TransactionState
+
+STATE_NAMES: Final = frozenset(state.kafka_name for state in State)
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Empty, -1 and None: not filtered by this."""
+
+    states: tuple[str, ...]
+    producer_ids: tuple[int, ...]
+    duration_ms: int
+    """Open at least so long."""
+    pattern: str | None
+
+
+class Listed(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class Service(Protocol):
+    async def list_transactions(self, ctx: RequestContext, filters: Filters) -> Sequence[Listed]:
+        """Raises Refusal: COORDINATOR_LOAD_IN_PROGRESS while a shard loads, INVALID_REGULAR_EXPRESSION."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        version = ctx.api_version
+        unknown = [name for name in request.state_filters if name not in STATE_NAMES]
+        known = tuple(name for name in request.state_filters if name in STATE_NAMES)
+        filters = Filters(
+            known, tuple(request.producer_id_filters), request.duration_filter if version >= 1 else -1,
+            (request.transactional_id_pattern or None) if version >= 2 else None,
+        )
+        try:
+            # Only states that nobody knows were asked for: nothing is in them.
+            listed = () if unknown and not known else await service.list_transactions(ctx, filters)
+        except Refusal as refusal:
+            return refused(request, version, refusal.code)
+        return ListTransactionsResponse(
+            throttle_time_ms=0, error_code=0, unknown_state_filters=unknown, transaction_states=[
+                TransactionState(transactional_id=t.transactional_id, producer_id=t.producer_id,
+                                 transaction_state=t.state)
+                for t in listed
+            ],
+        )
+
+    table.on(ApiKey.LIST_TRANSACTIONS, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return ListTransactionsResponse(
+        throttle_time_ms=0, error_code=int(code), unknown_state_filters=[], transaction_states=[]
+    )

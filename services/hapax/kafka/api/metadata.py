@@ -1,0 +1,214 @@
+"""Metadata (3): the nodes, and who leads each partition.
+
+A leader is named only once it has said that it accepts writes (`accepted_epoch == leader_epoch`): a client that
+produces right after CreateTopics must not meet a leader that does not know the partition yet. `controller_id` names
+the answering node itself, since every node passes administrative calls on.
+
+Clients of one kind ask with the same bytes, and a cluster changes seldom: answers are kept, encoded, until the image of
+the cluster changes or a departed coordinator is no longer listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final
+
+from hapax.codec.metadata import INTERNAL_TOPICS
+from hapax.core.cluster.topics import check_topic_name
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import NodeId, PartitionIndex, TopicId
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime import supervision
+from hapax.runtime.administration import Administration
+from hapax.runtime.cluster import ClusterView, Partition, Topic
+from hapax.wire.messages import MetadataResponse
+
+_Broker = MetadataResponse.MetadataResponseBroker
+_Topic = MetadataResponse.MetadataResponseTopic
+_Partition = _Topic.MetadataResponsePartition
+
+AUTO_CREATE_TIMEOUT_MS: Final = 5_000
+LISTED_AFTER_S: Final = 300.0
+"""How long a coordinator that went away is still listed. librdkafka forgets a node that Metadata does not
+list; where that was the coordinator of a group, `send_offsets_to_transaction` then waits for it without end
+(confluentinc/librdkafka#5511). While it is listed, the client finds nobody there and asks for the new one."""
+_KEPT_ANSWERS: Final = 64
+_KEPT_REQUEST_BYTES: Final = 4096
+_CREATIONS_AT_ONCE: Final = 100
+"""Names that one node has in creation; a client that asks for more is told to come back."""
+
+
+class MetadataApi:
+    """Answers from the node's image of the cluster; asks the controller only for topics to create."""
+
+    def __init__(
+        self, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool
+    ) -> None:
+        self._node_id = node_id
+        self._view = view
+        self._administration = administration
+        self._auto_create = auto_create
+        self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
+        self._answers: dict[tuple[int, str, bytes], tuple[bytes, ...]] = {}
+        self._answers_of = (-1, 0)
+        """Revision of the image, and how many departed coordinators are listed: those go by time alone."""
+
+    def handle(self, ctx: RequestContext, body: memoryview) -> tuple[bytes, ...] | Awaitable[tuple[bytes, ...]]:
+        """Waits only where a topic has to be created."""
+        version = ctx.api_version
+        image = self._view.revision, len(self._view.departed_coordinators(LISTED_AFTER_S))
+        if self._answers_of != image:
+            self._answers.clear()
+            self._answers_of = image
+        key = (version, ctx.listener, bytes(body))
+        answer = self._answers.get(key)
+        if answer is not None:
+            return answer
+        request = ctx.api.decode(body, version)
+        wanted = request.topics
+        if wanted is None or (version == 0 and not wanted):
+            response = self._response(ctx, [self._known(topic) for topic in self._view.topics()])
+        else:
+            if self._auto_create and (version < 4 or request.allow_auto_topic_creation):
+                missing = [entry.name for entry in wanted if self._creatable(entry.name)]
+                if missing:
+                    return self._create_and_answer(ctx, wanted, missing)
+            response = self._response(ctx, [self._topic(entry, {}, version) for entry in wanted])
+        answer = (bytes(response.encode(version=version)),)
+        if len(self._answers) < _KEPT_ANSWERS and len(body) <= _KEPT_REQUEST_BYTES:
+            self._answers[key] = answer
+        return answer
+
+    async def _create_and_answer(
+        self, ctx: RequestContext, wanted: list[Any], missing: list[str]
+    ) -> tuple[bytes, ...]:
+        refused = await self._create(missing)
+        response = self._response(ctx, [self._topic(entry, refused, ctx.api_version) for entry in wanted])
+        return (bytes(response.encode(version=ctx.api_version)),)
+
+    def _topic(self, entry: Any, refused: Mapping[str, ErrorCode], version: int) -> Any:
+        return self._by_id(entry.topic_id, version) if entry.name is None else self._by_name(entry.name, refused)
+
+    def _by_id(self, topic_id: uuid.UUID | None, version: int) -> Any:
+        topic = None if topic_id is None else self._view.topic_by_id(TopicId(topic_id.bytes))
+        if topic is None:  # an answer before version 12 cannot leave the name out
+            return _unknown(None if version >= 12 else "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return self._known(topic)
+
+    def _by_name(self, name: str, refused: Mapping[str, ErrorCode]) -> Any:
+        topic = self._view.topic(name)
+        if topic is not None:
+            return self._known(topic)
+        try:
+            check_topic_name(name)
+        except Refusal as refusal:
+            return _unknown(name, None, refusal.code)
+        return _unknown(name, None, refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+
+    # --- creation at first use --------------------------------------------------------------------------------
+
+    def _creatable(self, name: str | None) -> bool:
+        if name is None or name in INTERNAL_TOPICS or self._view.topic(name) is not None:
+            return False
+        try:
+            check_topic_name(name)
+        except Refusal:
+            return False
+        return True
+
+    async def _create(self, names: list[str]) -> dict[str, ErrorCode]:
+        """What stood in the way, by name. One creation at a time per name, however many clients ask for it."""
+        room = max(0, _CREATIONS_AT_ONCE - len(self._creating))
+        fresh = [name for name in dict.fromkeys(names) if name not in self._creating][:room]
+        if fresh:
+            task = supervision.once(self._ask_controller(fresh), "topic-creation")
+            for name in fresh:
+                self._creating[name] = task
+            task.add_done_callback(lambda _: [self._creating.pop(name) for name in fresh])
+        refused = dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
+        for task in dict.fromkeys(self._creating[name] for name in names if name in self._creating):
+            refused |= await asyncio.shield(task)
+        return refused
+
+    async def _ask_controller(self, names: list[str]) -> dict[str, ErrorCode]:
+        specs = [pb.TopicSpec(name=name, partitions=-1, replication_factor=-1) for name in names]
+        try:
+            results = await self._administration.create_topics(specs, AUTO_CREATE_TIMEOUT_MS)
+        except Refusal:
+            return {}
+        passing = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT)
+        return {result.name: ErrorCode(result.error) for result in results if result.error not in passing}
+
+    # --- encoding ---------------------------------------------------------------------------------------------
+
+    def _response(self, ctx: RequestContext, topics: list[Any]) -> Any:
+        """A client is told the addresses that lead to the nodes by the listener that it came by."""
+        cluster = self._view.cluster
+        listed = [
+            (node, *node.address(ctx.listener))
+            for node in (*client_nodes(self._view), *self._view.departed_coordinators(LISTED_AFTER_S))]
+        return MetadataResponse(
+            throttle_time_ms=0,
+            brokers=[
+                _Broker(node_id=node.node_id, host=host, port=port, rack=node.record.rack or None)
+                for node, host, port in listed
+            ],
+            cluster_id=None if cluster is None else cluster.cluster_id,
+            controller_id=self._node_id,
+            topics=topics,
+            authorized_operations=None,
+            error_code=0,
+        )
+
+    def _known(self, topic: Topic) -> Any:
+        partitions = self._view.partitions_of(topic.topic_id)
+        return _Topic(
+            error_code=0,
+            name=topic.name,
+            topic_id=uuid.UUID(bytes=bytes(topic.topic_id)),
+            is_internal=topic.internal,
+            partitions=[
+                self._partition(topic, index, partitions.get(PartitionIndex(index)))
+                for index in range(topic.partitions)
+            ],
+            authorized_operations=None,
+        )
+
+    def _partition(self, topic: Topic, index: int, partition: Partition | None) -> Any:
+        if partition is None:
+            return _Partition(
+                error_code=ErrorCode.LEADER_NOT_AVAILABLE, partition_index=index, leader_id=-1, leader_epoch=-1,
+                replica_nodes=[], isr_nodes=[], offline_replicas=[],
+            )
+        record = partition.record
+        leader = self._view.leader_of(topic.topic_id, index)
+        return _Partition(
+            error_code=ErrorCode.NONE if leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=-1 if leader is None else leader.node_id,
+            leader_epoch=record.leader_epoch,
+            replica_nodes=list(record.replicas),
+            isr_nodes=list(record.isr),
+            offline_replicas=[node for node in record.replicas if self._view.node(node) is None],
+        )
+
+
+def _unknown(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode) -> Any:
+    return _Topic(
+        error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[], authorized_operations=None,
+    )
+
+
+def client_nodes(view: ClusterView) -> list[Any]:
+    """Live nodes that clients may be told of: those with a Kafka listener, brokers and coordinators alike."""
+    return [node for node in view.nodes() if node.port > 0 and node.role in ("broker", "coordinator")]
+
+
+def register(
+    table: ApiTable, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool
+) -> None:
+    table.on_raw(ApiKey.METADATA, MetadataApi(node_id, view, administration, auto_create).handle)

@@ -1,0 +1,147 @@
+"""OffsetFetch (9): where consumer groups stand.
+
+Version 1 knows no null (all of the group's partitions) and no error of the group, 2-7 ask for one group, 8 and later
+for several, 10 by topic id. From 7 on `require_stable` refuses an offset that an open transaction is about to
+replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group.machine import NO_TOPIC_ID
+from hapax.core.types import TopicId
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import OffsetFetchResponse
+
+Topic = OffsetFetchResponse.OffsetFetchResponseTopic
+Partition = Topic.OffsetFetchResponsePartition
+Group = OffsetFetchResponse.OffsetFetchResponseGroup
+GroupTopic = Group.OffsetFetchResponseTopics
+GroupPartition = GroupTopic.OffsetFetchResponsePartitions
+
+GROUPS_FROM = 8
+TOPIC_IDS_FROM = 10
+
+
+class OffsetAsked(NamedTuple):
+    topic: str
+    """Empty where the client says the id."""
+    topic_id: TopicId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAsked:
+    group_id: str
+    member_id: str
+    member_epoch: int
+    partitions: tuple[OffsetAsked, ...] | None
+    """None: all that the group has."""
+    by_id: bool
+    """The answer names topics by id too: an offset of a topic without one cannot be told."""
+
+
+class OffsetAnswer(NamedTuple):
+    """`offset` -1: none."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error: ErrorCode
+
+
+class Service(Protocol):
+    async def offset_fetch(
+        self, ctx: RequestContext, group: GroupAsked, require_stable: bool
+    ) -> Sequence[OffsetAnswer]:
+        """In the order asked for. Raises Refusal for the whole group."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        version = ctx.api_version
+        stable = version >= 7 and request.require_stable
+        if version >= GROUPS_FROM:
+            groups = []
+            for group in request.groups:
+                asked = _group_asked(group, version)
+                try:
+                    answers = await service.offset_fetch(ctx, asked, stable)
+                    groups.append(_group(asked.group_id, answers, ErrorCode.NONE))
+                except Refusal as refusal:
+                    groups.append(_group(asked.group_id, (), refusal.code))
+            return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
+        partitions = None
+        if request.topics is not None:
+            partitions = _asked(request.topics, by_id=False)
+        asked = GroupAsked(request.group_id, "", -1, partitions, False)
+        try:
+            return _response(await service.offset_fetch(ctx, asked, stable), ErrorCode.NONE)
+        except Refusal as refusal:
+            return refused(request, version, refusal.code)
+
+    table.on(ApiKey.OFFSET_FETCH, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    if version >= GROUPS_FROM:
+        groups = [_group(group.group_id, (), code) for group in request.groups]
+        return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
+    # Version 1 has no place for an error of the group: each partition carries it.
+    asked = _asked(request.topics, by_id=False) if version < 2 and request.topics else ()
+    return _response([OffsetAnswer(a.topic, a.topic_id, a.partition, -1, -1, "", code) for a in asked], code)
+
+
+def _group_asked(group: Any, version: int) -> GroupAsked:
+    by_id = version >= TOPIC_IDS_FROM
+    return GroupAsked(
+        group.group_id, (group.member_id or "") if version >= 9 else "", group.member_epoch if version >= 9 else -1,
+        None if group.topics is None else _asked(group.topics, by_id), by_id,
+    )
+
+
+def _asked(topics: Any, by_id: bool) -> tuple[OffsetAsked, ...]:
+    return tuple(
+        OffsetAsked("" if by_id else topic.name, TopicId(topic.topic_id.bytes) if by_id else NO_TOPIC_ID, index)
+        for topic in topics
+        for index in topic.partition_indexes
+    )
+
+
+def _response(answers: Sequence[OffsetAnswer], code: ErrorCode) -> Any:
+    topics = [
+        Topic(name=name, partitions=[
+            Partition(
+                partition_index=a.partition, committed_offset=a.offset, committed_leader_epoch=a.leader_epoch,
+                metadata=a.metadata, error_code=int(a.error),
+            )
+            for a in of_topic
+        ])
+        for name, of_topic in groupby(answers, key=lambda a: a.topic)
+    ]
+    return OffsetFetchResponse(throttle_time_ms=0, topics=topics, error_code=int(code))
+
+
+def _group(group_id: str, answers: Sequence[OffsetAnswer], code: ErrorCode) -> Any:
+    topics = [
+        GroupTopic(name=name, topic_id=UUID(bytes=topic_id), partitions=[
+            GroupPartition(
+                partition_index=a.partition, committed_offset=a.offset, committed_leader_epoch=a.leader_epoch,
+                metadata=a.metadata, error_code=int(a.error),
+            )
+            for a in of_topic
+        ])
+        for (name, topic_id), of_topic in groupby(answers, key=lambda a: (a.topic, a.topic_id))
+    ]
+    return Group(group_id=group_id, topics=topics, error_code=int(code))

@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch (23): where a leader epoch ends, for whoever must find out what their logs have in common."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import OffsetForLeaderEpochResponse
+
+_Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+_Partition = _Topic.EpochEndOffset
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch that is not above the one asked for, and where it ends; (-1, -1): not known."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class Service(Protocol):
+    def offset_for_leader_epoch(self, topic: str, partition: int, current_epoch: int, leader_epoch: int) -> EpochEnd:
+        """`current_epoch`: as the client knows it, -1: it does not say. Raises Refusal."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    def one(topic: str, asked: Any) -> Any:
+        try:
+            end = service.offset_for_leader_epoch(
+                topic, asked.partition, asked.current_leader_epoch, asked.leader_epoch)
+        except Refusal as refusal:
+            return _partition(asked.partition, refusal.code, EpochEnd(-1, -1))
+        return _partition(asked.partition, ErrorCode.NONE, end)
+
+    def handle(ctx: RequestContext, request: Any) -> Any:
+        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[
+            _Topic(topic=topic.topic, partitions=[one(topic.topic, p) for p in topic.partitions])
+            for topic in request.topics
+        ])
+
+    table.on(ApiKey.OFFSET_FOR_LEADER_EPOCH, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    """The whole request's refusal, by a node that leads nothing."""
+    return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[
+        _Topic(topic=topic.topic, partitions=[
+            _partition(p.partition, code, EpochEnd(-1, -1)) for p in topic.partitions
+        ])
+        for topic in request.topics
+    ])
+
+
+def _partition(index: int, code: ErrorCode, end: EpochEnd) -> Any:
+    return _Partition(
+        error_code=int(code), partition=index, leader_epoch=end.leader_epoch, end_offset=end.end_offset)

@@ -1,0 +1,364 @@
+"""Produce (0), decoded and encoded by hand: it is the hottest call, and its record bytes must not be copied.
+
+The request names where each partition's records begin and end in the frame; what is not records is checked against
+the frame's length. Tests hold both directions against kafka.protocol, byte for byte, in every version.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, Protocol
+
+from hapax.core.errors import ErrorCode
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
+from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
+
+FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_TOPIC_IDS: Final = 13
+_MAX_TAGS: Final = 64
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_ACKS_TIMEOUT_COUNT = struct.Struct(">hii")
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INDEX_AND_SIZE = struct.Struct(">ii")
+_PARTITION_3 = struct.Struct(">ihqq")
+_PARTITION_5 = struct.Struct(">ihqqq")
+_PARTITION_8_OK = struct.Struct(">ihqqqih")
+_PARTITION_9_OK = struct.Struct(">ihqqqbbb")
+_NO_THROTTLE: Final = bytes(4)
+_NO_THROTTLE_NO_TAGS: Final = bytes(5)
+_TAIL_FLEXIBLE: Final = bytes(6)
+"""No tags of the topic, no throttling, no tags of the response."""
+_MAX_HEADS: Final = 10_000
+
+
+class PartitionRecords(NamedTuple):
+    """One partition's records in a request."""
+
+    topic: str | bytes
+    """Its name, from version 13 on its id (16 bytes)."""
+    partition: int
+    start: int
+    """Where the records begin in the body; -1: there are none (null)."""
+    end: int
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[PartitionRecords]
+    internal: bytes | None
+    """Content of the internal writers' tagged field."""
+
+
+class PartitionResult(NamedTuple):
+    """What a partition is answered."""
+
+    error: int
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    reason: str = ""
+
+
+class ProduceCall:
+    """A request on its way: the service settles each of its partitions once, in any order, now or later."""
+
+    __slots__ = ("_answered", "_waiting", "ctx", "request", "results")
+
+    def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
+        self.ctx = ctx
+        self.request = request
+        self.results: list[PartitionResult | None] = [None] * len(request.partitions)
+        self._waiting = len(request.partitions)
+        self._answered = False
+
+    def settle(self, number: int, result: PartitionResult) -> None:
+        """`number` is the partition's place in the request."""
+        self.results[number] = result
+        if result.error:
+            self.ctx.api.failed(result.error)
+        self._waiting -= 1
+        if self._waiting == 0 and self._answered:
+            try:
+                answer = self.answer()
+            except CloseConnection as error:
+                self.ctx.fail(error)
+                return
+            self.ctx.respond(answer)
+
+    def drop(self, reason: str) -> None:
+        """Closes the connection in place of an answer, once the call was deferred. For the partitions that are still to
+        be settled it is over, too."""
+        if self._answered:
+            self._answered = False
+            self.ctx.fail(CloseConnection(reason))
+
+    def answer_or_defer(self) -> object:
+        """The answer, where all partitions are settled; else it is sent with the last of them."""
+        if self._waiting == 0:
+            return self.answer()
+        self._answered = True
+        return DEFERRED
+
+    def answer(self) -> tuple[bytes] | None:
+        """Encoded; None where acks=0 asks for none. Raises CloseConnection for a failure of such a write: there is no
+        other way to tell the client (rule 16)."""
+        if self.request.acks == 0:
+            for part, result in zip(self.request.partitions, self.results, strict=True):
+                if result is not None and result.error:
+                    raise CloseConnection(
+                        f"a write with acks=0 to partition {part.partition} failed: {ErrorCode(result.error).name} "
+                        f"{result.reason}"
+                    )
+            return None
+        return (encode_response(self.ctx.api_version, self.request.partitions, self.results),)
+
+
+class Service(Protocol):
+    def produce(self, call: ProduceCall, body: memoryview) -> None:
+        """Settles every partition of `call`, now or later. `body` is valid during the call only, and writable: base
+        offset and leader epoch are patched in place."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    def handle(ctx: RequestContext, body: memoryview) -> object:
+        call = ProduceCall(ctx, decode_request(body, ctx.api_version))
+        service.produce(call, body)
+        return call.answer_or_defer()
+
+    table.on_raw(ApiKey.PRODUCE, handle)
+
+
+# --- request ------------------------------------------------------------------------------------------------------
+
+
+def decode_request(body: memoryview, version: int) -> ProduceRequest:
+    """Raises CloseConnection where the body cannot be read."""
+    try:
+        if version >= FIRST_FLEXIBLE:
+            return _decode_compact(body, version)
+        return _decode_classic(body)
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+        raise CloseConnection(f"Produce v{version} that cannot be decoded: {error}") from None
+
+
+def _decode_classic(body: memoryview) -> ProduceRequest:
+    size = len(body)
+    (length,) = _I16.unpack_from(body)
+    position = 2
+    transactional_id = None
+    if length >= 0:
+        position += length
+        transactional_id = str(body[2:position], "utf-8")
+    acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(body, position)
+    position += 10
+    _check_count(topic_count, size - position)
+    partitions = []
+    for _ in range(topic_count):
+        (length,) = _I16.unpack_from(body, position)
+        position += 2
+        if length < 0:
+            raise ValueError("a topic without a name")
+        topic = str(body[position : position + length], "utf-8")
+        position += length
+        (partition_count,) = _I32.unpack_from(body, position)
+        position += 4
+        _check_count(partition_count, size - position)
+        for _ in range(partition_count):
+            index, length = _INDEX_AND_SIZE.unpack_from(body, position)
+            position += 8
+            if length < 0:
+                partitions.append(PartitionRecords(topic, index, -1, -1))
+                continue
+            end = position + length
+            if end > size:
+                raise ValueError(f"records of {length} bytes past the end of the frame")
+            partitions.append(PartitionRecords(topic, index, position, end))
+            position = end
+    if position != size:
+        raise ValueError(f"{size - position} bytes left over")
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions, None)
+
+
+def _decode_compact(body: memoryview, version: int) -> ProduceRequest:
+    size = len(body)
+    by_id = version >= FIRST_WITH_TOPIC_IDS
+    length = body[0]
+    position = 1
+    transactional_id = None
+    if length:
+        if length & 0x80:
+            length, position = _varint(body, 0)
+        end = position + length - 1
+        transactional_id = str(body[position:end], "utf-8")
+        position = end
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
+    topic_count, position = _varint(body, position + 6)
+    _check_count(topic_count - 1, size - position)
+    partitions = []
+    topic: str | bytes
+    for _ in range(topic_count - 1):
+        if by_id:
+            topic = bytes(body[position : position + 16])
+            position += 16
+        else:
+            length, position = _varint(body, position)
+            if length == 0:
+                raise ValueError("a topic without a name")
+            topic = str(body[position : position + length - 1], "utf-8")
+            position += length - 1
+        partition_count, position = _varint(body, position)
+        _check_count(partition_count - 1, size - position)
+        for _ in range(partition_count - 1):
+            (index,) = _I32.unpack_from(body, position)
+            length, position = _varint(body, position + 4)
+            if length == 0:
+                partitions.append(PartitionRecords(topic, index, -1, -1))
+            else:
+                end = position + length - 1
+                if end > size:
+                    raise ValueError(f"records of {length - 1} bytes past the end of the frame")
+                partitions.append(PartitionRecords(topic, index, position, end))
+                position = end
+            position = position + 1 if body[position] == 0 else _skip_tags(body, position)
+        position = position + 1 if body[position] == 0 else _skip_tags(body, position)
+    internal = None
+    if position + 1 == size and body[position] == 0:
+        position += 1
+    else:
+        internal, position = _find_internal(body, position)
+    if position != size:
+        raise ValueError(f"{size - position} bytes left over")
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions, internal)
+
+
+def _check_count(count: int, left: int) -> None:
+    if not 0 <= count <= left:
+        raise ValueError(f"an array of {count} elements in {left} bytes")
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+    raise ValueError("a varint of more than five bytes")
+
+
+def _skip_tags(data: memoryview, position: int) -> int:
+    count, position = _varint(data, position)
+    if count > _MAX_TAGS:
+        raise ValueError(f"{count} tagged fields")
+    for _ in range(count):
+        _, position = _varint(data, position)
+        length, position = _varint(data, position)
+        position += length
+    return position
+
+
+def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
+    """Content of the internal writers' field among the request's tagged fields, and the position after them."""
+    found = None
+    count, position = _varint(data, position)
+    if count > _MAX_TAGS:
+        raise ValueError(f"{count} tagged fields")
+    for _ in range(count):
+        tag, position = _varint(data, position)
+        length, position = _varint(data, position)
+        if tag == INTERNAL_WRITE_TAG:
+            found = bytes(data[position : position + length])
+        position += length
+    return found, position
+
+
+# --- response -----------------------------------------------------------------------------------------------------
+
+
+def encode_response(
+    version: int, partitions: list[PartitionRecords], results: list[PartitionResult | None]
+) -> bytes:
+    """`results` in the order of the request's partitions. A topic's partitions stand together, as in the request."""
+    flexible = version >= FIRST_FLEXIBLE
+    if len(partitions) == 1 and results[0] is not None:  # nearly all of them
+        topic, partition, _, _ = partitions[0]
+        head = _heads.get((topic, flexible)) or _make_head(topic, flexible)
+        return head + _encode_partition(version, partition, results[0]) + (_TAIL_FLEXIBLE if flexible else _NO_THROTTLE)
+    topics = _grouped(partitions)
+    parts = [_count(len(topics), flexible)]
+    for topic, first, end in topics:
+        parts.append(_topic(topic, flexible))
+        parts.append(_count(end - first, flexible))
+        for number in range(first, end):
+            result = results[number]
+            assert result is not None
+            parts.append(_encode_partition(version, partitions[number].partition, result))
+        if flexible:
+            parts.append(b"\0")
+    parts.append(_NO_THROTTLE_NO_TAGS if flexible else _NO_THROTTLE)
+    return b"".join(parts)
+
+
+_heads: dict[tuple[str | bytes, bool], bytes] = {}
+"""Topic -> what stands before the partition in a response with one; bounded."""
+
+
+def _make_head(topic: str | bytes, flexible: bool) -> bytes:
+    if len(_heads) >= _MAX_HEADS:
+        _heads.clear()
+    head = _heads[topic, flexible] = _count(1, flexible) + _topic(topic, flexible) + _count(1, flexible)
+    return head
+
+
+def _topic(topic: str | bytes, flexible: bool) -> bytes:
+    if isinstance(topic, bytes):
+        return topic
+    name = topic.encode()
+    return (uvarint(len(name) + 1) if flexible else _I16.pack(len(name))) + name
+
+
+def _grouped(partitions: list[PartitionRecords]) -> list[tuple[str | bytes, int, int]]:
+    """(topic, first, end) of each run of partitions of one topic."""
+    groups: list[tuple[str | bytes, int, int]] = []
+    start = 0
+    for number in range(1, len(partitions) + 1):
+        if number == len(partitions) or partitions[number].topic != partitions[start].topic:
+            groups.append((partitions[start].topic, start, number))
+            start = number
+    return groups
+
+
+def _encode_partition(version: int, index: int, result: PartitionResult) -> bytes:
+    error, base_offset, append_time, log_start, reason = result
+    if version >= FIRST_FLEXIBLE:
+        if not reason:
+            return _PARTITION_9_OK.pack(index, error, base_offset, append_time, log_start, 1, 0, 0)
+        text = reason.encode()
+        return b"".join((
+            _PARTITION_5.pack(index, error, base_offset, append_time, log_start), b"\1",
+            uvarint(len(text) + 1), text, b"\0",
+        ))
+    if version >= 8:
+        if not reason:
+            return _PARTITION_8_OK.pack(index, error, base_offset, append_time, log_start, 0, -1)
+        text = reason.encode()
+        return b"".join((
+            _PARTITION_5.pack(index, error, base_offset, append_time, log_start), bytes(4), _I16.pack(len(text)), text,
+        ))
+    if version >= 5:
+        return _PARTITION_5.pack(index, error, base_offset, append_time, log_start)
+    return _PARTITION_3.pack(index, error, base_offset, append_time)
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return uvarint(count + 1) if flexible else _I32.pack(count)

@@ -1,0 +1,82 @@
+"""TxnOffsetCommit (28): a consumer group's offsets as part of a transaction. From version 5 (transactions version 2)
+it also registers the group with the transaction, so that AddOffsetsToTxn is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group.machine import CommitRequest
+from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import TxnOffsetCommitResponse
+from hapax.wire.reasons import with_reason
+
+Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+Partition = Topic.TxnOffsetCommitResponsePartition
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    transactional_id: str
+    group_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    generation: int
+    member_id: str
+    instance_id: str | None
+    offsets: tuple[CommitRequest, ...]
+
+
+class Service(Protocol):
+    async def txn_offset_commit(self, ctx: RequestContext, request: TxnOffsetCommit) -> Sequence[ErrorCode]:
+        """One code per offset, in order. Raises Refusal for all of them."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        offsets = _offsets(request, ctx.api_version)
+        membership = ctx.api_version >= 3
+        commit = TxnOffsetCommit(
+            request.transactional_id, request.group_id, ProducerId(request.producer_id),
+            ProducerEpoch(request.producer_epoch),
+            request.generation_id if membership else -1, request.member_id if membership else "",
+            request.group_instance_id if membership else None, offsets,
+        )
+        try:
+            codes = await service.txn_offset_commit(ctx, commit)
+        except Refusal as refusal:
+            return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
+        return _response(offsets, codes)
+
+    table.on(ApiKey.TXN_OFFSET_COMMIT, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    offsets = _offsets(request, version)
+    return _response(offsets, [code] * len(offsets))
+
+
+def _offsets(request: Any, version: int) -> tuple[CommitRequest, ...]:
+    return tuple(
+        CommitRequest(
+            TopicPartition(topic.name, PartitionIndex(p.partition_index)), Offset(p.committed_offset),
+            p.committed_leader_epoch if version >= 2 else -1, p.committed_metadata or "",
+        )
+        for topic in request.topics
+        for p in topic.partitions
+    )
+
+
+def _response(offsets: Sequence[CommitRequest], codes: Sequence[ErrorCode]) -> Any:
+    return TxnOffsetCommitResponse(throttle_time_ms=0, topics=[
+        Topic(name=name, partitions=[
+            Partition(partition_index=offset.partition.partition, error_code=int(code)) for offset, code in answered
+        ])
+        for name, answered in groupby(zip(offsets, codes, strict=True), key=lambda pair: pair[0].partition.topic)
+    ])

@@ -1,0 +1,87 @@
+"""WriteTxnMarkers (27): markers asked for by a tool, to end a transaction that hangs on a partition.
+
+Served by partition leaders. Hapax's own coordinators use the service contract (PartitionBroker.WriteMarkers), which
+names the transaction; a tool cannot, so its markers obey the same conditions without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.table import ApiTable, RequestContext
+from hapax.wire.messages import WriteTxnMarkersResponse
+
+Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
+TopicResult = Result.WritableTxnMarkerTopicResult
+PartitionResult = TopicResult.WritableTxnMarkerPartitionResult
+
+
+@dataclass(frozen=True, slots=True)
+class WritableMarker:
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    transaction_version: int
+    """0 where the tool does not say (version 1 of the request)."""
+    partitions: tuple[TopicPartition, ...]
+
+
+class Service(Protocol):
+    async def write_txn_markers(
+        self, ctx: RequestContext, markers: Sequence[WritableMarker]
+    ) -> Sequence[Sequence[ErrorCode]]:
+        """For each marker one code per partition, in order, once it is durable. Raises Refusal for all."""
+        ...
+
+
+def register(table: ApiTable, service: Service) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        markers = _markers(request, ctx.api_version)
+        try:
+            return _response(markers, await service.write_txn_markers(ctx, markers))
+        except Refusal as refusal:
+            return refused(request, ctx.api_version, refusal.code)
+
+    table.on(ApiKey.WRITE_TXN_MARKERS, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    markers = _markers(request, version)
+    return _response(markers, [[code] * len(marker.partitions) for marker in markers])
+
+
+def _markers(request: Any, version: int) -> list[WritableMarker]:
+    return [
+        WritableMarker(
+            m.producer_id, m.producer_epoch, m.transaction_result, m.coordinator_epoch,
+            m.transaction_version if version >= 2 else 0,
+            tuple(
+                TopicPartition(topic.name, PartitionIndex(index))
+                for topic in m.topics
+                for index in topic.partition_indexes
+            ),
+        )
+        for m in request.markers
+    ]
+
+
+def _response(markers: Sequence[WritableMarker], codes: Sequence[Sequence[ErrorCode]]) -> Any:
+    results = []
+    for marker, of_marker in zip(markers, codes, strict=True):
+        answered = zip(marker.partitions, of_marker, strict=True)
+        topics = [
+            TopicResult(name=name, partitions=[
+                PartitionResult(partition_index=partition.partition, error_code=int(code))
+                for partition, code in of_topic
+            ])
+            for name, of_topic in groupby(answered, key=lambda pair: pair[0].topic)
+        ]
+        results.append(Result(producer_id=marker.producer_id, topics=topics))
+    return WriteTxnMarkersResponse(markers=results)

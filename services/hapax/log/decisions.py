@@ -1,0 +1,140 @@
+"""What the markers of a segment say of aborted transactions, held against the entries that readers are told.
+
+The entries come from `.txnindex` files, which have no checksum. An entry is wrong where it would make a reader show
+what was taken back, or leave out what was not: where no ABORT marker of its producer stands at its end, where records
+of its transaction lie before it begins, where an earlier marker of its producer lies within it, and where a reader
+would look no further although a later one begins below. What an entry says of records that retention or compaction
+removed nobody can refute, nor does it hide or show anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from hapax.codec.batch import read_header
+from hapax.codec.control import decode_control
+from hapax.core.batch import CONTROL
+from hapax.core.control import Marker
+from hapax.core.errors import Refusal
+from hapax.core.partition.aborted_index import AbortedIndex, AbortedTransaction
+
+if TYPE_CHECKING:
+    from hapax.log.segment import Segment
+
+_SLICE: Final = 2000
+
+
+class Told(NamedTuple):
+    """What a log's owner tells its readers, as of some moment."""
+
+    aborted: AbortedIndex
+    """A copy."""
+    first_open: int
+    """First offset of the oldest open transaction; where there is none, beyond every offset."""
+    source: AbortedIndex
+    """What `aborted` was copied from."""
+    cuts: int
+    """`SegmentLog.cuts` at that moment."""
+    from_known: bool
+    """The segment before the one in question was walked as well, or there is none."""
+    whole_from: int
+    """What an entry says from there on is told by records, too: neither retention nor compaction removed any."""
+
+
+class Listing(Protocol):
+    """Whoever tells readers of a log what was aborted."""
+
+    def begin(self, segment: Segment, following: int) -> Decisions:
+        """For a walk over the whole segment, up to `following`."""
+        ...
+
+    async def end(self, segment: Segment, decisions: Decisions) -> None:
+        """The walk is done, and nothing was damaged. Raises OSError."""
+        ...
+
+
+class Decisions:
+    """Of one segment. `look` is fed with its batches off the loop, then `finish` is called on it."""
+
+    def __init__(self, base: int, following: int, told: Told, undecided: Mapping[int, int]) -> None:
+        """`undecided`: producer id -> first offset of the transactions that began below `base` and are known to go
+        on there."""
+        self.following = following
+        self.undecided = dict(undecided)
+        """In the end: of those that go on behind the segment."""
+        self.corrections: dict[int, AbortedTransaction | None] = {}
+        """Offset of the marker -> the entry that it must have; None: none."""
+        self._base = base
+        self.told = told
+        self._marked: dict[int, int] = {}
+        """Producer id -> offset of its last marker in the segment."""
+        self._entries: list[AbortedTransaction] | None = None
+        self._by_marker: dict[int, AbortedTransaction] = {}
+        self._unmet: set[int] = set()
+
+    def look(self, batch: memoryview) -> None:
+        """A transactional or control batch, whole and sound, after all before it."""
+        header = read_header(batch)
+        if header.producer_id < 0:
+            return
+        if not header.attributes & CONTROL:
+            self.undecided.setdefault(header.producer_id, header.base_offset)
+            return
+        try:
+            control = decode_control(batch, header)
+        except Refusal:
+            return  # whoever replays it says so
+        if isinstance(control, Marker):
+            self._load()
+            self._marker(header.base_offset, control)
+
+    def _load(self) -> None:
+        if self._entries is None:
+            self._entries = self.told.aborted.touching(self._base, self.following)
+            self._by_marker = {e.last_offset: e for e in self._entries if e.last_offset < self.following}
+            self._unmet = set(self._by_marker)
+
+    def _marker(self, offset: int, marker: Marker) -> None:
+        producer_id = marker.producer_id
+        first = self.undecided.pop(producer_id, None)
+        least = self._marked.get(producer_id, -1) + 1
+        self._marked[producer_id] = offset
+        entry = self._by_marker.get(offset)
+        self._unmet.discard(offset)
+        if marker.commit:
+            if entry is not None:
+                self.corrections[offset] = None
+        elif entry is None:
+            if first is not None:
+                self.corrections[offset] = AbortedTransaction(producer_id, first, offset, offset + 1)
+        else:
+            begins = entry.first_offset
+            if first is None and begins >= self.told.whole_from:
+                self.corrections[offset] = None
+                return
+            if first is not None and (begins >= self.told.whole_from or not least <= begins <= first):
+                begins = first
+            self._correct(entry._replace(producer_id=producer_id, first_offset=max(begins, least)), entry)
+
+    def _correct(self, right: AbortedTransaction, entry: AbortedTransaction) -> None:
+        if right != entry:
+            self.corrections[entry.last_offset] = right if right.first_offset < right.last_offset else None
+
+    async def finish(self) -> None:
+        """After the last batch."""
+        self._load()
+        for offset in self._unmet:
+            self.corrections[offset] = None
+        stable = self.told.first_open
+        for number, entry in enumerate(reversed(self._entries or [])):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if entry.last_offset >= self.following:
+                least = self._marked.get(entry.producer_id, -1) + 1
+                self._correct(entry._replace(first_offset=max(entry.first_offset, least)), entry)
+            right = self.corrections.get(entry.last_offset, entry)
+            if right is not None:
+                self._correct(right._replace(last_stable_offset=min(right.last_stable_offset, stable)), entry)
+                stable = min(stable, right.first_offset)

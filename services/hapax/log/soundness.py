@@ -1,0 +1,233 @@
+"""Which bytes of a segment are known to be what was written, and the walk that finds out about the others.
+
+A process knows the bytes that it wrote or recovered itself, and those that it has checked since. Everything else has
+been lying on a disk, and disks rot: before it is served it is read off the loop and checked batch by batch. The CRC
+covers a batch from its attributes on; base offset and leader epoch are held against the batches beside it and against
+the partition's leader epochs. Index entries that lead into the range are checked with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from hapax.codec.batch import CRC_START, CURRENT_MAGIC, HEADER_SIZE, LENGTH_END
+from hapax.core.batch import CONTROL, TRANSACTIONAL
+from hapax.runtime.ports import File
+
+if TYPE_CHECKING:
+    from hapax.log.decisions import Decisions
+
+NOWHERE: Final = 2**63
+_PIECE: Final = 512 << 10
+"""Bytes that are read and checked at once."""
+_BATCHES_AT_ONCE: Final = 1000
+"""Of small ones: a thread that checks more of them in one go would keep the loop waiting for the interpreter."""
+_FRONT = struct.Struct(">qiibIhi8xq")
+"""Of a header: base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta, max timestamp."""
+_OFFSET = struct.Struct(">q")
+
+Pace = Callable[[int], Awaitable[None]]
+"""Waits until so many more bytes may be read."""
+
+
+class Sound:
+    """The ranges of a segment's file that are known to be whole batches, as they were written."""
+
+    __slots__ = ("_ends", "_starts", "trusted_from")
+
+    def __init__(self, trusted_from: int) -> None:
+        self.trusted_from = trusted_from
+        """This process wrote everything from here on."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def covers(self, start: int, end: int) -> bool:
+        if start >= self.trusted_from:
+            return True
+        at = bisect_right(self._starts, start) - 1
+        return at >= 0 and self._ends[at] >= min(end, self.trusted_from) and self._ends[at] > start
+
+    def add(self, start: int, end: int) -> None:
+        if start >= end or start >= self.trusted_from:
+            return
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+
+    def cut(self, position: int) -> None:
+        """What stood from `position` on is gone; what comes there is written by this process."""
+        while self._starts and self._starts[-1] >= position:
+            del self._starts[-1], self._ends[-1]
+        if self._ends:
+            self._ends[-1] = min(self._ends[-1], position)
+        self.trusted_from = min(self.trusted_from, position)
+
+    def doubt(self, trusted_from: int = NOWHERE) -> None:
+        """Nothing below `trusted_from` is known any more."""
+        self._starts.clear()
+        self._ends.clear()
+        self.trusted_from = trusted_from
+
+
+class Run(NamedTuple):
+    """Neighbouring batches that are whole."""
+
+    start: int
+    end: int
+    first_offset: int
+    next_offset: int
+
+
+class Damage(NamedTuple):
+    """What a segment's file holds that was not written there."""
+
+    path: str
+    position: int
+    """Of the first batch that is damaged."""
+    offset: int
+    """The first one that cannot be read."""
+    reason: str
+    runs: tuple[Run, ...]
+    """What can be read all the same."""
+
+    def run_of(self, offset: int) -> Run | None:
+        return next((run for run in self.runs if run.first_offset <= offset < run.next_offset), None)
+
+
+class Damaged(Exception):
+    """The offset asked for lies in a damaged part of the log."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        super().__init__(f"{path} is damaged at offset {offset}")
+        self.path = path
+        self.offset = offset
+
+
+class Walk:
+    """A walk over a segment's batches from one of them on, piece by piece; it ends at the first that is not whole."""
+
+    def __init__(
+        self, position: int, expected: int, *, size: int, following: int, epochs: Sequence[tuple[int, int]] = (),
+        marks: Mapping[int, int] | None = None, time_marks: Mapping[int, int] | None = None, interval: int = NOWHERE,
+        decisions: Decisions | None = None,
+    ) -> None:
+        """`expected`: the offset that is due at `position`; -1: not known. `size` and `following`: where the file ends,
+        and with which offset the next one begins. `epochs`: (leader epoch, its first offset). `marks`: batch position
+        -> last offset, `time_marks`: offset -> greatest timestamp up to it, as the indexes say. `interval`: bytes
+        between the index entries that the walk makes itself. `decisions` is fed with what belongs to transactions."""
+        self.position = position
+        """Up to here all is well."""
+        self.expected = expected
+        self.first_offset = -1
+        self.flaw = ""
+        """Why the batch at `position` is not what was written; "": nothing was found."""
+        self.misled = False
+        """An index says what is not so."""
+        self.entries: list[tuple[int, int]] = []
+        """(last offset, position) of a batch for each interval."""
+        self.time_entries: list[tuple[int, int]] = []
+        """(greatest timestamp up to that batch, last offset of the batch that has it)."""
+        self.greatest = (-1, -1)
+        """The greatest timestamp and the last offset of its batch."""
+        self._size = size
+        self._following = following
+        self._epochs = [epoch for epoch, _ in epochs]
+        self._epoch_starts = [start for _, start in epochs]
+        self._marks = dict(marks or ())
+        self._time_marks = dict(time_marks or ())
+        self._interval = interval
+        self._decisions = decisions
+        self._since_entry = 0
+        self._want = 0
+
+    async def run(self, file: File, stop: int, pace: Pace | None = None, *, passing: bool = False) -> None:
+        """Goes on to `stop` or a little beyond it. `passing`: what is read is not wanted in the page cache. Raises
+        OSError, but not for what the device cannot read: that is a flaw."""
+        want = _PIECE
+        while self.position < stop and not self.flaw:
+            size = min(want, self._size - self.position)
+            if pace is not None:
+                await pace(size)
+            before, self._want = self.position, 0
+            try:
+                await file.examine(before, size, self.look, passing=passing)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self.flaw = "the disk cannot read it"
+                return
+            if self.position == before and not self.flaw and self._want <= size:
+                self.flaw = "a torn batch"
+                return
+            want = max(_PIECE, self._want)
+        self.misled = self.misled or any(position < self.position for position in self._marks)
+        if self.position >= self._size and (self._marks or self._time_marks):
+            self.misled = True
+
+    def look(self, chunk: memoryview) -> None:
+        """Checks the batches of the bytes from `position` on. Runs off the loop."""
+        at, limit, base = 0, len(chunk), self.position
+        for _ in range(_BATCHES_AT_ONCE):
+            if at + HEADER_SIZE > limit:
+                self._want = HEADER_SIZE
+                return
+            offset, length, epoch, magic, crc, attributes, delta, timestamp = _FRONT.unpack_from(chunk, at)
+            end = at + length + LENGTH_END
+            if magic != CURRENT_MAGIC or length < HEADER_SIZE - LENGTH_END or base + end > self._size or delta < 0:
+                self.flaw = "no whole batch"
+                return
+            if end > limit:
+                self._want = end - at
+                return
+            if crc32c(chunk[at + CRC_START : end]) != crc:
+                self.flaw = "a batch whose CRC does not match"
+                return
+            if offset != self.expected and self.expected >= 0:
+                following = self._offset_at(chunk, end, base)
+                if following is None:
+                    self._want = end - at + HEADER_SIZE
+                    return
+                if not self.expected < offset <= offset + delta < following:  # else compaction left a gap
+                    self.flaw = f"a batch of offset {offset} where {self.expected} was due"
+                    return
+            if not self._was_led(epoch, offset):
+                self.flaw = f"a batch of leader epoch {epoch} at offset {offset}, where another one led"
+                return
+            if self._decisions is not None and attributes & (TRANSACTIONAL | CONTROL):
+                self._decisions.look(chunk[at:end])
+            self._passed(base + at, end - at, offset, offset + delta, timestamp)
+            at = end
+
+    def _offset_at(self, chunk: memoryview, at: int, base: int) -> int | None:
+        """The offset that the next batch begins with; None: it lies beyond the chunk."""
+        if base + at >= self._size:
+            return self._following
+        return None if at + _OFFSET.size > len(chunk) else int(_OFFSET.unpack_from(chunk, at)[0])
+
+    def _was_led(self, epoch: int, offset: int) -> bool:
+        at = bisect_right(self._epoch_starts, offset) - 1
+        return at < 0 or self._epochs[at] == epoch
+
+    def _passed(self, position: int, size: int, offset: int, last: int, timestamp: int) -> None:
+        if self.first_offset < 0:
+            self.first_offset = offset
+        if timestamp > self.greatest[0]:
+            self.greatest = (timestamp, last)
+        if self._marks and self._marks.pop(position, last) != last:
+            self.misled = True
+        if self._time_marks and self._time_marks.pop(last, self.greatest[0]) != self.greatest[0]:
+            self.misled = True
+        if self._since_entry > self._interval:
+            self.entries.append((last, position))
+            self.time_entries.append(self.greatest)
+            self._since_entry = 0
+        self._since_entry += size
+        self.position = position + size
+        self.expected = last + 1

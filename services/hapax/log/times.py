@@ -1,0 +1,157 @@
+"""Finding records by time. Whatever is looked at is checked first, as for every other read (see `soundness`), and so is
+the entry of the time index that says where to begin. That a segment is older as a whole, its last entry alone says.
+
+What a batch's header says of its greatest timestamp is its client's word, and a former version's compaction left it as
+it was: where no record has it, the search goes on behind the batch. A batch is looked into off the loop. Of one that
+cannot be read the first offset is the answer: a reader that begins there misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from hapax.codec.batch import read_header
+from hapax.codec.raw_records import OFFSET_DELTA, TIMESTAMP_DELTA, raw_records
+from hapax.core.errors import Refusal
+from hapax.log.reading import Cold
+from hapax.log.segment import Place, Segment
+from hapax.log.segment_log import SegmentLog
+from hapax.log.soundness import Damaged
+
+_DECEIVED_MAX: Final = 64
+"""A lookup ends after this many batches without a record of the time that their headers promise. The answer is the
+beginning of the next one then, which is never too late. So headers that lie cannot make a lookup read the whole log."""
+
+
+class FoundRecord(NamedTuple):
+    offset: int
+    timestamp: int
+
+
+Condemn = Callable[[int, Refusal], None]
+"""Hears of each batch, by its base offset, of which the records cannot be read."""
+
+
+async def find_record(log: SegmentLog, timestamp: int, end_offset: int, condemn: Condemn) -> FoundRecord | None:
+    """The first record below `end_offset` that is not older than `timestamp`. Raises OSError, Damaged."""
+    begin = 0
+    for _ in range(_DECEIVED_MAX):
+        found = await find_timestamp(log, timestamp, end_offset, begin)
+        if found is None:
+            return None
+        segment, place = found
+        records = await _look_into(segment, place, condemn)
+        first = next((record for record in records if record.timestamp >= timestamp), None)
+        if first is not None:
+            return first if first.offset < end_offset else None
+        begin = place.last_offset + 1
+    found = await find_timestamp(log, timestamp, end_offset, begin)
+    return None if found is None else FoundRecord(found[1].base_offset, found[1].max_timestamp)
+
+
+async def find_newest_record(log: SegmentLog, condemn: Condemn) -> FoundRecord | None:
+    """The first record that has the greatest timestamp of the log, as far as headers tell. Raises OSError, Damaged."""
+    found = await find_max_timestamp(log)
+    if found is None:
+        return None
+    records = await _look_into(*found, condemn)
+    return max(records, key=lambda record: record.timestamp, default=None)
+
+
+async def _look_into(segment: Segment, place: Place, condemn: Condemn) -> list[FoundRecord]:
+    """The batch's records in order. One with a single timestamp for all, and one that cannot be read, counts as one."""
+    found: list[FoundRecord] = []
+
+    def look(batch: memoryview) -> None:
+        header = read_header(batch)
+        if header.log_append_time or header.is_control:
+            found.append(FoundRecord(header.base_offset, header.max_timestamp))
+            return
+        _, records = raw_records(batch, header)
+        base, first = header.base_offset, header.base_timestamp
+        found.extend(FoundRecord(base + r[OFFSET_DELTA], first + r[TIMESTAMP_DELTA]) for r in records)
+
+    segment.hold()
+    try:
+        await segment.file.examine(place.position, place.size, look)
+    except Refusal as refusal:
+        condemn(place.base_offset, refusal)
+        return [FoundRecord(place.base_offset, place.max_timestamp)]
+    finally:
+        segment.release()
+    return found
+
+
+async def find_timestamp(
+    log: SegmentLog, timestamp: int, end_offset: int, begin: int = 0
+) -> tuple[Segment, Place] | None:
+    """The first batch below `end_offset` whose maximum timestamp is >= `timestamp`, from the offset `begin` on. Raises
+    OSError, Damaged."""
+    for segment in list(log.segments):
+        if segment.max_timestamp >= timestamp and (segment is log.active or log.base_after(segment) > begin):
+            segment.hold()
+            try:
+                place = await _first_not_older(log, segment, timestamp, begin)
+            finally:
+                segment.release()
+            if place is not None:
+                return (segment, place) if place.base_offset < end_offset else None
+    return None
+
+
+async def find_max_timestamp(log: SegmentLog) -> tuple[Segment, Place] | None:
+    """The batch that holds the greatest timestamp of the log. Raises OSError, Damaged."""
+    segment = max(log.segments, key=lambda s: s.max_timestamp)
+    if segment.max_timestamp < 0:
+        return None
+    segment.hold()
+    try:
+        place = await _batch_of(log, segment, segment.max_timestamp_offset)
+    finally:
+        segment.release()
+    return None if place is None else (segment, place)
+
+
+async def _first_not_older(log: SegmentLog, segment: Segment, timestamp: int, least: int) -> Place | None:
+    begin = max(segment.base_offset, least)
+    for _ in range(2):
+        await _load(log, segment)
+        entry = segment.time_index.entry_before(timestamp)
+        if entry is None:
+            break
+        batch = await _batch_of(log, segment, entry[1])
+        if batch is not None and batch.max_timestamp == entry[0]:
+            begin = max(begin, entry[1])
+            break
+        await log.survey(segment)  # which makes the index anew
+    return await _soundly(
+        log, segment, lambda: segment.index.position_before(begin), lambda: segment.find_timestamp(timestamp, begin))
+
+
+async def _batch_of(log: SegmentLog, segment: Segment, offset: int) -> Place | None:
+    return await _soundly(log, segment, lambda: segment.index.position_before(offset), lambda: segment.find(offset))
+
+
+async def _load(log: SegmentLog, segment: Segment) -> None:
+    while not segment.index.loaded:
+        await log.warm(Cold(segment, -1, 0))
+
+
+async def _soundly(
+    log: SegmentLog, segment: Segment, begin: Callable[[], int], find: Callable[[], Place | None]
+) -> Place | None:
+    """What `find` says, which looks at the bytes from `begin` on, once they are known to be sound."""
+    while True:
+        await _load(log, segment)
+        if segment is not log.active and segment.was_touched():
+            segment.sound.doubt()
+        position, place = begin(), find()
+        end = segment.size if place is None else min(place.end, segment.size)
+        if segment.damage is not None:
+            if any(run.start <= position and end <= run.end for run in segment.damage.runs):
+                return place
+            raise Damaged(segment.damage.path, segment.damage.offset)
+        if position >= end or segment.sound.covers(position, end):
+            return place
+        await log.warm(Cold(segment, position, end - position))

@@ -1,0 +1,68 @@
+"""The message classes of `kafka.protocol`, by name: `from hapax.wire.messages import MetadataRequest`.
+
+kafka-python generates them from Kafka's published schemas, for both directions and every version. Two things are
+done here. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB):
+here the package is made without running it, and it runs only when somebody asks it for a client class. And
+`hardening` makes the decoders fit for strangers' bytes, and the encoders write unknown tagged fields.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from hapax.codec.late_package import place_late
+
+_MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "producer.produce": ("Produce",),
+    "producer.transaction": (
+        "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit", "WriteTxnMarkers",
+    ),
+    "consumer.fetch": ("Fetch",),
+    "consumer.offsets": ("ListOffsets", "OffsetForLeaderEpoch"),
+    "consumer.group": ("JoinGroup", "SyncGroup", "LeaveGroup", "Heartbeat", "OffsetCommit", "OffsetFetch"),
+    "metadata.api_versions": ("ApiVersions",),
+    "metadata.find_coordinator": ("FindCoordinator",),
+    "metadata.metadata": ("Metadata",),
+    "admin.cluster": ("DescribeCluster",),
+    "admin.configs": ("DescribeConfigs", "IncrementalAlterConfigs"),
+    "admin.topics": (
+        "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",
+        "ListPartitionReassignments",
+    ),
+    "admin.transactions": ("DescribeProducers", "DescribeTransactions", "ListTransactions"),
+}
+_MODULE_OF: Final = {
+    name + side: module for module, names in _MODULES.items() for name in names for side in ("Request", "Response")
+}
+
+
+for _package in ("kafka", "kafka.protocol", "kafka.protocol.admin", "kafka.protocol.consumer",
+                 "kafka.protocol.producer", "kafka.protocol.metadata"):
+    place_late(_package)
+
+from hapax.wire import hardening  # noqa: E402 - needs the packages above
+
+hardening.install()
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(name)
+    message = getattr(importlib.import_module(f"kafka.protocol.{module}"), name)
+    globals()[name] = message
+    return message
+
+
+def unknown_tag(message: Any, tag: int) -> bytes | None:
+    """The raw bytes of a tagged field that the published schema does not name; None where it is absent."""
+    tags = message.unknown_tags
+    return None if tags is None else tags.get(f"_{tag}")
+
+
+def set_unknown_tag(message: Any, tag: int, value: bytes) -> None:
+    """Adds a tagged field that the published schema does not name; written in flexible versions only."""
+    if message.unknown_tags is None:
+        message.unknown_tags = {}
+    message.unknown_tags[f"_{tag}"] = value

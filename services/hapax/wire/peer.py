@@ -1,0 +1,378 @@
+"""The outgoing side of the Kafka protocol: one connection, many requests in flight, answers in order.
+
+Used by the client, by the coordinator's log writer and by the events. Three rules:
+
+* `submit` queues the frame before it returns, so requests leave in the order of the calls.
+* The peer answers in order. A request that times out therefore holds up every later answer: the connection is
+  closed, as Kafka's own clients do, and everything in flight fails with one error that says why.
+* A failed request says nothing about whether it took effect; only the caller knows how to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hapax.core.errors import ErrorCode
+from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, Network
+from hapax.wire import messages
+from hapax.wire.messages import ApiVersionsRequest, set_unknown_tag
+
+if TYPE_CHECKING:
+    from kafka.protocol.api_message import ApiMessage
+
+INTERNAL_WRITE_TAG = 10000
+"""Tagged field on a Produce request's top level: `>iq16s` shard epoch, registration epoch, session."""
+
+_CORRELATION = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+
+
+def api_versions_question(client_id: str) -> bytes:
+    """A request's frame that every node with a listener answers at once: ApiVersions, version 0."""
+    name = client_id.encode()
+    return _HEADER.pack(ApiVersionsRequest.API_KEY, 0, 0, len(name)) + name
+
+
+class PeerError(ConnectionError):
+    """The connection cannot answer. Whatever was in flight may or may not have taken effect."""
+
+
+class PeerClosed(PeerError):
+    """The connection was closed, by either side, before the answer came."""
+
+
+class PeerTimeout(PeerError):
+    """An answer did not come within its time-out; the connection was closed for it."""
+
+
+class PeerUnsupported(Exception):
+    """The peer speaks no version of this request that fits."""
+
+
+class ProtocolViolation(PeerError):
+    """The peer sent something that is no answer to what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a peer said in its ApiVersions answer."""
+
+    versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """API key -> lowest and highest version."""
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Finalized feature -> level, e.g. `transaction.version` -> 2. Empty where the peer names none."""
+
+    def pick(self, request: type[ApiMessage], *, at_most: int | None = None, at_least: int = 0) -> int:
+        """The highest version that both sides know. Raises PeerUnsupported."""
+        low, high = self.versions.get(request.API_KEY, (0, -1))
+        least: int = max(low, at_least, request.valid_versions[0])
+        most: int = min(high, request.max_version, request.max_version if at_most is None else at_most)
+        if most < least:
+            offer = f"versions {low} to {high}" if high >= 0 else "no version"
+            raise PeerUnsupported(f"{request.name}: the peer offers {offer}; needed is one from {least} on")
+        return most
+
+
+class _Pending(NamedTuple):
+    correlation_id: int
+    name: str
+    decode: Callable[[memoryview], Any]
+    answer: asyncio.Future[Any]
+    timer: asyncio.TimerHandle
+    since_s: float
+    """On the loop's clock."""
+
+
+class Peer:
+    """An open connection. Make one with `Peer.connect`; it is the FrameHandler of its own connection."""
+
+    def __init__(
+        self, connection: FrameConnection, address: str, client_id: str, request_timeout_ms: int
+    ) -> None:
+        self.address = address
+        """`host:port` as asked for, for messages."""
+        self.capabilities = Capabilities()
+        self.closed_because: str | None = None
+        self.on_close: Callable[[str], None] | None = None
+        """Called once, with the reason, when the connection is gone."""
+        self._connection = connection
+        self._client_id = client_id.encode()
+        self._timeout = request_timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._next_correlation_id = 0
+        self._pending: deque[_Pending] = deque()
+        self._drained: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        network: Network,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "hapax",
+        request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 10_000,
+        negotiate: bool = True,
+        limits: FrameLimits | None = None,
+    ) -> Peer:
+        """Opens a connection and, unless told otherwise, asks for the peer's versions.
+
+        Raises PeerError where nobody listens, or the peer does not answer in time or does not speak Kafka.
+        """
+        address = f"{host}:{port}"
+        made: list[Peer] = []
+
+        def opened(connection: FrameConnection) -> Peer:
+            made.append(cls(connection, address, client_id, request_timeout_ms))
+            return made[0]
+
+        try:
+            async with asyncio.timeout(connect_timeout_ms / 1000):
+                await network.connect(host, port, opened, limits or FrameLimits())
+        except TimeoutError:
+            raise PeerTimeout(f"{address}: no connection within {connect_timeout_ms} ms") from None
+        except OSError as error:
+            raise PeerClosed(f"{address}: cannot connect: {error}") from error
+        peer = made[0]
+        if negotiate:
+            try:
+                await peer._negotiate(connect_timeout_ms)
+            except BaseException:
+                peer.close("the versions could not be negotiated")
+                raise
+        return peer
+
+    async def _negotiate(self, timeout_ms: int) -> None:
+        version = ApiVersionsRequest.max_version
+        while True:
+            request = ApiVersionsRequest(client_software_name="hapax", client_software_version="0.1")
+            response = await self.call(request, version=version, timeout_ms=timeout_ms)
+            offered = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+            if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+                # KIP-511: the refusal, in version 0, carries the versions the peer does know.
+                version = min(version - 1, offered.get(ApiVersionsRequest.API_KEY, (0, 0))[1])
+                continue
+            if response.error_code:
+                raise ProtocolViolation(f"{self.address}: ApiVersions answered {response.error_code}")
+            features = {f.name: f.max_version_level for f in response.finalized_features or ()}
+            self.capabilities = Capabilities(offered, features)
+            return
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        request: ApiMessage,
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+        tags: Mapping[int, bytes] | None = None,
+    ) -> asyncio.Future[Any]:
+        """Sends `request` now; the future holds its decoded response (None for Produce with acks=0).
+
+        `version`: default is the highest that both sides know. `tags`: tagged fields for the request's top
+        level (its version must be a flexible one). Raises PeerClosed at once where the connection is gone.
+        """
+        kind = type(request)
+        chosen = self.capabilities.pick(kind) if version is None else version
+        if tags:
+            if not kind.flexible_version_q(chosen):
+                raise ValueError(f"{kind.name} version {chosen} has no tagged fields")
+            for tag, value in sorted(tags.items()):
+                set_unknown_tag(request, tag, value)
+        body = request.encode(version=chosen)
+        silent = not request.expect_response()
+        return self.submit_raw(kind, chosen, (body,), timeout_ms=timeout_ms, silent=silent)
+
+    def submit_raw(
+        self,
+        request: type[ApiMessage],
+        version: int,
+        body: Sequence[Chunk],
+        *,
+        timeout_ms: int | None = None,
+        silent: bool = False,
+        decode: Callable[[memoryview], Any] | None = None,
+    ) -> asyncio.Future[Any]:
+        """Like `submit`, with a body that is encoded already (a Produce whose records are a FileRange).
+
+        `silent`: no answer will come. `decode` gets the response's body without its header, valid during the
+        call only; the default is the response class of `request`.
+        """
+        if self.closed_because is not None:
+            raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        flexible = request.flexible_version_q(version)
+        header = _HEADER.pack(request.API_KEY, version, correlation_id, len(self._client_id)) + self._client_id
+        if flexible:
+            header += b"\0"
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if silent:
+            self._connection.send([header, *body])
+            answer.set_result(None)
+            return answer
+        if decode is None:
+            decode = _decoder(request, version)
+        # ApiVersions' response header is never flexible: a client reads it before it knows the versions.
+        if flexible and request.API_KEY != ApiVersionsRequest.API_KEY:
+            decode = _skipping_tags(decode)
+        timeout = self._timeout if timeout_ms is None else timeout_ms / 1000
+        now = self._loop.time()
+        timer = self._loop.call_at(now + timeout, self._expire, request.name)
+        self._pending.append(_Pending(correlation_id, request.name, decode, answer, timer, now))
+        self._connection.send([header, *body])
+        return answer
+
+    async def call(
+        self,
+        request: ApiMessage,
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+        tags: Mapping[int, bytes] | None = None,
+    ) -> Any:
+        """`submit`, and waits for the response. Raises PeerError, PeerUnsupported."""
+        return await self.submit(request, version=version, timeout_ms=timeout_ms, tags=tags)
+
+    @property
+    def closed(self) -> bool:
+        return self.closed_because is not None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    def waiting(self) -> tuple[str, float]:
+        """The oldest request that is in flight, by the name of its class, and for how many seconds; "": none is."""
+        if not self._pending:
+            return "", 0.0
+        return self._pending[0].name, self._loop.time() - self._pending[0].since_s
+
+    def unsent_bytes(self) -> int:
+        return self._connection.unsent_bytes()
+
+    async def drained(self) -> None:
+        """Waits until the send queue has fallen below its low-water mark. Raises PeerClosed."""
+        if self.closed_because is not None:
+            raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        await asyncio.shield(self._drained)
+
+    def close(self, reason: str = "closed by this side") -> None:
+        """Closes at once; whatever is in flight fails with PeerClosed. Closing twice is harmless."""
+        if self.closed_because is None:
+            self._fail(PeerClosed(f"{self.address}: {reason}"), reason)
+            self._connection.drop()
+
+    # --- FrameHandler -----------------------------------------------------------------------------------------
+
+    def on_frame(self, frame: memoryview) -> None:
+        if self.closed_because is not None:
+            return
+        if len(frame) < 4 or not self._pending:
+            self._violated("a frame that answers no request")
+            return
+        (correlation_id,) = _CORRELATION.unpack_from(frame)
+        pending = self._pending[0]
+        if pending.correlation_id != correlation_id:
+            self._violated(f"correlation id {correlation_id} where {pending.correlation_id} was due")
+            return
+        try:
+            response = pending.decode(frame[4:])
+        except (ValueError, IndexError, struct.error, TypeError, AssertionError) as error:
+            self._violated(f"a {pending.name} response that cannot be decoded: {error!r}")
+            return
+        self._pending.popleft()
+        pending.timer.cancel()
+        if not pending.answer.done():
+            pending.answer.set_result(response)
+
+    def on_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+
+    def on_closed(self, reason: str) -> None:
+        self._fail(PeerClosed(f"{self.address}: connection closed: {reason or 'by the peer'}"), reason)
+
+    # --- endings ----------------------------------------------------------------------------------------------
+
+    def _expire(self, name: str) -> None:
+        error = PeerTimeout(f"{self.address}: no answer to {name} in time")
+        self._fail(error, str(error))
+        self._connection.drop()
+
+    def _violated(self, what: str) -> None:
+        error = ProtocolViolation(f"{self.address}: {what}")
+        self._fail(error, str(error))
+        self._connection.drop()
+
+    def _fail(self, error: PeerError, reason: str) -> None:
+        if self.closed_because is not None:
+            return
+        self.closed_because = reason or str(error)
+        pending, self._pending = self._pending, deque()
+        for request in pending:
+            request.timer.cancel()
+            if not request.answer.done():
+                request.answer.set_exception(error)
+                request.answer.exception()  # whoever stopped waiting has been told elsewhere
+        if self._drained is not None:
+            self._drained.set_exception(error)
+            self._drained.exception()
+            self._drained = None
+        if self.on_close is not None:
+            self.on_close(self.closed_because)
+
+
+# --- encoding and decoding ------------------------------------------------------------------------------------
+
+
+def uvarint(value: int) -> bytes:
+    """Kafka's unsigned varint: seven bits a byte, lowest first. For bodies that are encoded by hand."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise ValueError("a varint longer than five bytes")
+
+
+def _skipping_tags(decode: Callable[[memoryview], Any]) -> Callable[[memoryview], Any]:
+    def skip(body: memoryview) -> Any:
+        if body[0] == 0:
+            return decode(body[1:])
+        count, position = _read_uvarint(body, 0)
+        for _ in range(count):
+            _, position = _read_uvarint(body, position)
+            size, position = _read_uvarint(body, position)
+            position += size
+        return decode(body[position:])
+
+    return skip
+
+
+def _decoder(request: type[ApiMessage], version: int) -> Callable[[memoryview], Any]:
+    response = getattr(messages, request.name.removesuffix("Request") + "Response")
+    return lambda body: response.decode(body, version=version)

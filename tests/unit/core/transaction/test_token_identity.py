@@ -1,0 +1,203 @@
+"""A commit token names its work: what is confirmed, what is refused, and to whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.record import Fingerprint, Transaction
+from hapax.core.transaction.requests import CommitName, EndOutcome, Work
+from hapax.core.transaction.tokens import Conflict, TokenConflict
+from unit.core.transaction.driver import Driver, partition, winner
+
+
+def work(owner: str = "query", digest: bytes = b"a", **more: Any) -> Work:
+    more.setdefault("run", "run-1")
+    return Work(owner, fingerprints=(Fingerprint("offsets", digest),), **more)
+
+
+def committed(driver: Driver, value: int, of: Work, count: int = 1, **more: Any) -> Any:
+    """One batch of one task, committed."""
+    joined = driver.run_join(value, f"task-{value}-{of.owner}", work=of, **more)
+    if joined.already_committed:
+        return driver.run_end_token(value, record_count=count, work=of, **more)
+    driver.run_verify(joined.identity, partition())
+    return driver.run_end_token(
+        value, record_count=count, work=of, serial=joined.serial, winners=(winner(joined.identity, partition()),),
+        **more,
+    )  # fmt: skip
+
+
+def refused(driver: Driver, cause: Conflict, value: int, of: Work, **more: Any) -> TokenConflict:
+    with pytest.raises(TokenConflict) as caught:
+        committed(driver, value, of, **more)
+    assert caught.value.cause is cause
+    return caught.value
+
+
+@pytest.fixture
+def driver() -> Driver:
+    made = Driver()
+    for value in range(3):
+        assert committed(made, value, work(digest=b"%d" % value)).outcome is EndOutcome.COMMITTED
+    return made
+
+
+def test_the_newest_is_confirmed_for_the_same_work_and_no_other(driver: Driver) -> None:
+    assert committed(driver, 2, work(digest=b"2", run="run-2")).outcome is EndOutcome.ALREADY_COMMITTED
+    newest = refused(driver, Conflict.OTHER_WORK, 2, work(digest=b"others")).newest
+    assert newest is not None and (newest.number, newest.owner, newest.record_count) == (2, "query", 1)
+    assert refused(driver, Conflict.OTHER_COUNT, 2, work(digest=b"2"), count=7).code is ErrorCode.INVALID_TXN_STATE
+    allowed = committed(driver, 2, work(digest=b"others", allow_other_work=True))
+    assert allowed.outcome is EndOutcome.ALREADY_COMMITTED
+
+
+def test_what_is_older_than_the_newest_is_refused_even_if_it_is_the_same_work(driver: Driver) -> None:
+    refused(driver, Conflict.OLDER, 1, work(digest=b"1"))
+    refused(driver, Conflict.OLDER, 1, work(digest=b"1", allow_other_work=True), allow_unknown_history=True)
+
+
+def test_what_does_not_follow_the_newest_is_refused(driver: Driver) -> None:
+    assert refused(driver, Conflict.UNKNOWN_HISTORY, 5, work(follows=4)).code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert committed(driver, 5, work(follows=4), allow_unknown_history=True).outcome is EndOutcome.COMMITTED
+    assert committed(driver, 6, work(follows=5)).outcome is EndOutcome.COMMITTED
+
+
+def test_another_owner_goes_on_from_the_commit_that_it_names_and_counts_for_itself(driver: Driver) -> None:
+    refused(driver, Conflict.OTHER_OWNER, 0, work("new"))
+    refused(driver, Conflict.OTHER_OWNER, 9, work("new"), allow_unknown_history=True)
+    refused(driver, Conflict.OTHER_OWNER, 0, work("new", continue_from=CommitName("query", 1)))
+    going_on = CommitName("query", 2)
+    for value in range(3):
+        outcome = committed(driver, value, work("new", b"%d" % value, continue_from=going_on)).outcome
+        assert outcome is EndOutcome.COMMITTED
+    token = driver.txn().committed_token("q")
+    assert token is not None and (token.value, token.number, token.owner) == (5, 2, "new")
+    # The option stays where it is written, and does nothing any more.
+    again = committed(driver, 2, work("new", b"2", continue_from=going_on))
+    assert again.outcome is EndOutcome.ALREADY_COMMITTED
+    refused(driver, Conflict.OLDER, 0, work("new", continue_from=going_on))
+    refused(driver, Conflict.OTHER_OWNER, 3, work())
+    assert driver.run("get_commit_token", driver.token()).token == token
+
+
+def test_an_older_copy_goes_on_over_the_newest_commit_that_it_names(driver: Driver) -> None:
+    going_on = CommitName("query", 2)
+    copy = work(digest=b"again", continue_from=going_on)
+    assert committed(driver, 1, copy).outcome is EndOutcome.COMMITTED
+    assert committed(driver, 1, copy).outcome is EndOutcome.ALREADY_COMMITTED
+    assert committed(driver, 2, work(digest=b"new", continue_from=going_on, follows=1)).outcome is EndOutcome.COMMITTED
+    # What was ahead is now the older one.
+    refused(driver, Conflict.UNKNOWN_HISTORY, 9, work(follows=8))
+
+
+def test_naming_the_newest_commit_does_not_write_the_same_work_twice(driver: Driver) -> None:
+    copy = work(digest=b"2", continue_from=CommitName("query", 2))
+    assert committed(driver, 2, copy).outcome is EndOutcome.ALREADY_COMMITTED
+    assert not driver.txn().is_open, "what was written to go on is aborted"
+    committing = committed(driver, 2, replace(copy, fingerprints=(Fingerprint("offsets", b"others"),)))
+    assert committing.outcome is EndOutcome.COMMITTED
+
+
+def test_naming_the_newest_commit_does_not_leave_out_what_was_committed_after_it() -> None:
+    """An older copy of the cluster was put back, and the option is still in the job: its later batches are gone."""
+    driver = Driver()
+    going_on = CommitName("query", 0)
+    assert committed(driver, 0, work()).outcome is EndOutcome.COMMITTED
+    for owner in ("new", "query"):
+        newest = refused(driver, Conflict.UNKNOWN_HISTORY, 5, work(owner, continue_from=going_on, follows=4)).newest
+        assert newest is not None and newest.owner == "query"
+    knowing = work("new", continue_from=going_on, follows=4)
+    assert committed(driver, 5, knowing, allow_unknown_history=True).outcome is EndOutcome.COMMITTED
+    assert committed(driver, 6, work("new", continue_from=going_on, follows=5)).outcome is EndOutcome.COMMITTED
+
+
+def ending(at: bytes, number: int, **more: Any) -> Work:
+    """Work whose fingerprints say, too, where it ends."""
+    prints = (Fingerprint("offsets", b"%d to %s" % (number, at)), Fingerprint("end", at))
+    return Work("query", "run-1", number - 1 if number else None, fingerprints=prints, **more)
+
+
+def test_what_follows_other_work_under_the_newest_number_is_refused() -> None:
+    """The files of a checkpoint were mixed, or an older copy of the cluster has gone on otherwise since."""
+    driver = Driver()
+    assert committed(driver, 0, ending(b"10", 0)).outcome is EndOutcome.COMMITTED
+    mixed = ending(b"30", 1, followed=(Fingerprint("end", b"20"),))
+    assert refused(driver, Conflict.OTHER_PAST, 1, mixed).code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    driver.run_end_token(1, False, work=mixed)
+    following = ending(b"30", 1, followed=(Fingerprint("end", b"10"),))
+    assert committed(driver, 1, following).outcome is EndOutcome.COMMITTED
+    knowing = ending(b"40", 2, followed=(Fingerprint("end", b"20"),))
+    assert committed(driver, 2, knowing, allow_unknown_history=True).outcome is EndOutcome.COMMITTED
+    # Where nothing can be compared, the number has to do.
+    assert committed(driver, 3, work(follows=2, followed=(Fingerprint("other", b""),))).outcome is EndOutcome.COMMITTED
+
+
+def test_a_commit_that_is_not_there_cannot_be_gone_on_from() -> None:
+    refused(Driver(), Conflict.UNKNOWN_HISTORY, 0, work(continue_from=CommitName("query", 2)))
+
+
+def test_a_token_stored_without_an_owner_is_confirmed_by_its_count_and_then_has_one() -> None:
+    driver = Driver()
+    for value in range(2):
+        assert driver.run_end_token(value, record_count=4).outcome is EndOutcome.COMMITTED
+    refused(driver, Conflict.OTHER_COUNT, 1, work(), count=5)
+    refused(driver, Conflict.OLDER, 0, work(), count=4)
+    assert committed(driver, 1, work(), count=4).outcome is EndOutcome.ALREADY_COMMITTED
+    assert committed(driver, 2, work(follows=1)).outcome is EndOutcome.COMMITTED
+    refused(driver, Conflict.OTHER_OWNER, 3, work("another"))
+    with pytest.raises(TokenConflict):
+        driver.run_end_token(3)  # a caller of the version before cannot say whose work it brings
+
+
+def test_work_without_an_owner_is_no_work() -> None:
+    with pytest.raises(Refusal) as caught:
+        Driver().run_join(work=Work(run="run-1"))
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+# --- a driver that was taken for dead ---
+
+
+def two_drivers(driver: Driver) -> tuple[Work, Work]:
+    """The former one joined with a task; the live one took the batch up again, and wrote."""
+    former, live = work(digest=b"3", run="former", follows=2), work(digest=b"3", run="live", follows=2)
+    driver.run_join(3, "former-task", work=former)
+    joined = driver.run_join(3, "live-task", work=live)
+    driver.run_verify(joined.identity, partition())
+    return former, live
+
+
+def test_a_former_drivers_abort_does_not_end_the_live_ones_transaction(driver: Driver) -> None:
+    former, live = two_drivers(driver)
+    serial = driver.txn().serial
+    for meant in (0, serial):
+        assert driver.run_end_token(3, False, serial=meant, work=former).outcome is EndOutcome.ABORTED
+        assert driver.txn().is_open
+    driver.run_join(3, "former-task-2", work=former)
+    driver.run_end_token(3, False, serial=serial, work=former)
+    assert driver.txn().is_open, "a task that comes late does not make its driver the live one"
+    driver.take_over()
+    driver.run_end_token(3, False, serial=serial, work=former)
+    assert driver.txn().is_open
+    driver.run_end_token(3, False, serial=serial, work=live)
+    assert not driver.txn().is_open
+
+
+def test_a_former_drivers_commit_of_an_empty_batch_does_not_drop_what_the_live_one_writes(driver: Driver) -> None:
+    former, live = two_drivers(driver)
+    with pytest.raises(TokenConflict) as caught:
+        driver.run_end_token(3, work=former)
+    assert caught.value.cause is Conflict.OTHER_RUN and driver.txn().is_open
+    assert driver.run_end_token(3, work=live).outcome is EndOutcome.COMMITTED
+
+
+def test_the_runs_of_a_transaction_end_with_it(driver: Driver) -> None:
+    _, live = two_drivers(driver)
+    assert driver.txn().runs == ("former", "live")
+    driver.run_end_token(3, False, work=live)
+    driver.mark()
+    assert isinstance(driver.txn(), Transaction) and driver.txn().runs == ()
