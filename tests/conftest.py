@@ -22,7 +22,8 @@ from hapax.runtime.self_corrections import CORRECTIONS
 
 ClusterFactory = Callable[..., LocalCluster]
 _LOG_LINES = 30
-_OWN_FAULT = re.compile(r" (self-corrections: corrected|supervision: a task failed) ")
+_OWN_FAULT = re.compile(
+    r" (self-corrections: corrected|supervision: a task failed|listener: closing a connection: a request failed) ")
 _clusters: list[LocalCluster] = []
 
 # Every JVM that tests start lives for seconds: what its better compiler would win it never earns back.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hapax.runtime import supervision
 from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, RpcError, RpcHandler
 from hapax_sim.loop import SimLoop, SimProcess
 
@@ -444,6 +445,9 @@ class SimRpcChannel:
                 response = await handler(request)
             except RpcError as error:
                 failure = error
+            except Exception as error:
+                supervision.failed("call", error, method)
+                failure = RpcError("INTERNAL", method)
         if not world.passes(server.process, caller):
             failure = RpcError("UNAVAILABLE", "connection reset")
         if failure is not None:

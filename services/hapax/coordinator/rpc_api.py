@@ -103,6 +103,7 @@ class RpcApi:
                 known.append(TransactionPartition(topic.name, topic.topic_id, PartitionIndex(asked.partition)))
         try:
             shard = self._shards.txn_shard(request.transactional_id)
+            shard.check_serving()  # the question names the transaction that is the id's now
             question = VerifyPartitions(
                 request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
                 tuple(known), request.add, self._caller(), after_serial=Serial(request.after_serial),

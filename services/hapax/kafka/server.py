@@ -236,11 +236,13 @@ class Session:
             self._check_limits()
 
     def fail(self, ctx: RequestContext, error: BaseException) -> None:
-        """The handler raised: the connection is closed, with one log line."""
+        """The handler raised: the connection is closed, with one log line. Anything but CloseConnection is a fault of
+        this program, and counted as one."""
         ctx.done = True
         if isinstance(error, CloseConnection):
             self._refuse("request", str(error))
         elif not self.closed:
+            supervision.FAILURES["request"] += 1
             self._server.complain("failure", "closing a connection: a request failed", exc_info=error,
                                   connection=self.connection.serial, peer=self.connection.peer, api=ctx.api.name,
                                   version=ctx.api_version)

@@ -24,8 +24,8 @@ FILES_MAX: Final = gauge(
 TASKS: Final = gauge("hapax_process_tasks", "Tasks of the event loop.")
 TASK_FAILURES: Final = counter(
     "hapax_task_failures_total",
-    "Unexpected exceptions in tasks, each with a traceback in the log. A task that has to run for ever starts again; "
-    "one without which the process is of no use ends it.", ["task"])
+    "Unexpected exceptions in tasks, calls and requests, each with a traceback in the log. A task that has to run for "
+    "ever starts again; one without which the process is of no use ends it.", ["task"])
 SELF_CORRECTIONS: Final = counter(
     "hapax_self_corrections_total",
     "What a comparison of intent with state had to correct, by kind; each is a fault of this program: an event was "

@@ -248,7 +248,7 @@ async def _run(method: str, handler: RpcHandler, request: bytes) -> tuple[str, b
     except RpcError as error:
         return error.status, error.detail.encode()
     except Exception as error:
-        log.error("a call failed", exc_info=error, method=method)
+        supervision.failed("call", error, method)
         return "INTERNAL", b"the handler failed; see the server's log"
 
 

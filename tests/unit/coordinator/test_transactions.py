@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
 from hapax.codec.control import encode_control
 from hapax.core.control import ShardFence
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.wire import messages
 from hapax.wire.peer import PeerClosed
@@ -391,5 +392,33 @@ def test_a_late_writes_question_is_not_answered_about_the_next_transaction() -> 
         assert await adds == [0]
         assert [each.error for each in answer.partitions] == [ErrorCode.TRANSACTION_ABORTABLE]
         assert answer.serial == 2, "the next transaction is open by then"
+
+    run(scenario)
+
+
+def test_a_question_about_partitions_is_refused_while_the_shard_is_loading() -> None:
+    """Also by a process that has read nothing of the shard yet."""
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        me = await begun(world)
+        former = world.owner_of(ID)
+        (heir,) = [name for name in world.coordinators() if name != former]
+        world.cluster.kill("broker-0", restart=False)
+        world.cluster.kill(former, restart=False)
+
+        def inherited() -> bool:
+            with contextlib.suppress(Refusal):
+                return world.coordinator(heir).shards.txn_shard(ID) is not None
+            return False
+
+        await world.cluster.wait_until(inherited, "the shard has moved")
+        registration = world.coordinator(heir).registration
+        assert registration is not None
+        request = coordinator_pb2.VerifyPartitionsRequest(
+            transactional_id=ID, producer_id=me[0], producer_epoch=me[1])
+        answer = await world.ports.network.rpc_channel(registration.record.rpc_address).call(
+            "/hapax.internal.v1.TxnCoordinator/VerifyPartitions", request.SerializeToString(), 5.0)
+        refused = coordinator_pb2.VerifyPartitionsResponse.FromString(answer).error
+        assert refused == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     run(scenario)
