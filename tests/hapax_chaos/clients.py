@@ -8,6 +8,7 @@ fenced or cannot go on begins a new life, with new clients, as a restarted progr
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import random
 import signal
@@ -414,5 +415,6 @@ def main(argv: Sequence[str]) -> int:
         appender.stopping = True
 
     signal.signal(signal.SIGTERM, stop)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # who asks where it stands finds that in its log
     appender.run()
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import signal
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,7 @@ _FAULT_S: Final = 60.0
 _PROGRESS_S: Final = 60.0
 _HUNG_S: Final = 12.0
 _STOP_S: Final = 40.0
+_TELLS_S: Final = 10.0
 _READ_S: Final = 30.0
 _COPIES_S: Final = 15.0
 
@@ -187,7 +189,23 @@ class Execution:
         try:
             await until(lambda: not self._clients(), _STOP_S)
         except TimeoutError:
-            raise _Finding(f"client-stuck: {', '.join(self._clients())} did not end in {_STOP_S:.0f} s") from None
+            for name in self._clients():
+                if not await self._asks_for_ever(name):
+                    raise _Finding(f"client-stuck: {name} did not end in {_STOP_S:.0f} s") from None
+                self._run.say(f"end {name}, which hung")
+                self._world.kill(name)
+
+    async def _asks_for_ever(self, name: str) -> bool:
+        """Whether a program stands in the call of librdkafka that may never return (see `_restart_hung`)."""
+        log = self._world.log(name)
+        before = log.stat().st_size
+        self._world.nursery.signal(name, signal.SIGUSR1)
+
+        def told() -> str:
+            return log.read_bytes()[before:].decode(errors="replace")
+
+        await until(lambda: "<module>" in told(), _TELLS_S)
+        return self.verdict.client == "librdkafka" and " in send_offsets\n" in told()
 
     def _kill_clients(self) -> None:
         for name in self._started:

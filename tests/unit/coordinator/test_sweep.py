@@ -61,7 +61,7 @@ def test_markers_that_were_lost_on_their_way_are_sent_again(self_corrections: Co
 
 
 def test_an_id_whose_record_never_comes_to_the_log_is_free_again(
-    self_corrections: Counter[str], monkeypatch: pytest.MonkeyPatch
+    self_corrections: Counter[str], task_failures: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(world: CoordinatorWorld) -> None:
         await world.start(("t", 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -282,7 +283,7 @@ async def test_a_newer_api_versions_is_answered_in_version_0_with_error_35_and_t
 
 @pytest.mark.parametrize("error", [CloseConnection("fenced by a newer connection"), ValueError("a bug")])
 async def test_a_handler_that_raises_closes_the_connection_with_one_line(
-    error: Exception, caplog: pytest.LogCaptureFixture
+    error: Exception, caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
 ) -> None:
     node = Node()
 
@@ -303,9 +304,12 @@ async def test_a_handler_that_raises_closes_the_connection_with_one_line(
             assert connection.closed_for
             assert len(caplog.records) == 1
             assert node.server.bytes_in_flight == 0
+    assert task_failures["request"] == (0 if isinstance(error, CloseConnection) else 2)
 
 
-async def test_an_answer_that_cannot_be_encoded_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_that_cannot_be_encoded_closes_the_connection(
+    caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
+) -> None:
     node = Node()
     node.table.on(ApiKey.LIST_OFFSETS, lambda ctx, request: ListOffsetsResponse(topics=7))
     session, connection = node.connect()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+from collections import Counter
 
 import grpc
 import grpc.aio
@@ -61,7 +62,9 @@ async def test_calls_are_answered_each_with_its_own_answer() -> None:
     await server.close()
 
 
-async def test_what_a_handler_raises_reaches_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_handler_raises_reaches_the_caller(
+    caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
+) -> None:
     _, _, server, channel = await start()
     refused = await failure(channel, REFUSE)
     assert (refused.status, refused.detail) == ("FAILED_PRECONDITION", "not the leader")
@@ -70,6 +73,7 @@ async def test_what_a_handler_raises_reaches_the_caller(caplog: pytest.LogCaptur
         failed = await failure(channel, FAIL)
     assert failed.status == "INTERNAL" and "a bug" not in failed.detail
     assert len(caplog.records) == 1
+    assert task_failures == {"call": 1}
     await channel.close()
     await server.close()
 
@@ -130,7 +134,7 @@ async def test_an_address_in_use_is_an_os_error() -> None:
     await server.close()
 
 
-async def test_foreign_grpc_clients_make_ordinary_unary_calls() -> None:
+async def test_foreign_grpc_clients_make_ordinary_unary_calls(task_failures: Counter[str]) -> None:
     _, service, server, _ = await start()
     async with grpc.aio.insecure_channel(server.address) as foreign:
         assert await foreign.unary_unary(ECHO)(b"hello") == b"hello"
