@@ -104,6 +104,12 @@ MUTANTS = (
         (unit("core/transaction/test_time.py"), unit("coordinator/test_transactions.py")),
     ),
     Mutant(
+        "a question to a shard that is loading ends in an exception", "rule 24", "coordinator/rpc_api.py",
+        "            shard.check_serving()  # the question names the transaction that is the id's now\n",
+        "",
+        (unit("coordinator/test_transactions.py"),),
+    ),
+    Mutant(
         "a question is not named when it comes", "rule 24", "coordinator/rpc_api.py",
         "                serial=shard.machine.serial_of(request.transactional_id),\n",
         "",
