@@ -42,6 +42,8 @@ class Run:
     random: random.Random
     start_client: Callable[[str], None]
     """Starts the next process under a client's name."""
+    in_transaction: Callable[[str], bool]
+    """Whether a client has begun a transaction whose outcome it has not noted yet."""
     said: list[str] = field(default_factory=list)
     idle: bool = False
     """The fault found nothing to break: a client that never sends such a request, a file that is not there."""
@@ -124,12 +126,18 @@ def freeze(target: Target, seconds: float) -> Fault:
 
 
 def zombie(run: Run) -> Awaitable[None]:
-    """A client stands still, another process begins under its name, and the first one wakes up."""
+    """A client stands still within a transaction, another process begins under its name, and the first one wakes up.
+
+    Within one: a client that stands still in the pause between two only finds its next write refused."""
 
     async def fault() -> None:
         name = run.clients[0]
-        run.say(f"a second {name} while the first stands still")
         run.world.freeze(name)
+        while not run.in_transaction(name):
+            run.world.thaw(name)
+            await asyncio.sleep(run.random.uniform(0.001, 0.01))
+            run.world.freeze(name)
+        run.say(f"a second {name} while the first stands still within a transaction")
         run.start_client(f"{name}-again")
         await asyncio.sleep(2.0)
         run.world.thaw(name)

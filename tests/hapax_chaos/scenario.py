@@ -79,7 +79,7 @@ class Execution:
         self.history: list[Operation] = []
         self.verdict = Verdict(scenario.name, client, seed)
         names = [f"c{world.scenarios}-{number}" for number in range(CLIENTS)]
-        self._run = Run(world, self._topic, names, random.Random(seed), self._start_client)
+        self._run = Run(world, self._topic, names, random.Random(seed), self._start_client, self._in_transaction)
         world.scenarios += 1
 
     async def run(self) -> Verdict:
@@ -135,6 +135,10 @@ class Execution:
             "generation": f"{name.removeprefix(transactional_id)}{self._started[name]}", "pause_s": _PAUSE_S,
             "isolation": self._isolation,
         })
+
+    def _in_transaction(self, name: str) -> bool:
+        said = merge([self._folder / f"{name}.{self._started[name]}.jsonl"], since_start=False)
+        return bool(said) and (said[-1].type, said[-1].f) == ("invoke", "txn")
 
     def _clients(self) -> list[str]:
         return [name for name in self._started if self._world.runs(name)]
