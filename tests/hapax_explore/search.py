@@ -477,9 +477,9 @@ class Explorer:
 
 
 def script(scope: str, history: Sequence[str]) -> str:
-    """A history as a scenario script (tests/scenarios/explore)."""
-    steps = "".join(f'step "{text}"\n' for text in history)
-    return f"machine explore scope={scope}\n\n{steps}----\n\nrest\n----\n"
+    """A history as a scenario script without its output (tests/scenarios/explore)."""
+    steps = "".join(f'> step "{text}"\n' for text in history)
+    return f"> machine explore scope={scope}\n\n{steps}\n> rest\n"
 
 
 def _word(value: Any) -> str:

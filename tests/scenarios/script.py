@@ -1,7 +1,7 @@
-"""Golden scenario scripts: commands in a text file, and the exact state printed after each.
+"""Golden scenario scripts: commands in a text file, each with the exact output that it prints below it.
 
-The form is that of etcd raft's data-driven tests. A script is reviewed as a diff: whoever changes a machine's
-behaviour sees, in words, what a client and a reader see differently. See README.md beside this file.
+The idea is that of etcd raft's data-driven tests. A change of a machine's behaviour shows up as a diff of scripts, in
+words: what a client and a reader see differently. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 UPDATE_VARIABLE = "HAPAX_UPDATE_SCENARIOS"
-SEPARATOR = "----"
+COMMAND = "> "
+PROSE = "#"
 
 
 class ScriptError(Exception):
-    """The script itself is wrong: an unknown command, a missing argument, a block without a separator."""
+    """The script itself is wrong: an unknown command, a missing argument, output without a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One line of a script: `name positional... key=value...`. Values with spaces stand in double quotes."""
+    """A command of a script: `name positional... key=value...`. Values with spaces stand in double quotes."""
 
     name: str
     positional: tuple[str, ...] = ()
@@ -53,13 +54,13 @@ class Command:
 
 
 class Interpreter(Protocol):
-    """What drives one machine. A fresh one for every script.
+    """Drives one machine. Each script makes its own.
 
-    Raise ScriptError for a command that is not known; a refusal of the machine is output, not an exception.
+    Raises ScriptError for an unknown command. A refusal by the machine is output, not an exception.
     """
 
     def execute(self, command: Command) -> Iterable[str]:
-        """The lines to print. Empty lines are not allowed (they end a block)."""
+        """The lines to print. None may be empty or begin with `> ` or `#`: such lines mean something else in a script."""
         ...
 
 
@@ -79,39 +80,6 @@ def parse_command(line: str) -> Command:
     return Command(name, tuple(positional), arguments, line)
 
 
-@dataclass(slots=True)
-class Block:
-    """Comments and prose, then commands and what they print. A block without commands is prose alone."""
-
-    prose: list[str]
-    commands: list[str]
-    expected: list[str]
-    at_line: int
-
-
-def parse_script(text: str) -> Iterator[Block]:
-    """Blocks are separated by empty lines; within one, commands come first, then `----`, then the output."""
-    block: list[str] = []
-    start = 1
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        if line.strip():
-            block.append(line.rstrip())
-            continue
-        if block:
-            yield _parse_block(block, start)
-        block, start = [], number + 1
-
-
-def _parse_block(lines: list[str], at_line: int) -> Block:
-    head, tail = lines, []
-    if SEPARATOR in lines:
-        at = lines.index(SEPARATOR)
-        head, tail = lines[:at], lines[at + 1 :]
-    prose = [line for line in head if line.startswith("#")]
-    commands = [line for line in head if not line.startswith("#")]
-    return Block(prose, commands, tail, at_line)
-
-
 def run_script(path: Path) -> tuple[str, str]:
     """Plays a script; returns its text as it should be and as it is.
 
@@ -119,27 +87,38 @@ def run_script(path: Path) -> tuple[str, str]:
     """
     expected = path.read_text(encoding="utf-8")
     interpreter: Interpreter | None = None
-    blocks: list[str] = []
-    for block in parse_script(expected):
-        output: list[str] = []
-        for line in block.commands:
-            command = parse_command(line)
-            try:
-                if command.name == "machine":
-                    interpreter = load_interpreter(command)
-                    continue
-                if interpreter is None:
-                    raise ScriptError("the first command must be `machine NAME`")
-                output += [printed.rstrip() for printed in interpreter.execute(command)]
-            except (ScriptError, ValueError) as error:
-                raise ScriptError(f"{path.name}:{block.at_line}: {error}") from error
-        if "" in output:
-            raise ScriptError(f"{path.name}:{block.at_line}: empty lines cannot be printed")
-        lines = [*block.prose, *block.commands]
-        if block.commands and not block.commands[0].startswith("machine "):
-            lines += [SEPARATOR, *(output or ["ok"])]
-        blocks.append("\n".join(lines))
-    return expected, "\n\n".join(blocks) + "\n"
+    actual: list[str] = []
+    after_command = False
+    for number, line in enumerate(expected.splitlines(), 1):
+        try:
+            if not line.startswith(COMMAND):
+                prose = not line.strip() or line.startswith(PROSE)
+                if prose:
+                    actual.append(line.rstrip())
+                    after_command = False
+                elif not after_command:
+                    raise ScriptError(f"`{line}` is neither prose nor the output of a command")
+                continue
+            actual.append(line.rstrip())
+            after_command = True
+            command = parse_command(line.removeprefix(COMMAND))
+            if command.name == "machine":
+                interpreter = load_interpreter(command)
+            elif interpreter is None:
+                raise ScriptError(f"the first command must be `{COMMAND}machine NAME`")
+            else:
+                actual += _output(interpreter, command)
+        except (ScriptError, ValueError) as error:
+            raise ScriptError(f"{path.name}:{number}: {error}") from error
+    return expected, "\n".join(actual).rstrip() + "\n"
+
+
+def _output(interpreter: Interpreter, command: Command) -> list[str]:
+    lines = [line.rstrip() for line in interpreter.execute(command)]
+    for line in lines:
+        if not line or line.startswith((COMMAND, PROSE)):
+            raise ScriptError(f"`{command.line}` prints {line!r}, which reads as something else in a script")
+    return lines
 
 
 def load_interpreter(command: Command) -> Interpreter:

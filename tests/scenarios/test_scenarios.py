@@ -1,4 +1,4 @@
-"""Plays every script; with HAPAX_UPDATE_SCENARIOS=1 rewrites what they expect, to be reviewed as a diff."""
+"""Plays every script. With HAPAX_UPDATE_SCENARIOS=1 rewrites their output instead, to be reviewed as a diff."""
 
 from __future__ import annotations
 
@@ -22,16 +22,23 @@ def test_scenario(path: Path) -> None:
 
 def test_a_script_that_expects_something_else_fails(tmp_path: Path) -> None:
     path = tmp_path / "wrong.txt"
-    path.write_text("machine echo\n\nsay a b=c\n----\nsaid nothing\n", encoding="utf-8")
+    path.write_text("> machine echo\n\n> say a b=c\nsaid nothing\n", encoding="utf-8")
     expected, actual = run_script(path)
     assert actual != expected
-    assert actual.endswith("say a b=c\n----\nsay ('a',) {'b': 'c'}\n")
+    assert actual.endswith("> say a b=c\nsay ('a',) {'b': 'c'}\n")
 
 
 def test_a_script_without_a_machine_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "wrong.txt"
-    path.write_text("say a\n", encoding="utf-8")
+    path.write_text("> say a\n", encoding="utf-8")
     with pytest.raises(ScriptError, match=r"wrong\.txt:1: the first command"):
+        run_script(path)
+
+
+def test_a_command_without_its_mark_is_an_error_and_does_not_vanish(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.txt"
+    path.write_text("> machine echo\n\nsay a\n> say b\n", encoding="utf-8")
+    with pytest.raises(ScriptError, match=r"wrong\.txt:3: `say a` is neither prose nor the output of a command"):
         run_script(path)
 
 

@@ -1,8 +1,8 @@
 """One history of an explored composition: a counterexample that `make explore` printed, kept as a regression test.
 
-    machine explore scope=parked
-    step "a1 does init"           # as the exploration prints it
-    rest                          # goes on without faults until nothing is left to do, and judges the end
+    > machine explore scope=parked
+    > step "a1 does init"         as the exploration prints it
+    > rest                        goes on without faults until nothing is left to do, and judges the end
 """
 
 from __future__ import annotations
