@@ -60,7 +60,7 @@ class Interpreter(Protocol):
     """
 
     def execute(self, command: Command) -> Iterable[str]:
-        """The lines to print. None may be empty or begin with `> ` or `#`: such lines mean something else in a script."""
+        """The lines to print. None may be empty or begin with `> ` or `#`: a script reads those as something else."""
         ...
 
 

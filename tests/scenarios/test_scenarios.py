@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hapax_explore.scopes import SCOPES
+from hapax_explore.search import Explorer, script
 from scenarios.script import Command, ScriptError, parse_command, run_script, update_wanted
 
 SCRIPTS = sorted(Path(__file__).parent.rglob("*.txt"))
@@ -40,6 +42,16 @@ def test_a_command_without_its_mark_is_an_error_and_does_not_vanish(tmp_path: Pa
     path.write_text("> machine echo\n\nsay a\n> say b\n", encoding="utf-8")
     with pytest.raises(ScriptError, match=r"wrong\.txt:3: `say a` is neither prose nor the output of a command"):
         run_script(path)
+
+
+def test_a_printed_counterexample_plays_as_a_script(tmp_path: Path) -> None:
+    explorer = Explorer(SCOPES["zombie"]())
+    path = tmp_path / "counterexample.txt"
+    path.write_text(script("zombie", [next(explorer.steps(explorer.first())).text]), encoding="utf-8")
+    expected, actual = run_script(path)
+    assert actual.startswith(expected)
+    assert "not possible" not in actual
+    assert "BROKEN" not in actual
 
 
 def test_values_with_spaces_stand_in_quotes() -> None:
