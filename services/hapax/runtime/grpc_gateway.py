@@ -62,6 +62,9 @@ class GrpcGateway:
         outer, inner = _Pipe(), _Pipe()
         transport.set_protocol(outer)
         outer.connection_made(transport)
+        # Joined before it connects: the inner server writes its settings as soon as it has accepted the connection,
+        # before `create_connection` returns, and a gRPC client waits for these settings without end.
+        inner.join(outer)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await asyncio.get_running_loop().create_connection(lambda: inner, "127.0.0.1", await self._port())
@@ -70,7 +73,6 @@ class GrpcGateway:
             transport.abort()
             return
         outer.join(inner)
-        inner.join(outer)
         inner.write(begin)
         transport.resume_reading()
         try:
