@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hapax.codec.metadata import PolicyRecord
-from hapax.core.transaction.policy import Stored, TransactionPolicy
+from hapax.core.transaction.policy import StoredPolicy, TransactionPolicy
 from hapax_operator.resources import ProducerResource
 
 
@@ -38,14 +38,14 @@ def policy_of(resource: ProducerResource) -> PolicyRecord | None:
         owner=str(resource.meta.ref))
 
 
-def must_store(resource: ProducerResource, stored: Stored | None) -> bool:
+def must_store(resource: ProducerResource, stored: StoredPolicy | None) -> bool:
     """Whether what the store holds for the resource is to be changed. One that is paused leaves it as it is."""
     if resource.meta.paused or resource.meta.deleting:
         return False
     return policy_of(resource) != (None if stored is None else stored.policy)
 
 
-def standing(resource: ProducerResource, stored: Iterable[Stored]) -> Standing:
+def standing(resource: ProducerResource, stored: Iterable[StoredPolicy]) -> Standing:
     own = policy_of(resource)
     if own is None:
         return Standing()

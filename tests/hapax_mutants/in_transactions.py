@@ -348,7 +348,7 @@ MUTANTS = (
     ),
     Mutant(
         "the timer of a renewal that the log refused stays", "deltas", "core/transaction/machine.py",
-        "            return list(self._work(self.transactions[record.transactional_id], now))",
+        "            return list(self._effects_due(self.transactions[record.transactional_id], now))",
         "            return []",
         (unit("core/transaction/test_deltas.py"),),
     ),

@@ -18,7 +18,7 @@ from hapax.core.group.machine import (
     NO_TIMESTAMP,
     NO_TOPIC_ID,
     CommittedOffset,
-    Member,
+    GroupMember,
     Membership,
     OffsetRecord,
 )
@@ -146,7 +146,7 @@ def _decode_membership(value: bytes) -> Membership:
         reader.bytes_()
         if version >= 4:
             reader.tags()
-        members.append(Member(member_id, instance_id))
+        members.append(GroupMember(member_id, instance_id))
     return Membership(
         generation, tuple(members), protocol_type=protocol_type, state_timestamp=TimestampMs(state_timestamp)
     )

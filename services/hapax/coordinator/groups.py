@@ -14,7 +14,7 @@ from typing import Protocol
 
 from hapax.codec.offsets_log import MembershipRecord, OffsetsLogError, decode_record, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
-from hapax.coordinator.shard import Node, Shard, SupersededConnection
+from hapax.coordinator.shard import Shard, ShardResources, SupersededConnection
 from hapax.coordinator.sweep import Difference, is_running
 from hapax.core import control as control_records
 from hapax.core.batch import BatchHeader
@@ -49,7 +49,7 @@ log = telemetry.logger("groups")
 Codes = Sequence[ErrorCode]
 
 
-class Verifier(Protocol):
+class VerifiesOffsets(Protocol):
     async def verify_offsets(self, request: TxnOffsetCommit, shard: ShardId, add: bool) -> Serial:
         """Asks the transaction's coordinator whether the group shard's partition is, or with `add` makes it, part of
         the producer's open transaction. Raises Refusal."""
@@ -59,8 +59,10 @@ class Verifier(Protocol):
 class OffsetsShard(Shard):
     kind = "group"
 
-    def __init__(self, node: Node, shard: ShardId, assigned_epoch: ShardEpoch, verifier: Verifier) -> None:
-        super().__init__(node, shard, assigned_epoch)
+    def __init__(
+        self, resources: ShardResources, shard: ShardId, assigned_epoch: ShardEpoch, verifier: VerifiesOffsets
+    ) -> None:
+        super().__init__(resources, shard, assigned_epoch)
         self.machine: GroupShard
         self._verifier = verifier
         self._connections = ConnectionFencing()
@@ -111,7 +113,7 @@ class OffsetsShard(Shard):
         if transaction_version < 2:
             superseded = self._connections.admit(request.transactional_id, producer_id, epoch, connection)
             if superseded is not None:
-                self.node.counters.fencings.labels("older_connection").value += 1
+                self.resources.counters.fencings.labels("older_connection").value += 1
                 raise SupersededConnection(superseded.reason)
             if self.machine.last_decided(producer_id) > decided:
                 # Such a client adds the group before it sends offsets, and is let do so after the last transaction's
@@ -143,7 +145,7 @@ class OffsetsShard(Shard):
         def stored(offset: int) -> None:
             settled()
             self._replay(records, offset, producer_id, producer_epoch)
-            self.node.counters.offsets.value += len(records)
+            self.resources.counters.offsets.value += len(records)
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -251,7 +253,7 @@ class OffsetsShard(Shard):
         committed: CommittedOffset | None = found.committed
         if committed is None or not any(committed.topic_id):
             return found
-        topic = self.node.view.topic(found.partition.topic)
+        topic = self.resources.view.topic(found.partition.topic)
         if topic is not None and topic.topic_id != committed.topic_id:
             return found._replace(committed=None)
         return found
@@ -264,12 +266,12 @@ class OffsetsShard(Shard):
             self._remove(self.machine.decide_topic_removal(topic_ids))
 
     def _begin_load(self) -> None:
-        settings = self.node.settings
+        settings = self.resources.settings
         self.machine = GroupShard(
             max_metadata_bytes=settings.offset_metadata_max_bytes,
             retention_ms=settings.offsets_retention_minutes * 60_000,
         )
-        self._connections = ConnectionFencing(self.node.newest_connection())
+        self._connections = ConnectionFencing(self.resources.newest_connection())
 
     def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
         try:
@@ -298,7 +300,7 @@ class OffsetsShard(Shard):
 
     def _loaded(self) -> None:
         deleted = [
-            topic_id for topic_id in self.machine.topic_ids() if self.node.view.is_deleted(topic_id)
+            topic_id for topic_id in self.machine.topic_ids() if self.resources.view.is_deleted(topic_id)
         ]
         if deleted:
             self._remove(self.machine.decide_topic_removal(deleted))
@@ -322,8 +324,8 @@ class OffsetsShard(Shard):
         return True
 
     def _expire_later(self) -> None:
-        interval = self.node.settings.offsets_retention_check_interval_ms / 1000
-        delay = interval * (0.5 + self.node.random.random())
+        interval = self.resources.settings.offsets_retention_check_interval_ms / 1000
+        delay = interval * (0.5 + self.resources.random.random())
         self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:
@@ -337,7 +339,7 @@ class OffsetsShard(Shard):
             self._persist(tombstones)
 
     def _now(self) -> TimestampMs:
-        return TimestampMs(self.node.clock.now_ms())
+        return TimestampMs(self.resources.clock.now_ms())
 
 
 def _refused_commit(code: ErrorCode) -> ErrorCode:

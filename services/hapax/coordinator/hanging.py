@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from hapax.coordinator.markers import Asked, MarkerSender
+from hapax.coordinator.markers import MarkerSender, MarkerWaiter
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import EventSink
 from hapax.core.errors import ErrorCode, Refusal
@@ -135,7 +135,7 @@ class HangingTransactions:
     async def _abort_as_nobodys(self, question: AbortHanging) -> None:
         marker = Marker(question.producer_id, question.producer_epoch, False, (question.partition,))
         await self._markers.send_once(
-            Asked(_NO_SHARD, _WHOLE_CLUSTER), SendMarkers(
+            MarkerWaiter(_NO_SHARD, _WHOLE_CLUSTER), SendMarkers(
                 "", NO_SERIAL, 1, (marker,), question.first_offset, question.last_offset)
         )
 

@@ -51,7 +51,7 @@ def retry_after(attempt: int, random: Randomness, markers: int = 1) -> float:
     return longest * (0.5 + random.random() / 2)
 
 
-class Sender(Protocol):
+class MarkerOwner(Protocol):
     """The transaction shard that a marker belongs to."""
 
     @property
@@ -64,7 +64,7 @@ class Sender(Protocol):
     def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None: ...
 
 
-class Asked:
+class MarkerWaiter:
     """Stands for a shard where one call waits for the answer to its markers itself."""
 
     def __init__(self, shard: ShardId, epoch: ShardEpoch) -> None:
@@ -82,13 +82,13 @@ class Asked:
 class _Item(NamedTuple):
     """The markers of one transaction for one destination."""
 
-    sender: Sender
+    owner: MarkerOwner
     epoch: ShardEpoch
     sent: SendMarkers
     """Those of the destination alone."""
 
     def wanted(self) -> bool:
-        return self.sender.serving and self.sender.epoch == self.epoch
+        return self.owner.serving and self.owner.epoch == self.epoch
 
 
 LocalOffsetsMarkers = Callable[
@@ -130,15 +130,15 @@ class MarkerSender:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
 
-    def send(self, sender: Sender, sent: SendMarkers) -> None:
-        """Once; the answers come by `sender.markers_answered`, one call for each destination, never from within."""
+    def send(self, owner: MarkerOwner, sent: SendMarkers) -> None:
+        """Once; the answers come by `owner.markers_answered`, one call for each destination, never from within."""
         shares, nowhere = self._shares(sent)
         for (address, _), markers in shares.items():
             queue = self._queues.setdefault(address, _Queue())
-            queue.items.append(_Item(sender, sender.epoch, replace(sent, markers=tuple(markers))))
+            queue.items.append(_Item(owner, owner.epoch, replace(sent, markers=tuple(markers))))
             self._schedule(address, queue)
         if nowhere:
-            self._loop.call_soon(sender.markers_answered, sent, sender.epoch, nowhere)
+            self._loop.call_soon(owner.markers_answered, sent, owner.epoch, nowhere)
 
     def _shares(self, sent: SendMarkers) -> tuple[dict[_Share, list[Marker]], list[MarkerResult]]:
         """What goes where, and the answers for what goes nowhere. All markers of a partition are in one share."""
@@ -172,16 +172,16 @@ class MarkerSender:
                 ]
         return shares, nowhere
 
-    def holds(self, sender: Sender, transactional_id: str) -> bool:
+    def holds(self, owner: MarkerOwner, transactional_id: str) -> bool:
         """Whether markers of the transaction wait for others to be sent before them. Looks at all that wait."""
         return any(
-            item.sender is sender and item.sent.transactional_id == transactional_id
+            item.owner is owner and item.sent.transactional_id == transactional_id
             for queue in self._queues.values() for item in queue.items)
 
-    async def send_once(self, asked: Asked, sent: SendMarkers) -> None:
+    async def send_once(self, waiter: MarkerWaiter, sent: SendMarkers) -> None:
         """Returns when the marker (for one partition) is stored. Raises Refusal."""
-        self.send(asked, sent)
-        for result in await asked.answer:
+        self.send(waiter, sent)
+        for result in await waiter.answer:
             if result.error:
                 raise Refusal(result.error, "the partition's leader did not store the marker")
 
@@ -232,7 +232,7 @@ class MarkerSender:
             queue.calls -= 1
         for item, results in zip(items, answers, strict=True):
             if item.wanted():
-                item.sender.markers_answered(item.sent, item.epoch, results)
+                item.owner.markers_answered(item.sent, item.epoch, results)
         if queue.items:
             self._schedule(address, queue)
         elif not queue.calls:
@@ -245,7 +245,7 @@ class MarkerSender:
                 coordinator_epoch=item.epoch, serial=item.sent.serial, first_offset=item.sent.first_offset,
                 partitions=[common_pb2.TopicPartition(topic_id=p.topic_id, partition=p.partition)
                             for p in marker.partitions],
-                shard=item.sender.shard, transaction_version=item.sent.transaction_version,
+                shard=item.owner.shard, transaction_version=item.sent.transaction_version,
                 last_offset=item.sent.last_offset,
             )
             for item in items
@@ -261,7 +261,7 @@ class MarkerSender:
             coordinator_pb2.OffsetsMarker(
                 producer_id=marker.producer_id, producer_epoch=marker.producer_epoch, commit=marker.commit,
                 coordinator_epoch=item.epoch, serial=item.sent.serial,
-                group_shards=[p.partition for p in marker.partitions], shard=item.sender.shard,
+                group_shards=[p.partition for p in marker.partitions], shard=item.owner.shard,
             )
             for item in items
             for marker in item.sent.markers

@@ -19,7 +19,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import OffsetsMarker
 from hapax.core.transaction.record import Fingerprint, ProducerIdentity, Token, TransactionPartition
 from hapax.core.transaction.requests import (
-    NO_WORK,
+    NO_TOKEN_WORK,
     Caller,
     CommitName,
     CommitTokenFound,
@@ -33,10 +33,10 @@ from hapax.core.transaction.requests import (
     PartitionResults,
     Renewed,
     RenewTransaction,
+    TokenWork,
     VerifyPartitions,
     Winner,
     WinnerPartition,
-    Work,
 )
 from hapax.core.transaction.tokens import TokenConflict
 from hapax.core.types import (
@@ -181,7 +181,7 @@ class RpcApi:
             shard = self._shards.txn_shard(request.transactional_id)
             question = JoinTransaction(
                 request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
-                self._caller(), request.allow_unknown_history, _work(request.token),
+                self._caller(), request.allow_unknown_history, _token_work(request.token),
             )
             reply = await shard.ask(
                 request.transactional_id, lambda now: shard.machine.join_transaction(question, now)
@@ -227,7 +227,7 @@ class RpcApi:
                 ProducerEpoch(request.producer_epoch if single else -1),
                 await self._winners(request.winners), request.record_count,
                 request.allow_other_count, Serial(request.serial), request.allow_unknown_history,
-                single_use=request.single_use, work=_work(request.token),
+                single_use=request.single_use, work=_token_work(request.token),
             ))
             return transactions_pb2.EndTransactionResponse(
                 outcome=transactions_pb2.Outcome.Name(reply.outcome), producer_id=reply.identity.producer_id,
@@ -332,11 +332,11 @@ def _token(token: transactions_pb2.CommitToken) -> Token:
     return Token(token.scope, token.value)
 
 
-def _work(token: transactions_pb2.CommitToken) -> Work:
+def _token_work(token: transactions_pb2.CommitToken) -> TokenWork:
     if not token.HasField("work"):
-        return NO_WORK
+        return NO_TOKEN_WORK
     work = token.work
-    return Work(
+    return TokenWork(
         work.owner, work.run, work.follows if work.HasField("follows") else None,
         CommitName(work.continue_from.owner, work.continue_from.value) if work.HasField("continue_from") else None,
         _fingerprints(work.fingerprints), work.allow_other_work, _fingerprints(work.followed),

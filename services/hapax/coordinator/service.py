@@ -21,7 +21,7 @@ from hapax.coordinator.markers import MarkerSender
 from hapax.coordinator.metrics import IN_STATE, LATE, SHARDS, SHARDS_LOADING, TRANSACTIONAL_IDS, Counters
 from hapax.coordinator.peers import OffsetsVerifier, WinnersOfPartitions
 from hapax.coordinator.rpc_api import RpcApi
-from hapax.coordinator.shard import Node
+from hapax.coordinator.shard import ShardResources
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.sweep import Sweep
 from hapax.coordinator.transactions import Reserve, TxnShard
@@ -150,7 +150,7 @@ class CoordinatorService:
         markers = self._markers = MarkerSender(
             ports.network, view, self.node_id, self.rpc.write_offsets_markers, self._fault
         )
-        node = Node(
+        resources = ShardResources(
             self.node_id, settings, ports.clock, ports.random, view, writer, reader, self.counters,
             self._newest_connection,
             self._fault,
@@ -167,8 +167,8 @@ class CoordinatorService:
         self.sweep.start()
         self.shards.start(
             registration.epoch,
-            lambda shard, epoch: TxnShard(node, shard, epoch, limits, reserve, markers, winners, events),
-            lambda shard, epoch: OffsetsShard(node, shard, epoch, verifier),
+            lambda shard, epoch: TxnShard(resources, shard, epoch, limits, reserve, markers, winners, events),
+            lambda shard, epoch: OffsetsShard(resources, shard, epoch, verifier),
         )
 
     def _fault(self, error: BaseException) -> None:

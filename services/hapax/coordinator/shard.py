@@ -52,7 +52,7 @@ def fencing_epoch(assigned: int, incarnation: int) -> ShardEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ShardResources:
     """What every shard of a process shares."""
 
     node_id: NodeId
@@ -78,8 +78,8 @@ class Shard:
 
     kind: ShardKind
 
-    def __init__(self, node: Node, shard: ShardId, assigned_epoch: ShardEpoch) -> None:
-        self.node: Final = node
+    def __init__(self, resources: ShardResources, shard: ShardId, assigned_epoch: ShardEpoch) -> None:
+        self.resources: Final = resources
         self.shard: Final = shard
         self.assigned_epoch: Final = assigned_epoch
         self.epoch = fencing_epoch(assigned_epoch, 0)
@@ -109,7 +109,7 @@ class Shard:
     def _failed(self, error: BaseException) -> None:
         """A shard's life ends by its release; anything else is a fault of this program."""
         self.release("the shard failed")
-        self.node.on_fault(error)
+        self.resources.on_fault(error)
 
     async def drained(self) -> None:
         """Returns when nothing waits for the log any more."""
@@ -125,7 +125,7 @@ class Shard:
             except (LogUnreadable, Refusal) as error:
                 log.info("take-over failed, trying again", kind=self.kind, shard=self.shard, reason=error)
                 self._close_log()
-                await asyncio.sleep(delay * (0.5 + self.node.random.random()))
+                await asyncio.sleep(delay * (0.5 + self.resources.random.random()))
                 delay = min(2 * delay, _RETRY_MAX_S)
                 continue
             served_since = asyncio.get_running_loop().time()
@@ -133,7 +133,7 @@ class Shard:
             if asyncio.get_running_loop().time() - served_since > _STEADY_S:
                 delay = _RETRY_FIRST_S
             else:
-                await asyncio.sleep(delay * (0.5 + self.node.random.random()))
+                await asyncio.sleep(delay * (0.5 + self.resources.random.random()))
                 delay = min(2 * delay, _RETRY_MAX_S)
             if self._incarnation == _LAST_INCARNATION:
                 log.error("shard was lost too often under one epoch, waiting for another", kind=self.kind,
@@ -147,7 +147,7 @@ class Shard:
         loop = asyncio.get_running_loop()
         topic_id = await self._topic()
         partition = PartitionIndex(self.shard)
-        await self.node.view.wait_for(lambda view: view.leader_of(topic_id, partition) is not None)
+        await self.resources.view.wait_for(lambda view: view.leader_of(topic_id, partition) is not None)
         began = loop.time()
         fenced_at: asyncio.Future[int] = loop.create_future()
 
@@ -157,12 +157,12 @@ class Shard:
                 return
             self._on_lost(reason)
 
-        self.log = self.node.writer.open(topic_id, partition, self.epoch, lost=lost, fenced=self._on_fenced)
-        self.log.fence(self.node.node_id, fenced_at.set_result)
+        self.log = self.resources.writer.open(topic_id, partition, self.epoch, lost=lost, fenced=self._on_fenced)
+        self.log.fence(self.resources.node_id, fenced_at.set_result)
         fence = await fenced_at
         self._begin_load()
         self.loaded_records = 0
-        async for data, position, header in self.node.reader.read(topic_id, partition, fence):
+        async for data, position, header in self.resources.reader.read(topic_id, partition, fence):
             if header.is_control:
                 self._replay_control(header, decode_control(data, header, position))
                 continue
@@ -175,25 +175,25 @@ class Shard:
         if self.log.closed:
             raise LogUnreadable("lost again while it loaded")
         self.serving = True
-        self.node.counters.load_seconds.observe(loop.time() - began)
+        self.resources.counters.load_seconds.observe(loop.time() - began)
         self._loaded()
         log.debug("serving", kind=self.kind, shard=self.shard, epoch=self.epoch, records=self.loaded_records,
                  ms=round((loop.time() - began) * 1000))
 
     async def _topic(self) -> TopicId:
         name = TOPIC_OF[self.kind]
-        topic = await self.node.view.wait_for(lambda view: view.topic(name))
+        topic = await self.resources.view.wait_for(lambda view: view.topic(name))
         assert topic is not None
         return topic.topic_id
 
     def _on_lost(self, reason: str) -> None:
         log.warning("lost, loading it again", kind=self.kind, shard=self.shard, epoch=self.epoch, reason=reason)
-        self.node.counters.shards_lost.value += 1
+        self.resources.counters.shards_lost.value += 1
         self._stop(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded again")
         self._lost.set()
 
     def _on_fenced(self, reason: str) -> None:
-        self.node.counters.fencings.labels("shard_taken").value += 1
+        self.resources.counters.fencings.labels("shard_taken").value += 1
         log.warning("another node owns the shard", kind=self.kind, shard=self.shard, epoch=self.epoch, reason=reason)
         self.release("another node owns the shard")
 

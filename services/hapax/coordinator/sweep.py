@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     """A difference whose state changes is another one."""
 
 
-class Swept(Protocol):
+class SweptShard(Protocol):
     """A shard that serves."""
 
     @property
@@ -45,8 +45,8 @@ class Swept(Protocol):
     def correct(self, difference: Difference) -> bool: ...
 
 
-class Serving(Protocol):
-    def serving(self) -> Sequence[Swept]: ...
+class ServingShards(Protocol):
+    def serving(self) -> Sequence[SweptShard]: ...
 
 
 def is_running(timer: asyncio.TimerHandle | None, now_s: float) -> bool:
@@ -57,10 +57,10 @@ def is_running(timer: asyncio.TimerHandle | None, now_s: float) -> bool:
 class Sweep:
     """`start`, `close`."""
 
-    def __init__(self, shards: Serving, random: Randomness) -> None:
+    def __init__(self, shards: ServingShards, random: Randomness) -> None:
         self._shards = shards
         self._random = random
-        self._repeated: Repeated[tuple[Swept, Difference]] = Repeated()
+        self._repeated: Repeated[tuple[SweptShard, Difference]] = Repeated()
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -77,12 +77,12 @@ class Sweep:
             await self.look()
 
     async def look(self) -> None:
-        seen: dict[tuple[Swept, Difference], int] = {}
+        found: dict[tuple[SweptShard, Difference], int] = {}
         for shard in self._shards.serving():
             for each in shard.differences():
-                seen[shard, each] = _LOOKS_AT_MARKERS if each.kind == "markers" else _LOOKS
+                found[shard, each] = _LOOKS_AT_MARKERS if each.kind == "markers" else _LOOKS
             await asyncio.sleep(0)
-        for shard, due in self._repeated.look(seen):
-            # Others had their turns since it was seen.
+        for shard, due in self._repeated.look(found):
+            # Others had their turns since it was found.
             if shard in self._shards.serving() and due in shard.differences() and shard.correct(due):
                 corrected(due.kind, shard=f"{shard.kind}-{shard.shard}", transactional_id=due.transactional_id)

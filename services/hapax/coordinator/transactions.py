@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol
 
 from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.coordinator.log_writer import Unit
-from hapax.coordinator.markers import Asked, MarkerSender, retry_after
-from hapax.coordinator.shard import SLICE, Node, Shard, SupersededConnection
+from hapax.coordinator.markers import MarkerSender, MarkerWaiter, retry_after
+from hapax.coordinator.shard import SLICE, Shard, ShardResources, SupersededConnection
 from hapax.coordinator.sweep import GRACE_MS, Difference, is_running
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
@@ -89,7 +89,7 @@ class Reserve:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
 
 
-class Winners(Protocol):
+class ChecksWinners(Protocol):
     async def missing(self, check: CheckWinners) -> tuple[WinnerCheck, ...]:
         """Which of the records a multi-writer commit names are not in their partitions. Raises Refusal."""
         ...
@@ -103,10 +103,10 @@ class TxnShard(Shard):
     kind = "txn"
 
     def __init__(
-        self, node: Node, shard: ShardId, assigned_epoch: ShardEpoch, limits: Limits, ids: Reserve,
-        markers: MarkerSender, winners: Winners, events: EventSink,
+        self, resources: ShardResources, shard: ShardId, assigned_epoch: ShardEpoch, limits: Limits, ids: Reserve,
+        markers: MarkerSender, winners: ChecksWinners, events: EventSink,
     ) -> None:
-        super().__init__(node, shard, assigned_epoch)
+        super().__init__(resources, shard, assigned_epoch)
         self.machine: TransactionShard
         self._limits = limits
         self._ids = ids
@@ -133,7 +133,7 @@ class TxnShard(Shard):
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def now(self) -> Now:
-        clock = self.node.clock
+        clock = self.resources.clock
         return Now(Millis(clock.monotonic_ms()), TimestampMs(clock.now_ms()))
 
     async def ask(self, transactional_id: str, decide: Callable[[Now], Answer]) -> Reply:
@@ -160,7 +160,7 @@ class TxnShard(Shard):
             elif isinstance(answer, NeedProducerId):
                 await self._ids.fill()
             else:
-                self.node.counters.fencings.labels("older_connection").value += 1
+                self.resources.counters.fencings.labels("older_connection").value += 1
                 raise SupersededConnection(answer.reason)
 
     async def end_transaction(self, request: EndTransaction) -> Ended:
@@ -192,7 +192,7 @@ class TxnShard(Shard):
                 self._wake(request.transactional_id)
 
     def _token_replayed(self, request: EndTransaction, reply: Ended) -> None:
-        self.node.counters.tokens_replayed.value += 1
+        self.resources.counters.tokens_replayed.value += 1
         token = request.token
         self._complain(
             "token", "a commit token is not newer: answered as committed already",
@@ -210,7 +210,7 @@ class TxnShard(Shard):
         await self.confirm()
         for effect in decision.effects:
             assert isinstance(effect, SendMarkers)
-            await self._markers.send_once(Asked(self.shard, self.epoch), effect)
+            await self._markers.send_once(MarkerWaiter(self.shard, self.epoch), effect)
 
     def persist(self, record: Record) -> asyncio.Future[None]:
         """Appends a record that the machine has decided. The future is done after its replay.
@@ -220,7 +220,7 @@ class TxnShard(Shard):
         """
         waiter = self.waiter()
         transactional_id = record.transactional_id
-        asked_at = self.node.counters.stopwatch()
+        asked_at = self.resources.counters.stopwatch()
 
         def stored(offset: int) -> None:
             self._written(transactional_id)
@@ -252,7 +252,7 @@ class TxnShard(Shard):
 
     def _count(self, record: Record, asked_at: float) -> None:
         """A record was stored. A completion that waits may be stored by the id's next record."""
-        counters = self.node.counters
+        counters = self.resources.counters
         now = counters.stopwatch()
         phase, began = self._phases.pop(record.transactional_id, ("", 0.0))
         if phase == "complete":
@@ -264,10 +264,10 @@ class TxnShard(Shard):
 
     async def _hold(self, transactional_id: str, until: Millis) -> None:
         """Until the id's next replay, or `until`."""
-        self.node.counters.held.value += 1
+        self.resources.counters.held.value += 1
         waiter = self.waiter()
         self._held.setdefault(transactional_id, []).append(_HeldCall(waiter, until))
-        delay = max(0, until - self.node.clock.monotonic_ms()) / 1000
+        delay = max(0, until - self.resources.clock.monotonic_ms()) / 1000
         timer = asyncio.get_running_loop().call_later(delay, _finish, waiter)
         try:
             await waiter
@@ -298,7 +298,7 @@ class TxnShard(Shard):
         former = self._timers.get(transactional_id)
         if former is not None:
             former.cancel()
-        delay = max(0, at - self.node.clock.monotonic_ms()) / 1000
+        delay = max(0, at - self.resources.clock.monotonic_ms()) / 1000
         loop = asyncio.get_running_loop()
         self._timers[transactional_id] = loop.call_later(delay, self._time_out, transactional_id)
 
@@ -308,7 +308,7 @@ class TxnShard(Shard):
         if decision is not None:
             self._carry_out(decision.effects)
         if decision is not None and decision.record is not None:
-            self.node.counters.timed_out.value += 1
+            self.resources.counters.timed_out.value += 1
             timed_out = self.machine.transactions[transactional_id]
             log.info(
                 "transaction timed out: aborting it", transactional_id=transactional_id,
@@ -322,7 +322,7 @@ class TxnShard(Shard):
         transaction = self.machine.transactions[effect.transactional_id]
         fencing = transaction.fencing
         if fencing is not None:
-            self.node.counters.fencings.labels(fencing.cause.name.lower()).value += 1
+            self.resources.counters.fencings.labels(fencing.cause.name.lower()).value += 1
             fenced = fencing.fenced
             self._events.record(
                 "producer_fenced", transactional_id=effect.transactional_id, cause=fencing.cause.name.lower(),
@@ -346,10 +346,10 @@ class TxnShard(Shard):
         if progress.decision is not None:
             completion = progress.decision.record
             assert isinstance(completion, Transaction)
-            now = self.node.counters.stopwatch()
+            now = self.resources.counters.stopwatch()
             phase, began = self._phases.get(sent.transactional_id, ("", 0.0))
             if phase == "markers":
-                self.node.counters.phases.labels(phase).observe(now - began)
+                self.resources.counters.phases.labels(phase).observe(now - began)
                 self._phases[sent.transactional_id] = "complete", now
             log.debug("markers are stored", transactional_id=sent.transactional_id, serial=sent.serial,
                       state=completion.state.kafka_name)
@@ -360,14 +360,14 @@ class TxnShard(Shard):
                          state=completion.state.kafka_name, retries=retried)
             self._postpone(completion)
         if progress.retry is not None:
-            self.node.counters.marker_retries.value += 1
+            self.resources.counters.marker_retries.value += 1
             attempt = self._retries.get(sent.transactional_id, 0)
             self._retries[sent.transactional_id] = attempt + 1
             if attempt == _RETRIES_TOLD:
                 failing = sorted({result.error.name for result in results if result.error})
                 log.warning("markers are not stored yet", transactional_id=sent.transactional_id, errors=failing)
             asyncio.get_running_loop().call_later(
-                retry_after(attempt, self.node.random, len(results)), self._send_again, progress.retry, epoch
+                retry_after(attempt, self.resources.random, len(results)), self._send_again, progress.retry, epoch
             )
 
     def _postpone(self, completion: Transaction) -> None:
@@ -407,7 +407,7 @@ class TxnShard(Shard):
 
     def differences(self) -> list[Difference]:
         """What should be under way now, and is not."""
-        now_s, now_ms = asyncio.get_running_loop().time(), self.node.clock.monotonic_ms()
+        now_s, now_ms = asyncio.get_running_loop().time(), self.resources.clock.monotonic_ms()
         timed = {each for each, timer in self._timers.items() if is_running(timer, now_s)}
         postponed = self._postponed.keys() if is_running(self._completer, now_s) else ()
         found = [
@@ -458,7 +458,7 @@ class TxnShard(Shard):
 
     def _begin_load(self) -> None:
         self.machine = TransactionShard(
-            self._limits, self._ids, self.node.newest_connection(), self.node.view.policies.of)
+            self._limits, self._ids, self.resources.newest_connection(), self.resources.view.policies.of)
         self._newest = {}
 
     def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
@@ -474,7 +474,7 @@ class TxnShard(Shard):
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
         self._newest = {}
-        if not await self.node.view.saw_in_log(self.machine.highest_producer_id()):
+        if not await self.resources.view.saw_in_log(self.machine.highest_producer_id()):
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the metadata store is behind the shard's log")
 
     def _replay_control(self, header: BatchHeader, control: Control) -> None:
@@ -501,8 +501,8 @@ class TxnShard(Shard):
             self._expiry.cancel()
 
     def _expire_later(self) -> None:
-        interval = self.node.settings.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
-        delay = interval * (0.5 + self.node.random.random())
+        interval = self.resources.settings.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+        delay = interval * (0.5 + self.resources.random.random())
         self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:

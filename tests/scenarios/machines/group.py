@@ -21,9 +21,9 @@ from typing import NamedTuple
 from hapax.core.errors import Refusal
 from hapax.core.group.machine import (
     CommitRequest,
+    GroupMember,
     GroupShard,
     MarkerDecision,
-    Member,
     Membership,
     OffsetRecord,
     OffsetsMarker,
@@ -100,7 +100,7 @@ class Interpreter:
         yield from self._append(marker)
 
     def do_join(self, command: Command) -> Iterator[str]:
-        members = tuple(Member(m, None) for m in command.text("members", "").split(",") if m)
+        members = tuple(GroupMember(m, None) for m in command.text("members", "").split(",") if m)
         membership = Membership(
             command.number("generation"), members, command.flag("rebalancing"), "consumer", TimestampMs(self.now)
         )

@@ -12,7 +12,7 @@ from hapax.codec.offsets_log import (
     encode_key,
     encode_value,
 )
-from hapax.core.group.machine import CommittedOffset, Member, Membership, OffsetRecord
+from hapax.core.group.machine import CommittedOffset, GroupMember, Membership, OffsetRecord
 from hapax.core.types import Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 PARTITION = TopicPartition("flights", PartitionIndex(3))
@@ -67,7 +67,7 @@ def test_tombstones() -> None:
 def test_a_classic_groups_metadata_is_read() -> None:
     member = "0003" "6d2d31" "0001" "69" "0001" "63" "0001" "68" "00001388" "00001388" "00000000" "00000000"
     value = "0003" "0008" + b"consumer".hex() + "00000004" "ffff" "ffff" "0000018bcfe56800" "00000001" + member
-    expected = Membership(4, (Member("m-1", "i"),), False, "consumer", TimestampMs(1_700_000_000_000))
+    expected = Membership(4, (GroupMember("m-1", "i"),), False, "consumer", TimestampMs(1_700_000_000_000))
     assert decode_record(encode_group_key("g"), bytes.fromhex(value)) == MembershipRecord("g", expected)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax.core.transaction.policy import Stored, TransactionPolicies
+from hapax.core.transaction.policy import StoredPolicy, TransactionPolicies
 from hapax_operator.plan_policy import Standing, must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import ProducerSeen, plan
 from hapax_operator.resources import ABORT, PRODUCERS, Meta, ProducerResource, Ref, read_producer
@@ -23,8 +23,8 @@ def resource(uid: str = "1", created: str = "2026-01-01", **fields: Any) -> Prod
     return ProducerResource(meta=meta, **fields)
 
 
-def stored(*resources: ProducerResource) -> list[Stored]:
-    return [Stored(policy, 1) for each in resources if (policy := policy_of(each)) is not None]
+def stored(*resources: ProducerResource) -> list[StoredPolicy]:
+    return [StoredPolicy(policy, 1) for each in resources if (policy := policy_of(each)) is not None]
 
 
 def test_a_policy_says_what_the_resource_says() -> None:

@@ -80,7 +80,7 @@ class OffsetsMarker(NamedTuple):
     """-1: asked for by a tool; decides whatever is open."""
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     member_id: str
     instance_id: str | None
 
@@ -89,7 +89,7 @@ class Membership(NamedTuple):
     """What offset commits are checked against."""
 
     generation: int
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
     rebalancing: bool = False
     """Members have joined and wait for their assignment: plain commits are told REBALANCE_IN_PROGRESS."""
     protocol_type: str = ""

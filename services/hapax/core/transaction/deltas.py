@@ -51,7 +51,7 @@ def whole(transaction: Transaction, delta: Delta) -> Transaction:
     return replace(grown(transaction, delta), takes_deltas=True)
 
 
-class UnderWay:
+class DeltasInFlight:
     """Deltas of one id that are being written, and what they will make of its transaction."""
 
     __slots__ = ("_deltas", "transaction")

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.admin import ensure_transactional_id, fence_producer
 from hapax.core.transaction.connection_fencing import ConnectionFencing
-from hapax.core.transaction.deltas import UnderWay, belongs, grown, whole
+from hapax.core.transaction.deltas import DeltasInFlight, belongs, grown, whole
 from hapax.core.transaction.fencing import Fenced
 from hapax.core.transaction.markers import Unmarked, abort_hanging, markers_of, only, settle, unmarked_by
 from hapax.core.transaction.multiwriter import end_transaction, join_transaction, renew_transaction
@@ -106,7 +106,7 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self._connections = ConnectionFencing(newest_connection)
         self._pending: dict[str, State] = {}
-        self._under_way: dict[str, UnderWay] = {}      # members' records; nothing waits for them
+        self._under_way: dict[str, DeltasInFlight] = {}      # members' records; nothing waits for them
         self._deltas: dict[str, dict[ProducerId, None]] = {}
         """Whose deltas the log may hold, those of earlier transactions included: tombstones remove them."""
         self._waiting: dict[str, dict[ProducerId, PartitionSet]] = {}
@@ -145,7 +145,7 @@ class TransactionShard:
     def resume(self, now: Now) -> Iterator[Effect]:
         """After the load: the markers of every decided transaction, the timer of every open one."""
         for transaction in self.transactions.values():
-            yield from self._work(transaction, now)
+            yield from self._effects_due(transaction, now)
 
     def replay(self, record: Record, now: Now) -> list[Effect]:
         """Applies a decision's record once it is durable. The id is no longer pending: ask its held calls again."""
@@ -166,7 +166,7 @@ class TransactionShard:
             effects.append(ReportFencing(transactional_id))
         if before is not None and before.is_open and not record.is_open:
             effects.append(self._stop_timer(transactional_id))
-        effects.extend(self._work(record, now))
+        effects.extend(self._effects_due(record, now))
         return effects
 
     def _replay_delta(self, delta: Delta, now: Now) -> list[Effect]:
@@ -178,7 +178,7 @@ class TransactionShard:
         if not under_way:
             del self._under_way[transactional_id]
         self._apply(delta)
-        return list(self._work(self.transactions[transactional_id], now))
+        return list(self._effects_due(self.transactions[transactional_id], now))
 
     def withdraw(self, record: Record, now: Now) -> list[Effect]:
         """The record was certainly not written (refused before any append). Where that is uncertain, give the shard
@@ -188,7 +188,7 @@ class TransactionShard:
             under_way.withdrawn(record, self.transactions[record.transactional_id])
             if not under_way:
                 del self._under_way[record.transactional_id]
-            return list(self._work(self.transactions[record.transactional_id], now))
+            return list(self._effects_due(self.transactions[record.transactional_id], now))
         return self.give_up(record.transactional_id, now)
 
     def markers_of(self, transactional_id: str) -> SendMarkers | None:
@@ -224,7 +224,7 @@ class TransactionShard:
         under_way = self._under_way.get(transactional_id)
         return self._current(transactional_id) if under_way is None else under_way.transaction
 
-    def _work(self, transaction: Transaction, now: Now) -> Iterator[Effect]:
+    def _effects_due(self, transaction: Transaction, now: Now) -> Iterator[Effect]:
         """What a transaction in this state needs to have done: the same after a replay and after a load."""
         transactional_id = transaction.transactional_id
         if transaction.is_open:
@@ -409,7 +409,7 @@ class TransactionShard:
         self._under_way.pop(transactional_id, None)
         self._timers.pop(transactional_id, None)
         transaction = self._current(transactional_id)
-        return [] if transaction is None else list(self._work(transaction, now))
+        return [] if transaction is None else list(self._effects_due(transaction, now))
 
     def expired(self, now: Now) -> list[str]:
         """Ids to call `expire` for. To be asked hourly: it looks at every id."""
@@ -490,7 +490,7 @@ class TransactionShard:
         if isinstance(answer, Decision) and isinstance(answer.record, Delta):
             transactional_id = answer.record.transactional_id
             if transactional_id not in self._under_way:
-                self._under_way[transactional_id] = UnderWay(self.transactions[transactional_id])
+                self._under_way[transactional_id] = DeltasInFlight(self.transactions[transactional_id])
             self._under_way[transactional_id].add(answer.record)
             self._waiting.get(transactional_id, {}).pop(answer.record.producer_id, None)
         elif isinstance(answer, Decision) and isinstance(answer.record, Transaction):

@@ -60,7 +60,7 @@ class TransactionPolicy:
 UNLIMITED: Final = TransactionPolicy()
 
 
-class Stored(NamedTuple):
+class StoredPolicy(NamedTuple):
     """A policy, and the revision of the store that a change of it compares."""
 
     policy: TransactionPolicy
@@ -73,19 +73,19 @@ class TransactionPolicies:
     __slots__ = ("_by_id", "_by_prefix", "_stored")
 
     def __init__(self) -> None:
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[str, StoredPolicy] = {}
         self._by_id: dict[str, list[TransactionPolicy]] = {}
         self._by_prefix: list[TransactionPolicy] = []
 
-    def __iter__(self) -> Iterator[Stored]:
+    def __iter__(self) -> Iterator[StoredPolicy]:
         return iter(list(self._stored.values()))
 
-    def get(self, uid: str) -> Stored | None:
+    def get(self, uid: str) -> StoredPolicy | None:
         return self._stored.get(uid)
 
     def put(self, policy: TransactionPolicy, mod_revision: int = 0) -> None:
         self.remove(policy.uid)
-        self._stored[policy.uid] = Stored(policy, mod_revision)
+        self._stored[policy.uid] = StoredPolicy(policy, mod_revision)
         if policy.transactional_id:
             self._by_id.setdefault(policy.transactional_id, []).append(policy)
         else:

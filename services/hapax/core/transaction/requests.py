@@ -150,7 +150,7 @@ class CommitName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TokenWork:
     """What an engine that replays says of the work behind its token (rule 7). Without it a token is its value alone."""
 
     owner: str = ""                                     # the query; empty: the token has none
@@ -162,7 +162,7 @@ class Work:
     followed: tuple[Fingerprint, ...] = ()              # of `follows`; the first of a kind that is kept is compared
 
 
-NO_WORK: Final = Work()
+NO_TOKEN_WORK: Final = TokenWork()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class JoinTransaction:
     timeout_ms: int                                     # 0: the default
     caller: Caller
     allow_unknown_history: bool = False
-    work: Work = NO_WORK
+    work: TokenWork = NO_TOKEN_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class EndTransaction:
     serial: Serial = NO_TRANSACTION                     # multi-writer: the transaction meant; 0: the token's
     allow_unknown_history: bool = False
     single_use: bool = False                            # the token's scope has no other commit
-    work: Work = NO_WORK
+    work: TokenWork = NO_TOKEN_WORK
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction.deltas import UnderWay
+from hapax.core.transaction.deltas import DeltasInFlight
 from hapax.core.transaction.policy import UNLIMITED, TransactionPolicy
 from hapax.core.transaction.record import (
     FIRST_EPOCH,
@@ -50,7 +50,7 @@ class Context:
     """The one that counts for the id."""
     checking: bool = False
     """A commit waits for what its winners' partitions hold."""
-    under_way: UnderWay | None = None
+    under_way: DeltasInFlight | None = None
     """Records of members that are being written: the transaction has what they say, the log may not."""
     waiting: Mapping[ProducerId, PartitionSet] = field(default_factory=dict)
     """What members ask to register while another record of theirs is being written."""

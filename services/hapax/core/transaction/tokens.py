@@ -28,7 +28,7 @@ from hapax.core.transaction.requests import (
     EndTransaction,
     GetCommitToken,
     JoinTransaction,
-    Work,
+    TokenWork,
 )
 from hapax.core.transaction.steps import Context
 from hapax.core.types import LONGEST_NAME_BYTES
@@ -56,7 +56,7 @@ class TokenConflict(Refusal):
         self.newest = newest
 
 
-def check_token(token: Token, work: Work) -> None:
+def check_token(token: Token, work: TokenWork) -> None:
     """Refuses what is no token: no scope, a negative value, or work that is nobody's; and one too long to be kept."""
     if not token.scope:
         raise Refusal(ErrorCode.INVALID_REQUEST, "a commit token needs a scope that names the query, file or job")
@@ -68,7 +68,7 @@ def check_token(token: Token, work: Work) -> None:
             raise Refusal(ErrorCode.INVALID_REQUEST, reason)
     if token.value < 0:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"commit token {token.value} of {token.scope} is negative")
-    if not work.owner and work != Work():
+    if not work.owner and work != TokenWork():
         raise Refusal(ErrorCode.INVALID_REQUEST, f"commit token {token.value} of {token.scope} has no owner")
 
 
@@ -133,7 +133,7 @@ def check_same_work(newest: CommittedToken, request: EndTransaction) -> None:
         )
 
 
-def _is_same(newest: CommittedToken, work: Work) -> bool:
+def _is_same(newest: CommittedToken, work: TokenWork) -> bool:
     """A token that was stored without fingerprints has its count alone."""
     return not newest.fingerprints or bool(_agree(newest, work.fingerprints))
 
@@ -144,7 +144,7 @@ def _agree(newest: CommittedToken, fingerprints: tuple[Fingerprint, ...]) -> boo
     return next((kept[kind] == digest for kind, digest in fingerprints if kind in kept), None)
 
 
-def _check_follows(newest: CommittedToken, token: Token, work: Work) -> None:
+def _check_follows(newest: CommittedToken, token: Token, work: TokenWork) -> None:
     if work.follows is None:
         return
     if newest.base + work.follows != newest.value:
@@ -157,7 +157,7 @@ def _check_follows(newest: CommittedToken, token: Token, work: Work) -> None:
         )
 
 
-def _gap(token: Token, newest: CommittedToken, work: Work) -> TokenConflict:
+def _gap(token: Token, newest: CommittedToken, work: TokenWork) -> TokenConflict:
     return TokenConflict(
         Conflict.UNKNOWN_HISTORY,
         f"commit token {token.value} of {token.scope} follows {work.follows} of {work.owner}, but the newest one here "
@@ -166,7 +166,7 @@ def _gap(token: Token, newest: CommittedToken, work: Work) -> TokenConflict:
     )
 
 
-def _other_owner(newest: CommittedToken, work: Work) -> TokenConflict:
+def _other_owner(newest: CommittedToken, work: TokenWork) -> TokenConflict:
     return TokenConflict(
         Conflict.OTHER_OWNER,
         f"the commits of {newest.scope} are those of {newest.owner}, up to {newest.value}, not of "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommittedOffset, GroupShard, Member, Membership, OffsetRecord
+from hapax.core.group.machine import CommittedOffset, GroupMember, GroupShard, Membership, OffsetRecord
 from hapax.core.types import (
     Offset,
     PartitionIndex,
@@ -44,5 +44,5 @@ def test_members_and_open_transactions_keep_it(shard: GroupShard) -> None:
     shard.replay_txn_offset(OffsetRecord("g", A, VALUE), Offset(2), ProducerId(7), ProducerEpoch(0))
     assert refused(shard, "g", None) == refused(shard, "g", [A]) == ErrorCode.UNSTABLE_OFFSET_COMMIT
     assert shard.decide_removal("g", [B]) == (OffsetRecord("g", B, None),)
-    shard.replay_membership("g", Membership(1, (Member("m", None),)))
+    shard.replay_membership("g", Membership(1, (GroupMember("m", None),)))
     assert refused(shard, "g", [B]) == ErrorCode.NON_EMPTY_GROUP

@@ -16,7 +16,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.multiwriter import LONGEST_MEMBER_KEY_BYTES
 from hapax.core.transaction.record import Delta, Fingerprint, PartitionSet, Tombstone, Transaction
-from hapax.core.transaction.requests import CheckWinners, Decision, Held, Limits, StartTimer, Work
+from hapax.core.transaction.requests import CheckWinners, Decision, Held, Limits, StartTimer, TokenWork
 from hapax.core.transaction.states import IllegalTransition, State
 from unit.codec.test_transaction_log import reference
 from unit.core.transaction.driver import ID, Driver, Ids, partition, winner
@@ -305,8 +305,8 @@ def test_a_scope_is_no_longer_than_a_name() -> None:
         driver.run_join(scope="q" * 32_768)
     assert caught.value.code is ErrorCode.INVALID_REQUEST
     for work in (
-        Work(owner="o" * 32_768), Work(owner="o", run="r" * 32_768),
-        Work(owner="o", fingerprints=(Fingerprint("records", bytes(20_000)), Fingerprint("offsets", bytes(20_000)))),
+        TokenWork(owner="o" * 32_768), TokenWork(owner="o", run="r" * 32_768),
+        TokenWork("o", fingerprints=(Fingerprint("records", bytes(20_000)), Fingerprint("offsets", bytes(20_000)))),
     ):
         with pytest.raises(Refusal, match="at most 32767"):
             driver.run_join(work=work)

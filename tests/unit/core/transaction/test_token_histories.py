@@ -26,8 +26,8 @@ from hapax.core.transaction.requests import (
     Decision,
     EndTransaction,
     JoinTransaction,
+    TokenWork,
     VerifyPartitions,
-    Work,
 )
 from hapax.core.transaction.states import State
 from unit.core.transaction.driver import Driver, partition, winner
@@ -78,7 +78,7 @@ class Attempt:
     past: list[int]
     """The rows of the batches before."""
     token: Token
-    work: Work
+    work: TokenWork
     winners: tuple[Any, ...] = ()
     serial: int = 0
 
@@ -280,7 +280,7 @@ class Histories(RuleBasedStateMachine):
         planned = self.by == "offsets"
         plan = repr((at.offsets[max(0, batch - 1) : batch + 1] if planned else rows, job.topic))
         ends = [Fingerprint("end", repr(each).encode()) for each in at.offsets] if planned else []
-        work = Work(
+        work = TokenWork(
             at.query, self._name("run"), batch - 1 if batch else None, job.continue_from,
             (Fingerprint(self.by, plan.encode()), *ends[batch : batch + 1]), followed=tuple(ends[:batch][-1:]))
         past = _written(range(at.start, at.range_of(batch).start))

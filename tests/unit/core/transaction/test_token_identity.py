@@ -9,17 +9,17 @@ import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.record import Fingerprint, Transaction
-from hapax.core.transaction.requests import CommitName, EndOutcome, Work
+from hapax.core.transaction.requests import CommitName, EndOutcome, TokenWork
 from hapax.core.transaction.tokens import Conflict, TokenConflict
 from unit.core.transaction.driver import Driver, partition, winner
 
 
-def work(owner: str = "query", digest: bytes = b"a", **more: Any) -> Work:
+def work(owner: str = "query", digest: bytes = b"a", **more: Any) -> TokenWork:
     more.setdefault("run", "run-1")
-    return Work(owner, fingerprints=(Fingerprint("offsets", digest),), **more)
+    return TokenWork(owner, fingerprints=(Fingerprint("offsets", digest),), **more)
 
 
-def committed(driver: Driver, value: int, of: Work, count: int = 1, **more: Any) -> Any:
+def committed(driver: Driver, value: int, of: TokenWork, count: int = 1, **more: Any) -> Any:
     """One batch of one task, committed."""
     joined = driver.run_join(value, f"task-{value}-{of.owner}", work=of, **more)
     if joined.already_committed:
@@ -31,7 +31,7 @@ def committed(driver: Driver, value: int, of: Work, count: int = 1, **more: Any)
     )  # fmt: skip
 
 
-def refused(driver: Driver, cause: Conflict, value: int, of: Work, **more: Any) -> TokenConflict:
+def refused(driver: Driver, cause: Conflict, value: int, of: TokenWork, **more: Any) -> TokenConflict:
     with pytest.raises(TokenConflict) as caught:
         committed(driver, value, of, **more)
     assert caught.value.cause is cause
@@ -115,10 +115,10 @@ def test_naming_the_newest_commit_does_not_leave_out_what_was_committed_after_it
     assert committed(driver, 6, work("new", continue_from=going_on, follows=5)).outcome is EndOutcome.COMMITTED
 
 
-def ending(at: bytes, number: int, **more: Any) -> Work:
+def ending(at: bytes, number: int, **more: Any) -> TokenWork:
     """Work whose fingerprints say, too, where it ends."""
     prints = (Fingerprint("offsets", b"%d to %s" % (number, at)), Fingerprint("end", at))
-    return Work("query", "run-1", number - 1 if number else None, fingerprints=prints, **more)
+    return TokenWork("query", "run-1", number - 1 if number else None, fingerprints=prints, **more)
 
 
 def test_what_follows_other_work_under_the_newest_number_is_refused() -> None:
@@ -155,14 +155,14 @@ def test_a_token_stored_without_an_owner_is_confirmed_by_its_count_and_then_has_
 
 def test_work_without_an_owner_is_no_work() -> None:
     with pytest.raises(Refusal) as caught:
-        Driver().run_join(work=Work(run="run-1"))
+        Driver().run_join(work=TokenWork(run="run-1"))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
 # --- a driver that was taken for dead ---
 
 
-def two_drivers(driver: Driver) -> tuple[Work, Work]:
+def two_drivers(driver: Driver) -> tuple[TokenWork, TokenWork]:
     """The former one joined with a task; the live one took the batch up again, and wrote."""
     former, live = work(digest=b"3", run="former", follows=2), work(digest=b"3", run="live", follows=2)
     driver.run_join(3, "former-task", work=former)

@@ -19,7 +19,7 @@ from hapax.core.transaction.requests import (
     SendMarkers,
     StartTimer,
     StopTimer,
-    Work,
+    TokenWork,
 )
 from hapax.core.transaction.states import State
 from unit.core.transaction.driver import ID, Driver, partition, winner
@@ -73,7 +73,7 @@ class Pipeline:
             assert len(holders) == 1, "an identity is given out twice"
             assert self.shard.transactions[ID].member(identity[0]), "answered before it is stored"
 
-        self.ask("join_transaction", self.driver.join(self.token, key, work=Work("o", run)), answered)
+        self.ask("join_transaction", self.driver.join(self.token, key, work=TokenWork("o", run)), answered)
 
     def register(self, key: str, index: int) -> None:
         transaction = self.shard.transactions.get(ID)
@@ -104,7 +104,7 @@ class Pipeline:
 
         request = self.driver.end_token(
             token, commit, winners=tuple(winner(who, *sorted(places)) for who, places in won.items()),
-            work=Work("o", run),
+            work=TokenWork("o", run),
         )
         under_way = len(self.queue)
         self.ask("end_transaction", request, answered)
