@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
 from hapax.core.producer.partition_queue import Batch
 from hapax.core.producer.states import (
@@ -20,7 +21,6 @@ from hapax.core.producer.states import (
     SendBatch,
     State,
 )
-from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
 from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
 
@@ -329,7 +329,7 @@ class NativeProducer(Connected):
                 self.positions = (*self.positions, (len(self.outcomes), producer_id))
             return
         if code:
-            if self.machine.coordinator_refused(code) is Verdict.RETRY:
+            if self.machine.coordinator_refused(code) is ErrorKind.RETRY:
                 self._ask(*self.asked)
             else:
                 self.asked = ()

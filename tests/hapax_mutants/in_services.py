@@ -82,9 +82,9 @@ MUTANTS = (
         (SCENARIOS, unit("core")),
     ),
     Mutant(
-        "an unacknowledged commit is taken for an abort", "client", "core/producer/verdicts.py",
-        "    return COORDINATOR.get(code, Verdict.FATAL)",
-        "    return COORDINATOR.get(code, Verdict.ABORT)",
+        "an unacknowledged commit is taken for an abort", "client", "core/producer/error_kinds.py",
+        "    return COORDINATOR.get(code, ErrorKind.FATAL)",
+        "    return COORDINATOR.get(code, ErrorKind.ABORT)",
         (unit("core/producer/test_machine.py"),),
     ),
     Mutant(

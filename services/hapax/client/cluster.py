@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-from hapax.client.attention import Attention
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code, is_retriable
+from hapax.client.liveness import Liveness
+from hapax.client.metadata import CoordinatorKind, Leader, Purpose, Topic
 from hapax.client.settings import Options
 from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicPartition
@@ -24,8 +25,6 @@ from hapax.wire.messages import unknown_tag
 from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 
 T = TypeVar("T")
-Purpose = Literal["data", "coordinator", "fetch"]
-CoordinatorKind = Literal["group", "transaction"]
 
 RPC_ADDRESS_TAG = 10000
 """On each broker of a DescribeCluster answer: its `host:port` for Hapax's own calls."""
@@ -45,27 +44,6 @@ _QUESTION_MS: Final = 1500
 """What any node knows without asking others is not waited for any longer: another one is asked."""
 
 
-class Leader(NamedTuple):
-    node_id: int
-    """-1: none at the moment."""
-    epoch: int
-    replicas: tuple[int, ...] = ()
-    """Of the partition, in order of preference."""
-    isr: tuple[int, ...] = ()
-    """Those of them that are in sync."""
-
-
-class Topic(NamedTuple):
-    name: str
-    topic_id: Any
-    """uuid.UUID; all zeros where the peer does not know topic ids."""
-    partitions: dict[int, Leader]
-
-    def available(self) -> list[int]:
-        """Partitions with a leader, sorted; all where none has one."""
-        return [p for p, leader in self.partitions.items() if leader.node_id >= 0] or list(self.partitions)
-
-
 class Backoff:
     """Pauses that double from retry.backoff.ms to retry.backoff.max.ms, each 20 % more or less."""
 
@@ -80,7 +58,7 @@ class Backoff:
         return pause
 
 
-class Cluster:
+class ClusterClient:
     def __init__(self, options: Options, ports: ClientPorts, *, auto_create: bool = False) -> None:
         self.options = options
         self.ports = ports
@@ -120,7 +98,7 @@ class Cluster:
         await self.within(self.options["request.timeout.ms"], "finding the cluster", self._ask)
         self._tasks = [
             supervision.keep(self._refresh_for_ever, "client-metadata", self.ports.random),
-            supervision.keep(Attention(self).run, "client-attention", self.ports.random),
+            supervision.keep(Liveness(self).run, "client-liveness", self.ports.random),
         ]
 
     async def close(self) -> None:
@@ -193,7 +171,7 @@ class Cluster:
         """Those of the topics that there are now; none is created."""
         return await self._ask_for(list(dict.fromkeys(names)), create=False)
 
-    async def known(self, partitions: Iterable[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
+    async def topics_of(self, partitions: Iterable[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
         """Those of the partitions' topics that there are, as last heard, unless one of the partitions is not known or a
         `fresh` answer is wanted: who asks their leaders hears of it where they have moved."""
         wanted = list(partitions)
@@ -498,7 +476,7 @@ class Cluster:
             await asyncio.sleep(pause)
 
 
-def by_node(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+def by_node(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
     """Groups partitions by leader. Raises RetriableError where one has none."""
     groups: dict[int, list[TopicPartition]] = {}
     for partition in partitions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import ClusterClient
 from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import WrongState
 from hapax.client.settings import Options
@@ -19,7 +19,7 @@ class Connected:
         self._timeout = timeout_ms
         """How long a call may take, attempts and all, ms."""
         self._ports = ports or RealPorts()
-        self._cluster = Cluster(options, self._ports)
+        self._cluster = ClusterClient(options, self._ports)
         self._started = self._closed = False
 
     async def start(self) -> Self:

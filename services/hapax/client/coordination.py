@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hapax.client.cluster import Backoff, Cluster, CoordinatorKind
+from hapax.client.cluster import Backoff, ClusterClient
 from hapax.client.errors import HapaxError, RetriableError, from_trouble
+from hapax.client.metadata import CoordinatorKind
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.machine import ClientProducer
 from hapax.core.producer.partition_queue import Identity
 from hapax.core.producer.states import Trouble
-from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
 from hapax.wire import messages
 from hapax.wire.peer import Peer, PeerError, PeerUnsupported
@@ -70,7 +71,7 @@ def encode_offsets(offsets: Offsets, message: Any) -> dict[str, list[Any]]:
 
 
 class Coordination:
-    def __init__(self, cluster: Cluster, machine: ClientProducer, transactional_id: str | None) -> None:
+    def __init__(self, cluster: ClusterClient, machine: ClientProducer, transactional_id: str | None) -> None:
         self._cluster = cluster
         self._machine = machine
         self._id = transactional_id
@@ -227,17 +228,17 @@ class Coordination:
                 code = code_of(response)
                 if code == 0:
                     return response
-                if self._machine.coordinator_refused(code, reason_of(response)) is not Verdict.RETRY:
+                if self._machine.coordinator_refused(code, reason_of(response)) is not ErrorKind.RETRY:
                     return None
             except PeerError:
                 pass
             except RetriableError as error:
                 code = error.code
             except PeerUnsupported as error:
-                self._machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNSUPPORTED_VERSION, str(error)))
+                self._machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNSUPPORTED_VERSION, str(error)))
                 return None
             except HapaxError as error:
-                self._machine.fail(Trouble(Verdict.FATAL, error.code, str(error)))
+                self._machine.fail(Trouble(ErrorKind.FATAL, error.code, str(error)))
                 return None
             if kind is not None and code in _LOOK_AGAIN:
                 self._cluster.forget_coordinator(kind, key)

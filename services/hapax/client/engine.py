@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hapax.client.accumulator import Accumulator, OpenBatch
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import ClusterClient
 from hapax.client.coordination import Coordination
 from hapax.client.errors import HapaxError, WrongState, from_trouble
 from hapax.client.metrics import BUFFERED_BYTES, ProducerCounts
@@ -23,6 +23,7 @@ from hapax.client.sender import Sender
 from hapax.client.settings import COMPRESSION
 from hapax.client.tokens import CommitToken, TokenOutcome, end_with_token
 from hapax.core.errors import ErrorCode, error_name
+from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.machine import ClientProducer
 from hapax.core.producer.partition_queue import Batch, Identity, advance
 from hapax.core.producer.states import (
@@ -38,7 +39,6 @@ from hapax.core.producer.states import (
     State,
     Trouble,
 )
-from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import Millis, Offset, TimestampMs, TopicPartition
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
@@ -56,7 +56,8 @@ class Committed(NamedTuple):
 
 class Engine:
     def __init__(
-        self, cluster: Cluster, machine: ClientProducer, transactional_id: str | None, *, owns_cluster: bool = True
+        self, cluster: ClusterClient, machine: ClientProducer, transactional_id: str | None, *,
+        owns_cluster: bool = True,
     ) -> None:
         """`owns_cluster`: it is closed with the engine."""
         options = cluster.options
@@ -162,7 +163,7 @@ class Engine:
             # What was to be sent may have no outcome ever: a fault of this program must reach all who wait.
             log.error("the producer failed", exc_info=error)
             why = f"the client failed: {error!r}"
-            self.machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, why))
+            self.machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, why))
             self._settle_all(why)
         finally:
             self._pumping = False
@@ -226,7 +227,7 @@ class Engine:
         if error is not None:
             # A fault of this program must reach whoever waits, not vanish with its task.
             log.error("the producer failed", exc_info=error)
-            self.machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, f"the client failed: {error!r}"))
+            self.machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, f"the client failed: {error!r}"))
         self.pump()
 
     async def _initialize(self, current: Identity) -> None:
@@ -395,11 +396,11 @@ class Engine:
         self.machine.delivered(batch, offset, timestamp)
         self.pump()
 
-    def refused(self, batch: Batch, code: int, reason: str) -> Verdict:
+    def refused(self, batch: Batch, code: int, reason: str) -> ErrorKind:
         self.counts.refused.labels(error_name(code)).value += 1
-        verdict = self.machine.refused(batch, code, reason, Millis(self.cluster.now()))
+        kind = self.machine.refused(batch, code, reason, Millis(self.cluster.now()))
         self._attempt_failed(batch)
-        return verdict
+        return kind
 
     def lost(self, batch: Batch, reason: str) -> None:
         self.counts.lost.value += 1

@@ -19,8 +19,8 @@ import re
 from datetime import datetime
 
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import TRANSIENT, ErrorKind
 from hapax.core.producer.states import Trouble
-from hapax.core.producer.verdicts import TRANSIENT, Verdict
 
 
 class HapaxError(Exception):
@@ -113,11 +113,11 @@ def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional
     """The error for what the producer machine says went wrong."""
     code = int(trouble.code)
     text = f"{name_of(code)}: {trouble.reason}" if trouble.reason else name_of(code)
-    if trouble.verdict is Verdict.FENCED:
+    if trouble.kind is ErrorKind.FENCED:
         return FencedError(text, code=code, maybe_written=maybe_written)
-    if trouble.verdict is Verdict.ABORT or (transactional and trouble.verdict in (Verdict.RETRY, Verdict.REFUSED)):
+    if trouble.kind is ErrorKind.ABORT or (transactional and trouble.kind in (ErrorKind.RETRY, ErrorKind.REFUSED)):
         return AbortableError(text, code=code, maybe_written=maybe_written)
-    if trouble.verdict is Verdict.RETRY or code in _RETRIABLE:
+    if trouble.kind is ErrorKind.RETRY or code in _RETRIABLE:
         advice = "It may or may not have been written: ask for the producer's progress before sending it again"
         return RetriableError(text, code=code, maybe_written=maybe_written, advice=advice if maybe_written else None)
     return FatalError(text, code=code, maybe_written=maybe_written)

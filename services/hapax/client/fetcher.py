@@ -15,8 +15,9 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from hapax.client.cluster import Backoff, Cluster, Topic
+from hapax.client.cluster import Backoff, ClusterClient
 from hapax.client.errors import FatalError, HapaxError, from_code, is_retriable
+from hapax.client.metadata import Topic
 from hapax.client.metrics import ConsumerCounts
 from hapax.client.records import Record
 from hapax.codec.batch import crc_matches, iterate_batches
@@ -159,7 +160,9 @@ class Reading:
 
 class Fetcher:
     def __init__(
-        self, cluster: Cluster, reset: Callable[[list[TopicPartition], Begin], Awaitable[dict[TopicPartition, int]]],
+        self,
+        cluster: ClusterClient,
+        reset: Callable[[list[TopicPartition], Begin], Awaitable[dict[TopicPartition, int]]],
         counts: ConsumerCounts,
     ) -> None:
         """`reset`: finds where partitions without a position begin."""
@@ -395,7 +398,7 @@ class Fetcher:
     ) -> dict[TopicPartition, int]:
         """Where partitions without a position begin; those that still have none begin there. Raises HapaxError."""
         try:  # before the offsets: what is found may be the former topic's of this name, and not the next one's
-            topics = await self._cluster.known(partitions, fresh=False)
+            topics = await self._cluster.topics_of(partitions, fresh=False)
         except HapaxError:
             topics = {}
         found = await self._reset(partitions, way)

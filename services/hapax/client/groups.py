@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from hapax.client.cluster import COORDINATORS, Cluster
+from hapax.client.cluster import COORDINATORS, ClusterClient
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
 from hapax.client.errors import HapaxError, RetriableError, from_code
 from hapax.client.offsets import OffsetAdmin
@@ -203,7 +203,7 @@ class GroupAdmin(OffsetAdmin):
 
 
 async def commit_once(
-    cluster: Cluster, group: str, offsets: Offsets, topic_ids: Mapping[str, Any] | None = None
+    cluster: ClusterClient, group: str, offsets: Offsets, topic_ids: Mapping[str, Any] | None = None
 ) -> None:
     """One OffsetCommit outside of any membership. `topic_ids`: uuid.UUID by name; where that is known of all topics,
     they go by it. Raises HapaxError, PeerError."""
@@ -237,7 +237,7 @@ async def commit_once(
             check_group(cluster, group, p.error_code, f"committing {name}-{p.partition_index}")
 
 
-def check_group(cluster: Cluster, group: str, code: int, what: str) -> None:
+def check_group(cluster: ClusterClient, group: str, code: int, what: str) -> None:
     """Raises HapaxError for an error's code; the next call looks for the coordinator where that is why."""
     if code:
         if code in _LOOK_AGAIN:

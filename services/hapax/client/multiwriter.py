@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import ClusterClient
 from hapax.client.connected import Connected
 from hapax.client.coordination import ConsumerGroup, Offsets
 from hapax.client.environment import ClientPorts
@@ -37,8 +37,8 @@ from hapax.client.tokens import (
     transactions_call,
 )
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind, coordinator_error_kind
 from hapax.core.producer.partition_queue import Identity, advance
-from hapax.core.producer.verdicts import Verdict, coordinator_verdict
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
@@ -81,7 +81,8 @@ class Writer(Producer):
     """The producer of one place in a multi-writer transaction: `send`, `flush`, then `finish`."""
 
     def __init__(
-        self, settings: Settings, joined: Joined, *, ports: ClientPorts | None = None, cluster: Cluster | None = None
+        self, settings: Settings, joined: Joined, *, ports: ClientPorts | None = None,
+        cluster: ClusterClient | None = None,
     ) -> None:
         if joined.already_committed:
             raise WrongState(f"token {joined.token.value} of {joined.token.scope!r} is committed: nothing to write")
@@ -235,7 +236,7 @@ class MultiWriter(Connected):
             raise TokenConflictError(f"{what}: {reason}", code=code, conflict=Conflict(told.cause), newest=newest)
         if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             raise FencedError(f"{what}: {reason}", code=code)
-        if coordinator_verdict(code) is Verdict.ABORT:
+        if coordinator_error_kind(code) is ErrorKind.ABORT:
             raise AbortableError(f"{what}: {reason}", code=code)
         raise from_code(code, what, reason)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from hapax.client.cluster import Cluster, by_node
+from hapax.client.cluster import ClusterClient, by_node
 from hapax.client.connected import Connected
 from hapax.client.errors import NotHapaxError, RetriableError, from_code
 from hapax.core.errors import ErrorCode
@@ -82,7 +82,7 @@ class OffsetAdmin(Connected):
 
         async def attempt() -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
             nonlocal fresh
-            topics = await cluster.known(starts, fresh=fresh)
+            topics = await cluster.topics_of(starts, fresh=fresh)
             fresh = True  # whatever fails, it may be because a topic has gone
             groups = by_node(cluster, (
                 each for each in starts if each.topic in topics and each.partition in topics[each.topic].partitions))
@@ -130,7 +130,7 @@ class OffsetAdmin(Connected):
 
 
 async def list_offsets(
-    cluster: Cluster, timeout_ms: int, times: Mapping[TopicPartition, int], committed: bool
+    cluster: ClusterClient, timeout_ms: int, times: Mapping[TopicPartition, int], committed: bool
 ) -> dict[TopicPartition, tuple[int, int]]:
     """By partition (offset, timestamp). Raises HapaxError."""
     if not times:
@@ -148,7 +148,7 @@ async def list_offsets(
 
 
 async def _from_leader(
-    cluster: Cluster, node: int, times: Mapping[TopicPartition, int], committed: bool
+    cluster: ClusterClient, node: int, times: Mapping[TopicPartition, int], committed: bool
 ) -> dict[TopicPartition, tuple[int, int]]:
     peer = await cluster.peer(node)
     Message = messages.ListOffsetsRequest

@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from hapax.client.accumulator import RECORD_OVERHEAD
-from hapax.client.cluster import Cluster, Topic
+from hapax.client.cluster import ClusterClient
 from hapax.client.coordination import ConsumerGroup, Offsets
 from hapax.client.engine import Committed, Engine
 from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import AbortableError, FatalError, HapaxError, RetriableError, WrongState
+from hapax.client.metadata import Topic
 from hapax.client.partitioner import partition_of
 from hapax.client.records import DeliveryReport, Header
 from hapax.client.settings import Settings, producer_options
@@ -61,7 +62,7 @@ class Producer:
 
     def __init__(
         self, settings: Settings, *, ports: ClientPorts | None = None, start_from: StartFrom | None = None,
-        cluster: Cluster | None = None,
+        cluster: ClusterClient | None = None,
     ) -> None:
         """`cluster`: one that is connected already, with a producer's options; it outlives the producer."""
         self._options = options = producer_options(settings)
@@ -87,7 +88,7 @@ class Producer:
             sequences,
         )
         self._owns_cluster = cluster is None
-        self._cluster = Cluster(options, self._ports, auto_create=True) if cluster is None else cluster
+        self._cluster = ClusterClient(options, self._ports, auto_create=True) if cluster is None else cluster
         self._engine = Engine(self._cluster, self._machine, self._id, owns_cluster=self._owns_cluster)
         self._started = False
 

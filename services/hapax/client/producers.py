@@ -139,7 +139,7 @@ class ProducerAdmin(Connected):
         """By leader (topic id, partition), and the names of the topic ids. Raises HapaxError."""
         topics = await (
             self._cluster.all_topics() if partitions is None
-            else self._cluster.known(partitions, fresh=fresh))
+            else self._cluster.topics_of(partitions, fresh=fresh))
         places: dict[int, list[tuple[bytes, int]]] = {}
         names: dict[bytes, str] = {}
         wanted = partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import ClusterClient
 from hapax.client.errors import FatalError, RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicPartition
@@ -26,7 +26,7 @@ class RawFetch(NamedTuple):
 
 
 async def fetch_raw(
-    cluster: Cluster, partition: TopicPartition, offset: int, *, committed: bool, max_bytes: int, timeout_ms: int,
+    cluster: ClusterClient, partition: TopicPartition, offset: int, *, committed: bool, max_bytes: int, timeout_ms: int,
     topic_id: str = "",
 ) -> RawFetch:
     """What lies from `offset` on; empty at the end of the log. `topic_id`: where only that topic will do, not another
@@ -74,7 +74,7 @@ async def fetch_raw(
     return await cluster.within(timeout_ms, f"reading {name}", attempt)
 
 
-async def _topic_id(cluster: Cluster, name: str, wanted: str) -> Any:
+async def _topic_id(cluster: ClusterClient, name: str, wanted: str) -> Any:
     """uuid.UUID of the topic of this name. Raises FatalError where it is not the `wanted` one, as text ('': any), also
     by a fresh answer: what is known may be from before the topic was made again."""
     topic = cluster.topics.get(name)

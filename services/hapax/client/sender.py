@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import ClusterClient
 from hapax.client.records import stamp
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.partition_queue import Batch
-from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import NO_OFFSET, Offset, TimestampMs
 from hapax.runtime import supervision
 from hapax.runtime.ports import FrameLimits
@@ -35,7 +35,7 @@ class Outcomes(Protocol):
     """What the sender reports to: the producer machine's events."""
 
     def delivered(self, batch: Batch, offset: Offset, timestamp: TimestampMs) -> None: ...
-    def refused(self, batch: Batch, code: int, reason: str) -> Verdict: ...
+    def refused(self, batch: Batch, code: int, reason: str) -> ErrorKind: ...
     def lost(self, batch: Batch, reason: str) -> None: ...
     def unsent(self, batch: Batch, reason: str) -> None: ...
 
@@ -47,7 +47,7 @@ class Payload(Protocol):
 
 
 class Sender:
-    def __init__(self, cluster: Cluster, outcomes: Outcomes, *, transactional_id: str | None) -> None:
+    def __init__(self, cluster: ClusterClient, outcomes: Outcomes, *, transactional_id: str | None) -> None:
         self._cluster = cluster
         self._outcomes = outcomes
         self._transactional_id = transactional_id
@@ -218,7 +218,7 @@ class Sender:
                 self._outcomes.delivered(batch, Offset(answer.base_offset), TimestampMs(answer.log_append_time_ms))
             else:
                 reason = answer.error_message or ""
-                if self._outcomes.refused(batch, answer.error_code, reason) is Verdict.RETRY:
+                if self._outcomes.refused(batch, answer.error_code, reason) is ErrorKind.RETRY:
                     self._cluster.refresh_soon()
 
 

@@ -11,13 +11,13 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from hapax.client.cluster import Backoff, Cluster
+from hapax.client.cluster import Backoff, ClusterClient
 from hapax.client.errors import FatalError, HapaxError, RetriableError
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind, coordinator_error_kind
 from hapax.core.producer.machine import ClientProducer
 from hapax.core.producer.partition_queue import Identity
 from hapax.core.producer.states import Trouble
-from hapax.core.producer.verdicts import Verdict, coordinator_verdict
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.runtime.ports import RpcError
 
@@ -142,7 +142,7 @@ class Told(NamedTuple):
     records: int
 
 
-async def transactions_call(cluster: Cluster, transactional_id: str, method: str, request: bytes) -> bytes:
+async def transactions_call(cluster: ClusterClient, transactional_id: str, method: str, request: bytes) -> bytes:
     """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError; RetriableError where
     that node is not there at the moment."""
     node = await cluster.coordinator("transaction", transactional_id)
@@ -154,7 +154,7 @@ async def transactions_call(cluster: Cluster, transactional_id: str, method: str
 
 
 async def end_with_token(
-    cluster: Cluster, transactional_id: str, machine: ClientProducer, token: CommitToken
+    cluster: ClusterClient, transactional_id: str, machine: ClientProducer, token: CommitToken
 ) -> Told | None:
     """Commits with a token; None: refused for good (the machine knows). Repeats without end: the call is
     idempotent."""
@@ -180,21 +180,21 @@ async def end_with_token(
             )
         except (RpcError, ConnectionError, RetriableError) as error:
             if isinstance(error, RpcError) and error.status not in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "NOT_FOUND"):
-                machine.fail(Trouble(Verdict.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+                machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
                 return None
             cluster.forget_coordinator("transaction", transactional_id)
         except HapaxError as error:
-            machine.fail(Trouble(Verdict.ABORT, error.code, str(error)))
+            machine.fail(Trouble(ErrorKind.ABORT, error.code, str(error)))
             return None
         else:
             if answer.error == 0:
                 following = Identity(ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
                 return Told(TokenOutcome(answer.outcome), following, answer.committed_records)
-            if coordinator_verdict(answer.error) is Verdict.FATAL:
+            if coordinator_error_kind(answer.error) is ErrorKind.FATAL:
                 # Nothing is decided: the token was refused (another number of records, an unknown history).
-                machine.fail(Trouble(Verdict.ABORT, answer.error, answer.reason))
+                machine.fail(Trouble(ErrorKind.ABORT, answer.error, answer.reason))
                 return None
-            if machine.coordinator_refused(answer.error, answer.reason) is not Verdict.RETRY:
+            if machine.coordinator_refused(answer.error, answer.reason) is not ErrorKind.RETRY:
                 return None
             cluster.forget_coordinator("transaction", transactional_id)
         await asyncio.sleep(backoff.seconds())

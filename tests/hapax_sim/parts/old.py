@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hapax.client import FatalError, RetriableError, TopicPartition
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import ClusterClient
 from hapax.client.settings import Options
 from hapax.codec.records import encode_records
 from hapax.core.errors import ErrorCode
@@ -40,7 +40,7 @@ class OldProducer:
     def __init__(self, life: Life, transactional_id: str) -> None:
         self.life = life
         self.id = transactional_id
-        self.cluster = Cluster(Options(life.writing(), "p"), life.ports)
+        self.cluster = ClusterClient(Options(life.writing(), "p"), life.ports)
         self.peers: dict[tuple[str, int], Peer] = {}
         self.coordinator: tuple[str, int] | None = None
         self.producer_id = self.epoch = -1

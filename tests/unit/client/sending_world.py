@@ -7,9 +7,9 @@ import uuid
 from collections import deque
 from typing import Any
 
-from hapax.client.cluster import Leader, Topic
 from hapax.client.engine import Engine
 from hapax.client.environment import RealPorts
+from hapax.client.metadata import Leader, Topic
 from hapax.client.settings import producer_options
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
 from hapax.core.producer.partition_queue import NOBODY, Identity

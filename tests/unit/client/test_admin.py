@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hapax.client.admin import Admin, ProducerInfo
-from hapax.client.cluster import Leader, Topic
 from hapax.client.errors import FatalError
+from hapax.client.metadata import Leader, Topic
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.wire import messages

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hapax.client.cluster import Cluster
+from hapax.client.cluster import ClusterClient
 from hapax.client.settings import Options
 from hapax_sim.loop import SimLoop
 
@@ -29,10 +29,10 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         loop.close()
 
 
-async def started(answers: list[Exception | None]) -> Cluster:
+async def started(answers: list[Exception | None]) -> ClusterClient:
     """`answers`: of the questions for metadata, the first one at the start."""
     ports: Any = SimpleNamespace(random=random.Random(1), clock=SimpleNamespace(monotonic_ms=lambda: 0))
-    cluster = Cluster(Options({"bootstrap.servers": "a:1"}, "c"), ports)
+    cluster = ClusterClient(Options({"bootstrap.servers": "a:1"}, "c"), ports)
 
     async def ask() -> None:
         answer = answers.pop(0)
@@ -61,7 +61,7 @@ def test_metadata_is_refreshed_on(task_failures: Counter[str]) -> None:
     assert task_failures == {"client-metadata": 1}
 
 
-def test_attention_is_paid_on(task_failures: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liveness_checks_go_on_after_a_failure(task_failures: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
 
     async def history() -> None:
@@ -81,4 +81,4 @@ def test_attention_is_paid_on(task_failures: Counter[str], monkeypatch: pytest.M
         await cluster.close()
 
     run(history())
-    assert task_failures == {"client-attention": 1}
+    assert task_failures == {"client-liveness": 1}

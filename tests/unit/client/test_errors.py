@@ -14,28 +14,28 @@ from hapax.client.errors import (
     from_trouble,
 )
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.states import Trouble
-from hapax.core.producer.verdicts import Verdict
 
 
 @pytest.mark.parametrize(
-    ("verdict", "kind"),
+    ("kind", "error_type"),
     [
-        (Verdict.RETRY, RetriableError),
-        (Verdict.ABORT, AbortableError),
-        (Verdict.FENCED, FencedError),
-        (Verdict.FATAL, FatalError),
-        (Verdict.REFUSED, FatalError),
+        (ErrorKind.RETRY, RetriableError),
+        (ErrorKind.ABORT, AbortableError),
+        (ErrorKind.FENCED, FencedError),
+        (ErrorKind.FATAL, FatalError),
+        (ErrorKind.REFUSED, FatalError),
     ],
 )
-def test_each_verdict_has_its_error(verdict: Verdict, kind: type[HapaxError]) -> None:
-    error = from_trouble(Trouble(verdict, ErrorCode.MESSAGE_TOO_LARGE, "why"))
-    assert type(error) is kind
+def test_each_kind_has_its_error_type(kind: ErrorKind, error_type: type[HapaxError]) -> None:
+    error = from_trouble(Trouble(kind, ErrorCode.MESSAGE_TOO_LARGE, "why"))
+    assert type(error) is error_type
     assert error.code == 10 and "MESSAGE_TOO_LARGE: why" in str(error)
 
 
 def test_a_lost_record_is_retriable_outside_a_transaction_and_abortable_inside() -> None:
-    trouble = Trouble(Verdict.REFUSED, ErrorCode.REQUEST_TIMED_OUT, "")
+    trouble = Trouble(ErrorKind.REFUSED, ErrorCode.REQUEST_TIMED_OUT, "")
     outside = from_trouble(trouble, maybe_written=True)
     assert isinstance(outside, RetriableError) and outside.maybe_written and "progress" in str(outside)
     assert isinstance(from_trouble(trouble, transactional=True), AbortableError)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hapax.client.cluster import Leader, Topic
 from hapax.client.environment import RealPorts
 from hapax.client.errors import FatalError, RetriableError
 from hapax.client.fetcher import Begin, Fetcher
 from hapax.client.groups import commit_once
+from hapax.client.metadata import Leader, Topic
 from hapax.client.metrics import ConsumerCounts
 from hapax.client.raw_fetch import fetch_raw
 from hapax.client.settings import Options
@@ -104,7 +104,7 @@ class World:
             except RetriableError:
                 await asyncio.sleep(0)
 
-    async def known(self, partitions: list[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
+    async def topics_of(self, partitions: list[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
         for partition in partitions:
             self.topics.setdefault(partition.topic, self.there[partition.topic])
         return dict(self.topics)

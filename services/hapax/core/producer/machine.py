@@ -2,7 +2,7 @@
 
 The owner (hapax.client) feeds events in and, after each, carries out what `poll(now)` returns. The machine owns
 the state of the producer, the sequences of every partition (partition_queue.py) and the decision what
-each refusal means (verdicts.py). It does not know brokers, connections or bytes.
+each refusal means (error_kinds.py). It does not know brokers, connections or bytes.
 
 Four rules besides those of a partition:
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import NOT_WRITTEN, ErrorKind, coordinator_error_kind, produce_error_kind
 from hapax.core.producer.partition_queue import AT_ONCE, NOBODY, WINDOW, Batch, Identity, PartitionQueue
 from hapax.core.producer.states import (
     TRANSITIONS,
@@ -39,7 +40,6 @@ from hapax.core.producer.states import (
     State,
     Trouble,
 )
-from hapax.core.producer.verdicts import NOT_WRITTEN, Verdict, coordinator_verdict, produce_verdict
 from hapax.core.types import (
     MAX_PRODUCER_EPOCH,
     NO_OFFSET,
@@ -143,7 +143,7 @@ class ClientProducer:
         """Batches not sent yet are dropped; those in flight are awaited."""
         self._move(E.ABORT)
         self._commit, self._ending = False, True
-        dropped = Trouble(Verdict.ABORT, ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted")
+        dropped = Trouble(ErrorKind.ABORT, ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted")
         self._drop_unsent(dropped)
 
     def offsets_sent(self) -> None:
@@ -172,35 +172,35 @@ class ClientProducer:
         self._dirty.update(dict.fromkeys(self._registering))
         self._registering = ()
 
-    def coordinator_refused(self, code: int, reason: str = "") -> Verdict:
+    def coordinator_refused(self, code: int, reason: str = "") -> ErrorKind:
         """An InitProducerId, AddPartitions, AddOffsets, TxnOffsetCommit or EndTxn was refused.
 
         RETRY: the owner repeats the call after a pause, against a coordinator looked up anew. Anything else has
         moved the producer to ABORTABLE_ERROR or FATAL_ERROR.
         """
-        verdict = coordinator_verdict(code)
-        if verdict is Verdict.ABORT and self.state is State.ABORTING_TRANSACTION:
+        kind = coordinator_error_kind(code)
+        if kind is ErrorKind.ABORT and self.state is State.ABORTING_TRANSACTION:
             if self._registering:  # what it refused is dropped anyway; the end follows
                 self._registering = ()
-                return verdict
-            verdict = Verdict.FATAL
-        if verdict is not Verdict.RETRY:
+                return kind
+            kind = ErrorKind.FATAL
+        if kind is not ErrorKind.RETRY:
             self._registering = ()
-            self.fail(Trouble(verdict, _code(code), reason))
-        return verdict
+            self.fail(Trouble(kind, _code(code), reason))
+        return kind
 
     def fail(self, trouble: Trouble) -> None:
-        """Ends the transaction (verdict ABORT) or the producer (FENCED, FATAL)."""
+        """Ends the transaction (kind ABORT) or the producer (FENCED, FATAL)."""
         if self.state is State.FATAL_ERROR:
             return
-        if trouble.verdict is Verdict.ABORT and (self.state, E.FAIL_TRANSACTION) in TRANSITIONS:
+        if trouble.kind is ErrorKind.ABORT and (self.state, E.FAIL_TRANSACTION) in TRANSITIONS:
             if self.state in (S.IN_TRANSACTION, S.COMMITTING_TRANSACTION):
                 self.trouble = trouble
                 self._ending = False
             self._move(E.FAIL_TRANSACTION)
         else:
-            if trouble.verdict is Verdict.ABORT:  # with nothing to abort
-                trouble = Trouble(Verdict.FATAL, trouble.code, trouble.reason)
+            if trouble.kind is ErrorKind.ABORT:  # with nothing to abort
+                trouble = Trouble(ErrorKind.FATAL, trouble.code, trouble.reason)
             self.trouble = trouble
             self._move(E.FAIL)
             self._ending = False
@@ -209,7 +209,7 @@ class ClientProducer:
     def stop(self) -> None:
         """The owner carries nothing out any more: each batch that is not settled fails now, in flight or not. The
         identity and the next sequences stay as they are."""
-        trouble = self.trouble or Trouble(Verdict.FATAL, ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer is closed")
+        trouble = self.trouble or Trouble(ErrorKind.FATAL, ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer is closed")
         self._ending = False
         for queue in self._queues.values():
             for batch in [*queue.numbered, *queue.fresh]:
@@ -242,40 +242,40 @@ class ClientProducer:
             batch.reported = True
             self._effects.append(Delivered(batch, offset, timestamp))
 
-    def refused(self, batch: Batch, code: int, reason: str, now: Millis) -> Verdict:
+    def refused(self, batch: Batch, code: int, reason: str, now: Millis) -> ErrorKind:
         """The leader answered `code`. Returns what was made of it (RETRY: perhaps refresh the metadata)."""
         queue = self._queues.get(batch.partition)
         if queue is None or batch not in queue.numbered:
-            return Verdict.REFUSED
-        verdict = produce_verdict(code)
-        if verdict is Verdict.DUPLICATE:
+            return ErrorKind.REFUSED
+        kind = produce_error_kind(code)
+        if kind is ErrorKind.DUPLICATE:
             self.delivered(batch, NO_OFFSET, TimestampMs(-1))
-            return verdict
+            return kind
         if code not in NOT_WRITTEN:
             batch.doubtful = True
-        if verdict is Verdict.GAP:
+        if kind is ErrorKind.GAP:
             if queue.numbered[0] is batch:
                 queue.gap = True
-            verdict = Verdict.RETRY
-        if verdict is Verdict.ABORT and not self.options.transactional:
+            kind = ErrorKind.RETRY
+        if kind is ErrorKind.ABORT and not self.options.transactional:
             # Without a transaction there is nothing to abort: a stale epoch means that the identity was taken over.
-            verdict = Verdict.FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else Verdict.REFUSED
-        trouble = Trouble(verdict, _code(code), reason)
+            kind = ErrorKind.FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else ErrorKind.REFUSED
+        trouble = Trouble(kind, _code(code), reason)
         self._attempt_failed(queue, batch, trouble, now)
-        return verdict
+        return kind
 
     def lost(self, batch: Batch, reason: str, now: Millis) -> None:
         """No answer will come for this attempt; the batch may or may not have been written."""
         queue = self._queues.get(batch.partition)
         if queue is not None and batch in queue.numbered:
             batch.doubtful = True
-            self._attempt_failed(queue, batch, Trouble(Verdict.RETRY, ErrorCode.NETWORK_EXCEPTION, reason), now)
+            self._attempt_failed(queue, batch, Trouble(ErrorKind.RETRY, ErrorCode.NETWORK_EXCEPTION, reason), now)
 
     def unsent(self, batch: Batch, reason: str, now: Millis) -> None:
         """This attempt never left (no leader known, no connection): certainly not written."""
         queue = self._queues.get(batch.partition)
         if queue is not None and batch in queue.numbered:
-            self._attempt_failed(queue, batch, Trouble(Verdict.RETRY, ErrorCode.LEADER_NOT_AVAILABLE, reason), now)
+            self._attempt_failed(queue, batch, Trouble(ErrorKind.RETRY, ErrorCode.LEADER_NOT_AVAILABLE, reason), now)
 
     def leader_moved(self, partition: TopicPartition) -> None:
         """Another leader than the one that failed: no reason to wait before the next attempt (KIP-951)."""
@@ -295,10 +295,10 @@ class ClientProducer:
                     continue
                 code = ErrorCode.REQUEST_TIMED_OUT
                 what = f"not delivered within delivery.timeout.ms, after {batch.attempts} attempts"
-                self._report(batch, Trouble(Verdict.REFUSED, code, what))
+                self._report(batch, Trouble(ErrorKind.REFUSED, code, what))
                 if not batch.in_flight:
                     self._drop(queue, batch)
-                self._after_loss(Trouble(Verdict.ABORT, code, f"a batch was {what}"))
+                self._after_loss(Trouble(ErrorKind.ABORT, code, f"a batch was {what}"))
             if not queue.idle and not queue.in_flight and queue.not_before > now:
                 wake.append(queue.not_before)
             self._dirty[partition] = None
@@ -337,15 +337,15 @@ class ClientProducer:
         self._dirty[batch.partition] = None
         queue.failed(batch, Millis(now + self.options.pause_ms(batch.attempts)))
         stopped = self.state in (S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION, S.FATAL_ERROR)
-        again = trouble.verdict is Verdict.RETRY and batch.attempts <= self.options.retries
+        again = trouble.kind is ErrorKind.RETRY and batch.attempts <= self.options.retries
         if again and not stopped and not batch.reported:
             return
         self._report(batch, trouble)
         self._drop(queue, batch)
-        if trouble.verdict in (Verdict.FENCED, Verdict.FATAL):
+        if trouble.kind in (ErrorKind.FENCED, ErrorKind.FATAL):
             self.fail(trouble)
         else:
-            self._after_loss(Trouble(Verdict.ABORT, trouble.code, f"a batch failed: {trouble.reason}"))
+            self._after_loss(Trouble(ErrorKind.ABORT, trouble.code, f"a batch failed: {trouble.reason}"))
 
     def _after_loss(self, trouble: Trouble) -> None:
         if self.options.transactional:
@@ -377,7 +377,7 @@ class ClientProducer:
             if self.options.transactional:
                 self._raise_epoch = True
                 trouble = Trouble(
-                    Verdict.ABORT,
+                    ErrorKind.ABORT,
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"{partition.topic}-{partition.partition} misses a batch of this producer",
                 )
@@ -389,13 +389,13 @@ class ClientProducer:
                     f"{partition.topic}-{partition.partition} misses a batch of this lease's generation;"
                     " take the lease again and resume from its progress"
                 )
-                self.fail(Trouble(Verdict.FATAL, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, what))
+                self.fail(Trouble(ErrorKind.FATAL, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, what))
                 return
             self._renumber(queue)
 
     def _renumber(self, queue: PartitionQueue) -> None:
         trouble = Trouble(
-            Verdict.REFUSED,
+            ErrorKind.REFUSED,
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             "a batch before it was lost, and whether a former attempt of this one still arrives is unknown",
         )

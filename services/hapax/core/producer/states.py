@@ -8,8 +8,8 @@ from enum import Enum, auto
 from typing import Final
 
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.partition_queue import Batch, Identity
-from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import Offset, TimestampMs, TopicPartition
 
 
@@ -77,7 +77,7 @@ class IllegalTransition(Exception):
 class Trouble:
     """Why something failed. `code` is Kafka's; REQUEST_TIMED_OUT, NETWORK_EXCEPTION are this side's reasons too."""
 
-    verdict: Verdict
+    kind: ErrorKind
     code: ErrorCode | int
     reason: str
 

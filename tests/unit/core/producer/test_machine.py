@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
 from hapax.core.producer.partition_queue import NOBODY, Batch, Identity, advance
 from hapax.core.producer.states import (
@@ -20,7 +21,6 @@ from hapax.core.producer.states import (
     SendBatch,
     State,
 )
-from hapax.core.producer.verdicts import Verdict
 from hapax.core.types import (
     Millis,
     Offset,
@@ -108,7 +108,7 @@ def test_after_a_failure_the_outcome_of_all_is_awaited_then_the_first_goes_alone
     assert enqueue(machine, a, b, c) == [a, b, c]
     machine.lost(a, "reset", NOW)
     assert sent(machine, LATER) == []
-    assert machine.refused(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "", NOW) is Verdict.RETRY
+    assert machine.refused(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "", NOW) is ErrorKind.RETRY
     machine.lost(c, "reset", NOW)
     assert sent(machine, NOW) == [], "the pause between attempts"
     machine.expire(LATER)
@@ -123,7 +123,7 @@ def test_a_duplicate_is_a_success_whose_offset_is_unknown() -> None:
     machine = producer()
     a = batch()
     enqueue(machine, a)
-    assert machine.refused(a, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "", NOW) is Verdict.DUPLICATE
+    assert machine.refused(a, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "", NOW) is ErrorKind.DUPLICATE
     assert machine.poll(NOW) == [Delivered(a, Offset(-1), TimestampMs(-1))]
 
 
@@ -262,7 +262,7 @@ def test_a_refused_batch_lets_the_others_go_on() -> None:
     established(machine)
     a, b = batch(), batch()
     enqueue(machine, a, b)
-    assert machine.refused(a, ErrorCode.MESSAGE_TOO_LARGE, "too large", NOW) is Verdict.REFUSED
+    assert machine.refused(a, ErrorCode.MESSAGE_TOO_LARGE, "too large", NOW) is ErrorKind.REFUSED
     (failed,) = machine.poll(NOW)
     assert isinstance(failed, Failed) and not failed.maybe_written
     machine.refused(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "", NOW)
@@ -306,7 +306,7 @@ def test_a_fenced_idempotent_producer_is_finished() -> None:
     machine = producer()
     a, b = batch(), batch()
     enqueue(machine, a, b)
-    assert machine.refused(a, ErrorCode.INVALID_PRODUCER_EPOCH, "taken over", NOW) is Verdict.FENCED
+    assert machine.refused(a, ErrorCode.INVALID_PRODUCER_EPOCH, "taken over", NOW) is ErrorKind.FENCED
     assert [type(e) for e in machine.poll(NOW)] == [Failed, Failed]
     with pytest.raises(IllegalTransition, match="taken over"):
         machine.enqueue(batch())
@@ -393,7 +393,7 @@ def test_a_registration_that_is_refused_does_not_spoil_the_abort_that_waits_for_
     machine.poll(NOW)
     machine.abort()
     machine.poll(NOW)
-    assert machine.coordinator_refused(ErrorCode.TRANSACTION_ABORTABLE) is Verdict.ABORT
+    assert machine.coordinator_refused(ErrorCode.TRANSACTION_ABORTABLE) is ErrorKind.ABORT
     assert machine.poll(NOW) == [RequestEndTransaction(False)]
     machine.ended(None)
     assert machine.state is State.READY
@@ -483,7 +483,7 @@ def test_a_refused_commit_that_may_have_been_decided_is_never_taken_for_aborted(
     machine = transaction()
     a = batch()
     enqueue(machine, a)
-    assert machine.coordinator_refused(ErrorCode.UNKNOWN_SERVER_ERROR) is Verdict.FATAL
+    assert machine.coordinator_refused(ErrorCode.UNKNOWN_SERVER_ERROR) is ErrorKind.FATAL
     assert machine.state is State.FATAL_ERROR
 
 
@@ -491,10 +491,10 @@ def test_a_stale_epoch_at_produce_is_abortable_and_at_the_coordinator_final() ->
     machine = transaction()
     a = batch()
     enqueue(machine, a)
-    assert machine.refused(a, ErrorCode.INVALID_PRODUCER_EPOCH, "", NOW) is Verdict.ABORT
+    assert machine.refused(a, ErrorCode.INVALID_PRODUCER_EPOCH, "", NOW) is ErrorKind.ABORT
     machine.abort()
-    assert machine.coordinator_refused(ErrorCode.CONCURRENT_TRANSACTIONS) is Verdict.RETRY
-    assert machine.coordinator_refused(ErrorCode.PRODUCER_FENCED, "by x") is Verdict.FENCED
+    assert machine.coordinator_refused(ErrorCode.CONCURRENT_TRANSACTIONS) is ErrorKind.RETRY
+    assert machine.coordinator_refused(ErrorCode.PRODUCER_FENCED, "by x") is ErrorKind.FENCED
     assert machine.state is State.FATAL_ERROR
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from hapax.core.errors import ErrorCode
 
 
-class Verdict(Enum):
+class ErrorKind(Enum):
     RETRY = auto()
     """Send the same again, after a pause; the batch keeps its sequence."""
     DUPLICATE = auto()
@@ -31,8 +31,8 @@ class Verdict(Enum):
     """This producer cannot go on."""
 
 
-TRANSIENT: Final[dict[int, Verdict]] = {
-    code: Verdict.RETRY
+TRANSIENT: Final[dict[int, ErrorKind]] = {
+    code: ErrorKind.RETRY
     for code in (
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -60,35 +60,35 @@ TRANSIENT: Final[dict[int, Verdict]] = {
 
 """Codes that pass by themselves, whatever was asked."""
 
-PRODUCE: Final[Mapping[int, Verdict]] = TRANSIENT | {
-    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Verdict.DUPLICATE,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.GAP,
-    ErrorCode.UNKNOWN_PRODUCER_ID: Verdict.GAP,
+PRODUCE: Final[Mapping[int, ErrorKind]] = TRANSIENT | {
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: ErrorKind.DUPLICATE,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorKind.GAP,
+    ErrorCode.UNKNOWN_PRODUCER_ID: ErrorKind.GAP,
     # 47 tells a transactional producer only that its epoch is old: the coordinator decides, when the transaction
     # is aborted, whether somebody else holds the id (KIP-588).
-    ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.ABORT,
-    ErrorCode.INVALID_TXN_STATE: Verdict.ABORT,
-    ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORT,
-    ErrorCode.PRODUCER_FENCED: Verdict.FENCED,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict.FATAL,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Verdict.FATAL,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorKind.ABORT,
+    ErrorCode.INVALID_TXN_STATE: ErrorKind.ABORT,
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorKind.ABORT,
+    ErrorCode.PRODUCER_FENCED: ErrorKind.FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorKind.FATAL,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorKind.FATAL,
 }
 """Answers to a batch. A code that is not here refuses the batch and nothing more."""
 
-COORDINATOR: Final[Mapping[int, Verdict]] = TRANSIENT | {
-    ErrorCode.TRANSACTION_ABORTABLE: Verdict.ABORT,
-    ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.ABORT,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORT,
-    ErrorCode.INVALID_TOPIC_EXCEPTION: Verdict.ABORT,
-    ErrorCode.ILLEGAL_GENERATION: Verdict.ABORT,
-    ErrorCode.UNKNOWN_MEMBER_ID: Verdict.ABORT,
-    ErrorCode.FENCED_INSTANCE_ID: Verdict.ABORT,
-    ErrorCode.STALE_MEMBER_EPOCH: Verdict.ABORT,
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: Verdict.ABORT,
-    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: Verdict.ABORT,
-    ErrorCode.INVALID_GROUP_ID: Verdict.ABORT,
-    ErrorCode.PRODUCER_FENCED: Verdict.FENCED,
-    ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FENCED,
+COORDINATOR: Final[Mapping[int, ErrorKind]] = TRANSIENT | {
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorKind.ABORT,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: ErrorKind.ABORT,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ErrorKind.ABORT,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: ErrorKind.ABORT,
+    ErrorCode.ILLEGAL_GENERATION: ErrorKind.ABORT,
+    ErrorCode.UNKNOWN_MEMBER_ID: ErrorKind.ABORT,
+    ErrorCode.FENCED_INSTANCE_ID: ErrorKind.ABORT,
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorKind.ABORT,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: ErrorKind.ABORT,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: ErrorKind.ABORT,
+    ErrorCode.INVALID_GROUP_ID: ErrorKind.ABORT,
+    ErrorCode.PRODUCER_FENCED: ErrorKind.FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorKind.FENCED,
 }
 """Answers of the transaction and group coordinators inside a transaction. A code that is not here is fatal."""
 
@@ -122,9 +122,9 @@ NOT_WRITTEN: Final = frozenset(
 """Refusals of a Produce that come before anything is appended: this attempt is not in the log."""
 
 
-def produce_verdict(code: int) -> Verdict:
-    return PRODUCE.get(code, Verdict.RETRY if code == ErrorCode.UNKNOWN_SERVER_ERROR else Verdict.REFUSED)
+def produce_error_kind(code: int) -> ErrorKind:
+    return PRODUCE.get(code, ErrorKind.RETRY if code == ErrorCode.UNKNOWN_SERVER_ERROR else ErrorKind.REFUSED)
 
 
-def coordinator_verdict(code: int) -> Verdict:
-    return COORDINATOR.get(code, Verdict.FATAL)
+def coordinator_error_kind(code: int) -> ErrorKind:
+    return COORDINATOR.get(code, ErrorKind.FATAL)

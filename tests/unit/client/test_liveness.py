@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hapax.client import attention
-from hapax.client.attention import Attention
-from hapax.client.cluster import Leader
+from hapax.client import liveness
 from hapax.client.errors import RetriableError
+from hapax.client.liveness import Liveness
+from hapax.client.metadata import Leader
 
 SILENT, OTHER = 1, 2
 
@@ -82,16 +82,16 @@ async def test_only_a_node_that_was_replaced_is_left(
     monkeypatch: pytest.MonkeyPatch, purpose: str, request_name: str, waiting_s: float, leader: int, owner: int | None,
     closed: bool,
 ) -> None:
-    monkeypatch.setattr(attention, "_LOOK_EVERY_S", 0)
+    monkeypatch.setattr(liveness, "_CHECK_EVERY_S", 0)
     peer = FakePeer(request_name, waiting_s)
     cluster = FakeCluster(purpose, peer, leader, owner)
-    task = asyncio.ensure_future(Attention(cluster).run())  # type: ignore[arg-type]
+    task = asyncio.ensure_future(Liveness(cluster).run())  # type: ignore[arg-type]
     for _ in range(3):
         cluster.looked.clear()
         await cluster.looked.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert bool(peer.closed_because) == closed
-    if request_name in attention._FOR_LEADERS or purpose == "coordinator":
+    if request_name in liveness._LEADER_REQUESTS or purpose == "coordinator":
         patient = purpose == "fetch"  # what is being connected polls nothing yet
         assert cluster.given_up == ([(SILENT, purpose)] if closed or patient else [])
