@@ -1,7 +1,7 @@
-"""The blocking face: the same classes for programs without asyncio.
+"""The blocking classes: the same as the asyncio ones, for programs without asyncio.
 
-One background thread runs one event loop for all clients of the process; every call is handed to it and waited for.
-Calls may come from any thread. After a fork the child makes clients of its own; the parent's stay the parent's.
+One background thread runs one event loop for all clients of the process. Each call is handed to that loop and waits for
+its result. Calls may come from any thread. A forked child must make its own clients: the parent's stay the parent's.
 
     with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
         delivery = producer.send("topic", b"value")
@@ -12,37 +12,47 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from hapax.client import admin, consumer, leases, multiwriter, producer, replication
-from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata, Offsets
+from hapax.client import admin, consumer, leases, multiwriter, producer
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import WrongState
-from hapax.client.producer import Committed, StartFrom
+from hapax.client.multiwriter import Joined, Winner
+from hapax.client.producer import StartFrom
 from hapax.client.records import DeliveryReport, Header, Record
 from hapax.client.settings import Settings
-from hapax.client.tokens import CommitToken
-from hapax.core.types import TopicPartition
+from hapax.core.producer.states import State
 from hapax.runtime.metrics import Metrics
 
+
+class _Startable(Protocol):
+    async def start(self) -> Any: ...
+    async def close(self) -> None: ...
+
+
+P = ParamSpec("P")
 T = TypeVar("T")
+Inner = TypeVar("Inner", bound=_Startable, covariant=True)
+"""The asyncio class."""
 
 
 class _Background:
-    """The thread and its loop, made at the first use."""
+    """The thread and its loop, made on first use."""
 
     def __init__(self) -> None:
-        self._start_over()
-        os.register_at_fork(after_in_child=self._start_over)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _start_over(self) -> None:
-        """Also in a forked child: the parent's thread is not there."""
-        self._lock = threading.RLock()  # a finalizer may run while this very thread holds it
+    def _reset(self) -> None:
+        """Also called in a forked child, where the parent's thread does not exist."""
+        self._lock = threading.RLock()  # a finalizer may run on the thread that holds it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -59,51 +69,52 @@ class _Background:
     def inside(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop())
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop())
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self.inside():
-            work.close()
-            raise WrongState("a blocking call on the loop's own thread would wait for itself for ever")
-        future = self.submit(work)
+            coroutine.close()
+            raise WrongState("a blocking call on the event loop's own thread would wait for itself forever")
+        future = self.submit(coroutine)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C: the call is given up on the loop as well
+            future.cancel()  # after Ctrl-C the call ends on the loop as well
             raise
-
-    def call(self, function: Any, *arguments: Any) -> Any:
-        """A plain function, run on the loop."""
-
-        async def work() -> Any:
-            return function(*arguments)
-
-        return self.run(work())
 
 
 _background = _Background()
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine on the loop of this process's blocking clients and waits for it. For users of the asyncio
-    classes that compute between two calls: the loop runs meanwhile. Raises WrongState on the loop's own thread."""
-    return _background.run(work)
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on the loop of this process's blocking clients and waits for its result.
+
+    For users of the asyncio classes that compute between calls: the loop keeps running meanwhile. Raises WrongState on
+    the loop's own thread.
+    """
+    return _background.run(coroutine)
 
 
-def submit(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-    """As `run`, without waiting. The future may be waited for from any thread but the loop's own."""
-    return _background.submit(work)
+def submit(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Like `run`, but does not wait. Any thread except the loop's own may wait for the future."""
+    return _background.submit(coroutine)
 
 
-class _Closing:
-    """`with` for classes that have start() and close()."""
+class _Client(Generic[Inner]):
+    """`start()` and `close()`, or `with`."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner = inner
 
     def start(self) -> Self:
-        raise NotImplementedError
+        """Like the asyncio class's `start`."""
+        _background.run(self._inner.start())
+        return self
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Like the asyncio class's `close`."""
+        _background.run(self._inner.close())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -114,25 +125,64 @@ class _Closing:
         self.close()
 
 
-class Producer(_Closing):
+def _waits(
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Client[Inner], P], T]:
+    """The blocking method for an asyncio method: same name, arguments, result and docstring."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(client: _Client[Inner], *arguments: P.args, **named: P.kwargs) -> T:
+        # By name: a subclass of the asyncio class may override the method.
+        coroutine: Coroutine[Any, Any, T] = getattr(client._inner, name)(*_read(arguments), **named)
+        return _background.run(coroutine)
+
+    return call
+
+
+def _on_loop(method: Callable[Concatenate[Inner, P], T]) -> Callable[Concatenate[_Client[Inner], P], T]:
+    """The blocking method for a plain method that must run on the loop's thread."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(client: _Client[Inner], *arguments: P.args, **named: P.kwargs) -> T:
+        given = _read(arguments)
+
+        async def calling() -> T:
+            result: T = getattr(client._inner, name)(*given, **named)
+            return result
+
+        return _background.run(calling())
+
+    return call
+
+
+def _read(arguments: tuple[Any, ...]) -> list[Any]:
+    """Reads iterators here: a generator may make blocking calls, which the loop's thread must not."""
+    return [list(each) if isinstance(each, Iterator) else each for each in arguments]
+
+
+class Producer(_Client[producer.Producer]):
     """`hapax.client.Producer`, blocking."""
 
     def __init__(
         self, settings: Settings, *, ports: ClientPorts | None = None, start_from: StartFrom | None = None
     ) -> None:
-        self._inner = producer.Producer(settings, ports=ports, start_from=start_from)
+        super().__init__(producer.Producer(settings, ports=ports, start_from=start_from))
 
-    def start(self) -> Self:
-        _background.run(self._inner.start())
-        return self
-
-    def close(self) -> None:
-        _background.run(self._inner.close())
+    @property
+    def state(self) -> State:
+        return self._inner.state
 
     @property
     def metrics(self) -> Metrics:
         """As `hapax.client.Producer.metrics`."""
         return self._inner.metrics
+
+    @property
+    def identity(self) -> StartFrom:
+        """As `hapax.client.Producer.identity`."""
+        return self._inner.identity
 
     def send(
         self,
@@ -144,48 +194,33 @@ class Producer(_Closing):
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
     ) -> concurrent.futures.Future[DeliveryReport]:
-        """The future's `result()` tells where the record went, or raises."""
+        """Accepts a record. The future's `result()` returns the delivery report or raises."""
         delivery: concurrent.futures.Future[DeliveryReport] = concurrent.futures.Future()
 
-        async def work() -> None:
-            told = await self._inner.send(
+        async def sending() -> None:
+            report = await self._inner.send(
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
-            told.add_done_callback(lambda done: _copy(done, delivery))
+            report.add_done_callback(lambda done: _copy(done, delivery))
 
-        _background.run(work())
+        _background.run(sending())
         return delivery
 
     def send_many(self, topic: str, values: Iterable[tuple[bytes | None, bytes | None]]) -> int:
-        """Sends (key, value) pairs with one hand-over to the loop for all; returns how many. `flush()` tells of
-        failures."""
+        """Sends (key, value) pairs with a single handover to the loop. Returns their number; `flush()` raises for
+        records that failed."""
         pairs = list(values)
 
-        async def work() -> None:
+        async def sending() -> None:
             for key, value in pairs:
                 await self._inner.send(topic, value, key)
 
-        _background.run(work())
+        _background.run(sending())
         return len(pairs)
-
-    def flush(self) -> None:
-        _background.run(self._inner.flush())
-
-    def begin(self) -> None:
-        _background.call(self._inner.begin)
-
-    def commit(self, token: CommitToken | None = None) -> Committed:
-        return _background.run(self._inner.commit(token))
-
-    def abort(self) -> None:
-        _background.run(self._inner.abort())
-
-    def send_offsets(self, offsets: Offsets, group: str | ConsumerGroup) -> None:
-        _background.run(self._inner.send_offsets(offsets, group))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """`with producer.transaction(): ...` commits at the end, aborts where the block raises."""
+        """`with producer.transaction(): ...` commits at the end of the block and aborts if the block raises."""
         manager = self._inner.transaction()
         _background.run(manager.__aenter__())
         try:
@@ -195,245 +230,152 @@ class Producer(_Closing):
             raise
         _background.run(_leave(manager, None))
 
-    @property
-    def identity(self) -> StartFrom:
-        return self._inner.identity
+    send_and_wait = _waits(producer.Producer.send_and_wait)
+    send_batch = _waits(producer.Producer.send_batch)
+    partitions_of = _waits(producer.Producer.partitions_of)
+    existing_topics = _waits(producer.Producer.existing_topics)
+    available_partitions = _on_loop(producer.Producer.available_partitions)
+    flush = _waits(producer.Producer.flush)
+    check = _on_loop(producer.Producer.check)
+    begin = _on_loop(producer.Producer.begin)
+    commit = _waits(producer.Producer.commit)
+    abort = _waits(producer.Producer.abort)
+    send_offsets = _waits(producer.Producer.send_offsets)
 
 
-class Consumer(_Closing):
+class Consumer(_Client[consumer.Consumer]):
     """`hapax.client.Consumer`, blocking."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
-        self._inner = consumer.Consumer(settings, ports=ports)
-
-    def start(self) -> Self:
-        _background.run(self._inner.start())
-        return self
-
-    def close(self) -> None:
-        _background.run(self._inner.close())
+        super().__init__(consumer.Consumer(settings, ports=ports))
 
     @property
     def metrics(self) -> Metrics:
         """As `hapax.client.Consumer.metrics`."""
         return self._inner.metrics
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        _background.call(self._inner.assign, list(partitions))
-
-    def assignment(self) -> list[TopicPartition]:
-        return self._inner.assignment()
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        return _background.run(self._inner.partitions(topic))
-
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        _background.call(self._inner.seek, partition, offset)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        _background.run(self._inner.seek_to_beginning(*partitions))
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        _background.run(self._inner.seek_to_end(*partitions))
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        _background.call(self._inner.pause, *partitions)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        _background.call(self._inner.resume, *partitions)
-
-    def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Record]:
-        return _background.run(self._inner.poll(timeout_ms, max_records))
-
     def __iter__(self) -> Iterator[Record]:
         while True:
             yield from self.poll()
 
-    def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        return _background.run(self._inner.position(partition))
-
-    def committed(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        return _background.run(self._inner.committed(partitions))
-
-    def commit(self, offsets: Offsets | None = None) -> None:
-        _background.run(self._inner.commit(offsets))
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
-        return _background.run(self._inner.beginning_offsets(partitions))
-
-    def end_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
-        return _background.run(self._inner.end_offsets(partitions))
-
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int] | None]:
-        return _background.run(self._inner.offsets_for_times(times))
+    assign = _on_loop(consumer.Consumer.assign)
+    assignment = _on_loop(consumer.Consumer.assignment)
+    partitions = _waits(consumer.Consumer.partitions)
+    seek = _on_loop(consumer.Consumer.seek)
+    seek_to_beginning = _waits(consumer.Consumer.seek_to_beginning)
+    seek_to_end = _waits(consumer.Consumer.seek_to_end)
+    pause = _on_loop(consumer.Consumer.pause)
+    resume = _on_loop(consumer.Consumer.resume)
+    poll = _waits(consumer.Consumer.poll)
+    fetch = _waits(consumer.Consumer.fetch)
+    position = _waits(consumer.Consumer.position)
+    committed = _waits(consumer.Consumer.committed)
+    commit = _waits(consumer.Consumer.commit)
+    beginning_offsets = _waits(consumer.Consumer.beginning_offsets)
+    end_offsets = _waits(consumer.Consumer.end_offsets)
+    offsets_for_times = _waits(consumer.Consumer.offsets_for_times)
 
 
-class Admin(_Closing):
+class Admin(_Client[admin.Admin]):
     """`hapax.client.Admin`, blocking."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
-        self._inner = admin.Admin(settings, ports=ports)
+        super().__init__(admin.Admin(settings, ports=ports))
 
-    def start(self) -> Self:
-        _background.run(self._inner.start())
-        return self
+    create_topics = _waits(admin.Admin.create_topics)
+    delete_topics = _waits(admin.Admin.delete_topics)
+    delete_topic = _waits(admin.Admin.delete_topic)
+    create_partitions = _waits(admin.Admin.create_partitions)
+    list_topics = _waits(admin.Admin.list_topics)
+    alter_topic_config = _waits(admin.Admin.alter_topic_config)
+    topic_config = _waits(admin.Admin.topic_config)
+    node_config = _waits(admin.Admin.node_config)
+    change_topic = _waits(admin.Admin.change_topic)
+    describe_cluster = _waits(admin.Admin.describe_cluster)
+    list_service_nodes = _waits(admin.Admin.list_service_nodes)
 
-    def close(self) -> None:
-        _background.run(self._inner.close())
+    list_transactions = _waits(admin.Admin.list_transactions)
+    describe_transactions = _waits(admin.Admin.describe_transactions)
+    describe_transactional_id = _waits(admin.Admin.describe_transactional_id)
+    abort_transaction = _waits(admin.Admin.abort_transaction)
+    abort_hanging = _waits(admin.Admin.abort_hanging)
+    fence_and_abort = _waits(admin.Admin.fence_and_abort)
+    find_hanging = _waits(admin.Admin.find_hanging)
+    describe_producers = _waits(admin.Admin.describe_producers)
+    partition_producers = _waits(admin.Admin.partition_producers)
 
-    def create_topics(self, topics: Iterable[admin.NewTopic | str], *, exist_ok: bool = False) -> None:
-        _background.run(self._inner.create_topics(topics, exist_ok=exist_ok))
+    list_groups = _waits(admin.Admin.list_groups)
+    group_offsets = _waits(admin.Admin.group_offsets)
+    group_lag = _waits(admin.Admin.group_lag)
+    alter_group_offsets = _waits(admin.Admin.alter_group_offsets)
+    delete_group_offsets = _waits(admin.Admin.delete_group_offsets)
+    describe_shards = _waits(admin.Admin.describe_shards)
 
-    def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        _background.run(self._inner.alter_topic_config(name, changes))
+    list_offsets = _waits(admin.Admin.list_offsets)
+    partition_offsets = _waits(admin.Admin.partition_offsets)
+    count_records = _waits(admin.Admin.count_records)
 
-    def topic_config(self, name: str) -> dict[str, admin.ConfigValue]:
-        return _background.run(self._inner.topic_config(name))
-
-    def node_config(self, node_id: int) -> dict[str, admin.ConfigValue]:
-        return _background.run(self._inner.node_config(node_id))
-
-    def list_brokers(self) -> list[replication.BrokerInfo]:
-        return _background.run(self._inner.list_brokers())
-
-    def alter_reassignments(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keep_replication_factor: bool = False
-    ) -> list[replication.Refused]:
-        return _background.run(
-            self._inner.alter_reassignments(targets, keep_replication_factor=keep_replication_factor))
-
-    def list_reassignments(self) -> list[replication.ReassignmentInfo]:
-        return _background.run(self._inner.list_reassignments())
-
-    def elect_leaders(
-        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
-    ) -> tuple[list[TopicPartition], list[replication.Refused]]:
-        return _background.run(self._inner.elect_leaders(partitions, unclean=unclean))
-
-    def set_draining(self, brokers: Iterable[int], draining: bool) -> None:
-        _background.run(self._inner.set_draining(brokers, draining))
-
-    def set_throttle(self, bytes_per_second: int) -> None:
-        _background.run(self._inner.set_throttle(bytes_per_second))
-
-    def delete_topics(self, names: Iterable[str]) -> None:
-        _background.run(self._inner.delete_topics(names))
-
-    def create_partitions(self, totals: Mapping[str, int]) -> None:
-        _background.run(self._inner.create_partitions(totals))
-
-    def list_topics(self, names: Iterable[str] | None = None) -> list[admin.TopicInfo]:
-        return _background.run(self._inner.list_topics(names))
-
-    def describe_cluster(self) -> admin.ClusterInfo:
-        return _background.run(self._inner.describe_cluster())
-
-    def list_transactions(
-        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
-    ) -> list[admin.TransactionInfo]:
-        return _background.run(self._inner.list_transactions(states=states, producer_ids=producer_ids))
-
-    def describe_transactions(self, ids: Iterable[str]) -> list[admin.TransactionInfo]:
-        return _background.run(self._inner.describe_transactions(ids))
-
-    def abort_transaction(self, transactional_id: str, partition: TopicPartition | None = None) -> None:
-        _background.run(self._inner.abort_transaction(transactional_id, partition))
-
-    def describe_producers(self, partition: TopicPartition) -> list[admin.ProducerInfo]:
-        return _background.run(self._inner.describe_producers(partition))
+    list_brokers = _waits(admin.Admin.list_brokers)
+    describe_replicas = _waits(admin.Admin.describe_replicas)
+    list_reassignments = _waits(admin.Admin.list_reassignments)
+    alter_reassignments = _waits(admin.Admin.alter_reassignments)
+    elect_leaders = _waits(admin.Admin.elect_leaders)
+    set_draining = _waits(admin.Admin.set_draining)
+    set_throttle = _waits(admin.Admin.set_throttle)
+    acting_controller = _waits(admin.Admin.acting_controller)
 
 
-class Leases(_Closing):
+class Leases(_Client[leases.Leases]):
     """`hapax.client.Leases`, blocking."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
-        self._inner = leases.Leases(settings, ports=ports)
+        super().__init__(leases.Leases(settings, ports=ports))
 
-    def start(self) -> Self:
-        _background.run(self._inner.start())
-        return self
-
-    def close(self) -> None:
-        _background.run(self._inner.close())
-
-    def take(
-        self,
-        name: str,
-        partitions: Iterable[TopicPartition],
-        *,
-        expire_ms: int = 60_000,
-        holder: str = "",
-        resume: tuple[int, int] | None = None,
-    ) -> leases.Lease:
-        return _background.run(
-            self._inner.take(name, partitions, expire_ms=expire_ms, holder=holder, resume=resume)
-        )
-
-    def renew(self, lease: leases.Lease, expire_ms: int = 60_000) -> leases.Lease:
-        return _background.run(self._inner.renew(lease, expire_ms))
-
-    def release(self, lease: leases.Lease) -> None:
-        _background.run(self._inner.release(lease))
-
-    def list(self, prefix: str = "") -> list[leases.LeaseInfo]:
-        return _background.run(self._inner.list(prefix))
-
-    def progress(
-        self, producer: int | str, partitions: Iterable[TopicPartition] = ()
-    ) -> dict[TopicPartition, leases.Progress]:
-        return _background.run(self._inner.progress(producer, partitions))
+    take = _waits(leases.Leases.take)
+    renew = _waits(leases.Leases.renew)
+    release = _waits(leases.Leases.release)
+    list = _waits(leases.Leases.list)
+    progress = _waits(leases.Leases.progress)
 
 
 class Writer(Producer):
-    """`hapax.client.Writer`, blocking: a place in a multi-writer transaction."""
+    """`hapax.client.Writer`, blocking: one writer of a multi-writer transaction. `MultiWriter.writer` makes it."""
 
     _inner: multiwriter.Writer
 
     def __init__(self, inner: multiwriter.Writer) -> None:
         self._inner = inner
 
-    def finish(self) -> multiwriter.Winner:
+    def finish(self) -> Winner:
+        """As `hapax.client.Writer.finish`."""
         return _background.run(self._inner.finish())
 
 
-class MultiWriter(_Closing):
+class MultiWriter(_Client[multiwriter.MultiWriter]):
     """`hapax.client.MultiWriter`, blocking."""
 
     def __init__(self, settings: Settings, transactional_id: str, *, ports: ClientPorts | None = None) -> None:
-        self._inner = multiwriter.MultiWriter(settings, transactional_id, ports=ports)
+        super().__init__(multiwriter.MultiWriter(settings, transactional_id, ports=ports))
 
-    def start(self) -> Self:
-        _background.run(self._inner.start())
-        return self
+    def under(self, transactional_id: str) -> MultiWriter:
+        """As `hapax.client.MultiWriter.under`."""
+        other = copy(self)
+        other._inner = self._inner.under(transactional_id)
+        return other
 
-    def close(self) -> None:
-        _background.run(self._inner.close())
-
-    def join(self, token: CommitToken, member: str, *, timeout_ms: int | None = None) -> multiwriter.Joined:
-        return _background.run(self._inner.join(token, member, timeout_ms=timeout_ms))
-
-    def writer(self, joined: multiwriter.Joined, *, shared: bool = False) -> Writer:
+    def writer(self, joined: Joined, *, shared: bool = False) -> Writer:
+        """As `hapax.client.MultiWriter.writer`."""
         return Writer(self._inner.writer(joined, shared=shared))
 
-    def renew(self, joined: multiwriter.Joined, timeout_ms: int) -> int:
-        return _background.run(self._inner.renew(joined, timeout_ms))
-
-    def commit(
-        self, token: CommitToken, winners: Iterable[multiwriter.Winner], *, serial: int = 0
-    ) -> Committed:
-        return _background.run(self._inner.commit(token, winners, serial=serial))
-
-    def abort(self, token: CommitToken, *, serial: int = 0) -> None:
-        _background.run(self._inner.abort(token, serial=serial))
-
-    def committed_token(self, scope: str) -> CommitToken | None:
-        return _background.run(self._inner.committed_token(scope))
+    join = _waits(multiwriter.MultiWriter.join)
+    renew = _waits(multiwriter.MultiWriter.renew)
+    commit = _waits(multiwriter.MultiWriter.commit)
+    abort = _waits(multiwriter.MultiWriter.abort)
+    committed_token = _waits(multiwriter.MultiWriter.committed_token)
 
 
 async def _leave(manager: Any, error: BaseException | None) -> None:
-    """Ends an asynchronous context manager; that it raises the block's own error again is its caller's business."""
+    """Ends an asynchronous context manager. The caller re-raises the block's own error."""
     try:
         await manager.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
     except BaseException as raised:
@@ -443,7 +385,7 @@ async def _leave(manager: Any, error: BaseException | None) -> None:
 
 def _copy(done: asyncio.Future[T], target: concurrent.futures.Future[T]) -> None:
     if not target.set_running_or_notify_cancel():
-        return  # the caller has given it up
+        return  # the caller has cancelled it
     if done.cancelled():
         target.set_exception(concurrent.futures.CancelledError())
     elif (error := done.exception()) is not None:

@@ -1,12 +1,15 @@
-"""The blocking face's futures."""
+"""The blocking classes: their futures, and that they have what the asyncio classes have."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
+from typing import Any
 
 import pytest
 
+from hapax import client
 from hapax.client import blocking
 from hapax.client.blocking import _copy
 from hapax.client.errors import WrongState
@@ -41,3 +44,44 @@ def test_a_blocking_call_on_the_loops_own_thread_is_refused() -> None:
             blocking.run(asyncio.sleep(0))
 
     blocking.submit(work()).result(20)
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {name: inspect.getattr_static(cls, name) for name in dir(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", ["Admin", "Consumer", "Leases", "MultiWriter", "Producer", "Writer"])
+def test_every_public_method_has_a_blocking_twin_of_the_same_signature(name: str) -> None:
+    asynchronous, twin = getattr(client, name), getattr(blocking, name)
+    missing = public(asynchronous).keys() - public(twin).keys()
+    assert missing == set()
+    for method, wanted in public(asynchronous).items():
+        found = public(twin)[method]
+        assert isinstance(found, property) == isinstance(wanted, property), method
+        if isinstance(wanted, property):
+            continue
+        assert not inspect.iscoroutinefunction(found), method
+        of_twin, of_wanted = inspect.signature(found), inspect.signature(wanted)
+        assert list(of_twin.parameters.values()) == list(of_wanted.parameters.values()), method
+        if method not in ("send", "transaction") and name != "Writer":  # a Writer's commit() never returns
+            assert of_twin.return_annotation == of_wanted.return_annotation, method
+    assert twin.__iter__ if hasattr(asynchronous, "__aiter__") else True
+
+
+def test_a_blocking_method_keeps_name_and_docstring() -> None:
+    assert blocking.Consumer.poll.__name__ == "poll"
+    assert blocking.Consumer.poll.__doc__ == client.Consumer.poll.__doc__
+
+
+def test_a_generator_argument_is_read_on_the_callers_thread() -> None:
+    """It may make blocking calls, which are refused on the loop's thread."""
+    consumer = blocking.Consumer({"bootstrap.servers": "127.0.0.1:1"})
+    consumer.assign(("topic", blocking.run(asyncio.sleep(0, index))) for index in range(2))
+    assert consumer.assignment() == [("topic", 0), ("topic", 1)]
+
+
+def test_an_overridden_method_is_called() -> None:
+    joined = client.Joined("id", client.CommitToken("scope", 1), 7, 0, 1, 60_000, False, 0)
+    writer = blocking.MultiWriter({"bootstrap.servers": "127.0.0.1:1"}, "id").writer(joined)
+    with pytest.raises(WrongState, match="a writer does not decide"):
+        writer.commit()
