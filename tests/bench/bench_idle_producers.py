@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from hapax.core.batch import BatchHeader
-from hapax.core.partition.machine import APPEND, Partition
+from hapax.core.partition.machine import APPEND, PartitionMachine
 
 TARGET_MB = 300
 BATCHES = 5
@@ -30,14 +30,14 @@ def header(producer_id: int, sequence: int, offset: int) -> BatchHeader:
     return BatchHeader(offset, 100, 0, 2, 0, 0, 0, 0, 0, producer_id, 0, sequence, 1)
 
 
-def append(partition: Partition, producer_id: int, sequence: int) -> None:
+def append(partition: PartitionMachine, producer_id: int, sequence: int) -> None:
     batch = header(producer_id, sequence, partition.log_end_offset)
     if partition.decide_append(batch, 0) is not APPEND:
         raise AssertionError(f"producer {producer_id} was refused")
     partition.replay(batch)
 
 
-def fill(partitions: list[Partition], producers: int) -> float:
+def fill(partitions: list[PartitionMachine], producers: int) -> float:
     """Round after round, one batch of each producer, so that no row is in the processor's cache; returns CPU seconds
     of the last round."""
     started = 0.0
@@ -48,7 +48,7 @@ def fill(partitions: list[Partition], producers: int) -> float:
     return time.process_time() - started
 
 
-def one_producer(partition: Partition, producer_id: int, batches: int) -> float:
+def one_producer(partition: PartitionMachine, producer_id: int, batches: int) -> float:
     """CPU seconds for batch after batch of one producer among all the idle ones."""
     started = time.process_time()
     for sequence in range(BATCHES, BATCHES + batches):
@@ -56,7 +56,7 @@ def one_producer(partition: Partition, producer_id: int, batches: int) -> float:
     return time.process_time() - started
 
 
-def longest_pause_of_expiry(partition: Partition) -> float:
+def longest_pause_of_expiry(partition: PartitionMachine) -> float:
     """Everybody expires at once; the most CPU seconds that one call takes until all of them are gone."""
     partition.decide_expiry(0)
     longest, now = 0.0, partition.expiry_ms
@@ -71,7 +71,7 @@ def longest_pause_of_expiry(partition: Partition) -> float:
 
 
 def measure(producers: int, partitions: int) -> dict[str, float]:
-    held = [Partition() for _ in range(partitions)]
+    held = [PartitionMachine() for _ in range(partitions)]
     cold = fill(held, producers)
     resident = resident_mb()
     hot = one_producer(held[0], 0, 100_000)

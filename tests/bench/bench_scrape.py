@@ -37,7 +37,7 @@ async def _made(folder: Path) -> Metrics:
     replicas: dict[TopicIdPartition, Replica] = {}
     for index in range(PARTITIONS):
         partition = TopicIdPartition(TopicId(index.to_bytes(16, "big")), PartitionIndex(index))
-        replica = Replica(harness.shared, "flights.of.a.topic", partition, harness.settings, internal=False)
+        replica = Replica(harness.context, "flights.of.a.topic", partition, harness.settings, internal=False)
         log = SegmentLog(disk, f"flights-{index}", LogConfig.from_settings(harness.settings, internal=False))
         log.create([(PARTITION_METADATA, encode_partition_metadata(partition.topic_id))])
         replica.restore(None, 0, 0, (), ())
@@ -47,7 +47,7 @@ async def _made(folder: Path) -> Metrics:
         replicas[partition] = replica
     in_sync = SimpleNamespace(grown=0, shrunk=0)
     partitions: Any = SimpleNamespace(
-        replicas=replicas, settings=harness.settings, in_sync=in_sync, shared=harness.shared, leaderships=0,
+        replicas=replicas, settings=harness.settings, in_sync=in_sync, context=harness.context, leaderships=0,
         fetchers=SimpleNamespace(lag=lambda: 0))
     counts: Any = SimpleNamespace(found_total=0, replaced_total=0, mislisted_total=0, unreadable_total=0, bytes_total=0,
                                   late=set())

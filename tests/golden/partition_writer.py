@@ -6,7 +6,7 @@ from hapax.codec.batch import patch_prefix, read_header
 from hapax.codec.control import encode_control
 from hapax.codec.snapshot import encode_snapshot
 from hapax.core.control import Control
-from hapax.core.partition.machine import Partition
+from hapax.core.partition.machine import PartitionMachine
 from hapax.core.types import TopicId
 from hapax.log.config import LogConfig
 from hapax.log.layout import PARTITION_METADATA, encode_partition_metadata, partition_folder
@@ -19,7 +19,7 @@ class PartitionWriter:
 
     def __init__(self, disk: Disk, topic: str, index: int, topic_id: TopicId, config: LogConfig) -> None:
         self.folder = partition_folder(topic, index)
-        self.machine = Partition()
+        self.machine = PartitionMachine()
         self.log = SegmentLog(disk, self.folder, config)
         self.log.create([(PARTITION_METADATA, encode_partition_metadata(topic_id))])
         self.leader_epoch = 0

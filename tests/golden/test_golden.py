@@ -25,7 +25,7 @@ from hapax.codec import internal_records, transaction_log
 from hapax.codec.control import decode_control
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
-from hapax.core.partition.machine import AbortedTransaction, Partition
+from hapax.core.partition.machine import AbortedTransaction, PartitionMachine
 from hapax.core.transaction.record import Delta, Transaction
 from hapax.log.config import LogConfig
 from hapax.log.recovery import Recovery, open_log
@@ -73,7 +73,7 @@ class State:
         self, snapshot: bytes | None, offset: int, start_offset: int, aborted: Sequence[AbortedTransaction],
         leader_epochs: Sequence[tuple[int, int]],
     ) -> None:
-        self.machine = Partition(
+        self.machine = PartitionMachine(
             None if snapshot is None else decode_snapshot(snapshot, offset), log_start_offset=start_offset,
             aborted=aborted, leader_epochs=leader_epochs,
         )  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_broker_starts_on_it(version: Path, tmp_path: Path, clean: bool) -> No
     try:
         for folder in sorted(path for path in root.iterdir() if path.is_dir()):
             newest = max(folder.glob("*.snapshot"))
-            said = Partition(decode_snapshot(newest.read_bytes(), int(newest.stem)))
+            said = PartitionMachine(decode_snapshot(newest.read_bytes(), int(newest.stem)))
             if not clean:
                 newest.unlink()
             state, recovery = asyncio.run(opened(disk, folder.name, clean))

@@ -6,8 +6,8 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
-from hapax.broker.calls import ProduceService
-from hapax.broker.replica import Replica, Shared
+from hapax.broker.kafka_api import ProduceService
+from hapax.broker.replica import Replica, ReplicaContext
 from hapax.codec.batch import read_header
 from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch, encode_records
@@ -70,7 +70,7 @@ class Clock:
 
 
 class Port:
-    """What `Shared` asks of the rest of the process: kept until the event is over."""
+    """What `ReplicaContext` asks of the rest of the process: kept until the event is over."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
@@ -124,11 +124,11 @@ class Outbox:
 
 
 def ask(replica: Replica, question: Question) -> None:
-    cast(Port, replica.shared.committer).asked.append(question)
+    cast(Port, replica.context.committer).asked.append(question)
 
 
 def reconsider(replica: Replica) -> None:
-    cast(Port, replica.shared.committer).reconsider = True
+    cast(Port, replica.context.committer).reconsider = True
 
 
 def nothing(*arguments: object) -> None:
@@ -172,13 +172,13 @@ class Broker(Component):
         self.replica.lead(leader_epoch, -1)
 
     def _open(self, log: Log) -> None:
-        shared = Shared(
+        context = ReplicaContext(
             disk=cast(Any, None), clock=cast(Any, Clock()), committer=cast(Any, Port()), storage=cast(Any, None),
             shard_epochs=ShardEpochs(), ask=ask, refused=nothing, reconsider=reconsider, damaged=nothing,
             mislisted=nothing, superseded=nothing, unreadable=nothing,
         )
         replica = Replica(
-            shared, "t", TopicIdPartition(topic_id(self.name), PartitionIndex(0)), _SETTINGS, internal=False
+            context, "t", TopicIdPartition(topic_id(self.name), PartitionIndex(0)), _SETTINGS, internal=False
         )
         replica.restore(None, 0, 0, (), ())
         replica.log = cast(Any, log)
@@ -197,7 +197,7 @@ class Broker(Component):
         replica = self.replica
         replica.commit_queued = False
         replica.advance(replica.durable_end)
-        port = cast(Port, replica.shared.committer)
+        port = cast(Port, replica.context.committer)
         for question in port.asked:
             self._ask(question)
         port.asked.clear()

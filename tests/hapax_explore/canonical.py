@@ -9,8 +9,8 @@ from collections.abc import Hashable
 from enum import Enum
 from typing import Any, Final
 
-from hapax.broker.counting import Counting
-from hapax.broker.housekeeping import Housekeeping
+from hapax.broker.log_maintenance import LogMaintenance
+from hapax.broker.record_counter import RecordCounter
 from hapax.core.partition.producer_table import ProducerTable
 from hapax.runtime.settings import Settings
 
@@ -21,7 +21,7 @@ _LEFT_OUT: Final[dict[type, frozenset[str]]] = {
 }
 """Attributes that no later step depends on: where the last look-up was, and where the sweep is."""
 
-_OPAQUE: Final = (Settings, Housekeeping, Counting)
+_OPAQUE: Final = (Settings, LogMaintenance, RecordCounter)
 """Constant, or without a part in what is explored."""
 
 

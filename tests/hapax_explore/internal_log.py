@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.barrier import ENDLESS, Conversation, Rounds
-from hapax.core.partition.machine import AppendContext, Partition
+from hapax.core.partition.machine import AppendContext, PartitionMachine
 from hapax.core.partition.replication import Replication
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax_explore.component import Choice, Component, Effect, Send, Tell
@@ -44,7 +44,7 @@ class LogReplica(Component):
         self.peer = peer
         self.successor = successor
         self.batches: tuple[Batch, ...] = ()
-        self.machine = Partition()
+        self.machine = PartitionMachine()
         self.leader_epoch = 1
         self.replication: Replication | None = None
         self.rounds = Rounds()

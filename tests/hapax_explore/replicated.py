@@ -272,7 +272,7 @@ class Copy(Broker):
 
     def _out(self) -> list[Effect]:
         replica = self.replica
-        port = cast(Port, replica.shared.committer)
+        port = cast(Port, replica.context.committer)
         replica.commit_queued = False
         replica.advance(replica.durable_end)
         if port.reconsider:

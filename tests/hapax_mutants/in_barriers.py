@@ -7,19 +7,19 @@ from hapax_mutants.mutant import Mutant, unit
 
 MUTANTS = (
     Mutant(
-        "a leader tells its end from memory", "rule 23", "broker/calls.py",
+        "a leader tells its end from memory", "rule 23", "broker/kafka_api.py",
         "                await replica.barrier.passed()  # who is told an end takes it that nothing committed is behind it\n",
         "",
         (unit("coordinator/test_cut_off.py"), unit("broker/test_barrier.py")),
     ),
     Mutant(
-        "a leader says from memory what producers have", "rule 23", "broker/rpc.py",
+        "a leader says from memory what producers have", "rule 23", "broker/rpc_api.py",
         "                await replica.committed(machine.log_end_offset)\n                await replica.barrier.passed()\n",
         "                await replica.committed(machine.log_end_offset)\n",
         (unit("broker/test_barrier.py"),),
     ),
     Mutant(
-        "a marker is stored where memory has nothing to end", "rule 23", "broker/rpc.py",
+        "a marker is stored where memory has nothing to end", "rule 23", "broker/rpc_api.py",
         "        if repeated:\n            await replica.barrier.passed()\n",
         "",
         (unit("broker/test_barrier.py"),),

@@ -31,16 +31,16 @@ MUTANTS = (
         (unit("kafka/test_node_apis.py"),),
     ),
     Mutant(
-        "producers of offsets are never forgotten", "rule 14: expiry bounds a broker's memory", "broker/upkeep.py",
+        "producers of offsets are never forgotten", "rule 14: expiry bounds a broker's memory", "broker/periodic_tasks.py",
         "        if not replica.storage_error:\n            due =",
         "        if not replica.internal and not replica.storage_error:\n            due =",
-        (unit("broker/test_upkeep.py"),),
+        (unit("broker/test_periodic_tasks.py"),),
     ),
     Mutant(
         "producers of offsets are forgotten before their transactional ids", "rule 3: late offsets of a fenced producer stay out", "broker/replica.py",
         "        if not self.internal:\n            return settings.producer_id_expiration_ms\n",
         "        if not self.internal or self.internal:\n            return settings.producer_id_expiration_ms\n",
-        (unit("broker/test_upkeep.py"),),
+        (unit("broker/test_periodic_tasks.py"),),
     ),
     Mutant(
         "an offset with a retention of its own forgets its topic's id", "rule 10: a topic made again inherits no offset", "codec/offsets_log.py",

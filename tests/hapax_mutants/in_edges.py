@@ -37,10 +37,10 @@ MUTANTS = (
         (unit("pid/test_pid_service.py"),),
     ),
     Mutant(
-        "copies keep what their leader has forgotten", "rule 14: expiry is the same on every replica", "broker/upkeep.py",
+        "copies keep what their leader has forgotten", "rule 14: expiry is the same on every replica", "broker/periodic_tasks.py",
         "            replica.machine.sweep_dead()\n            return\n",
         "            return\n",
-        (unit("broker/test_upkeep.py"),),
+        (unit("broker/test_periodic_tasks.py"),),
     ),
     Mutant(
         "a resumed reset of a group is planned again", "a shift is made once under its key", "admin/groups.py",

@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "a folder is believed by the setting of the process that finds it", "rule 5: page cache, a power cut, then fsync",
-        "broker/intact.py",
+        "broker/intact_since.py",
         "clean or former.get(\"durability\") == _SYNCED else 0\n",
         "True else 0\n",
         (unit("broker/test_replication.py"),),

@@ -60,24 +60,24 @@ MUTANTS = (
         (unit("broker/test_inheritance.py"),),
     ),
     Mutant(
-        "compaction goes up to a snapshot that a cut would remove", "rule 5", "broker/housekeeping.py",
+        "compaction goes up to a snapshot that a cut would remove", "rule 5", "broker/log_maintenance.py",
         "        limit = min(machine.last_stable_offset, segment_log.snapshot_below(machine.high_watermark))\n        if not dirty",
         "        limit = min(machine.last_stable_offset, segment_log.covered)\n        if not dirty",
         (unit("broker/test_inheritance.py"),),
     ),
     Mutant(
         "compaction believes what it is told of aborted transactions", "an index without checksum; rule 13",
-        "broker/housekeeping.py",
+        "broker/log_maintenance.py",
         "        await self._check_aborted()\n",
         "",
-        (unit("broker/test_listing.py"),),
+        (unit("broker/test_aborted_listing.py"),),
     ),
     Mutant(
         "a wrong entry of an aborted transaction stays", "an index without checksum; rule 13",
         "log/survey.py",
         "        await log.listing.end(segment, decisions)\n",
         "        pass\n",
-        (unit("broker/test_listing.py"),),
+        (unit("broker/test_aborted_listing.py"),),
     ),
     Mutant(
         "a duplicate is appended again", "idempotence", MACHINE,
@@ -179,7 +179,7 @@ MUTANTS = (
         "an answer leaves before its record is durable", "rule 5, NATS 2.12.1", "broker/replica.py",
         "        if end_offset <= self.machine.high_watermark:\n            call.settle(number, result)\n        else:",
         "        if end_offset <= self.machine.log_end_offset:\n            call.settle(number, result)\n        else:",
-        (explore("elections"), unit("broker/test_calls.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'")),
+        (explore("elections"), unit("broker/test_kafka_api.py"), sim("1-6", "--hours 0.004 --faults-every 1 --only 'restart all brokers'")),
     ),
     Mutant(
         "a duplicate's answer does not wait", "rule 5", MACHINE,
@@ -319,9 +319,9 @@ MUTANTS = (
         (sim(), unit("client")),
     ),
     Mutant(
-        "clients may write internal topics", "rule 17", "broker/calls.py",
+        "clients may write internal topics", "rule 17", "broker/kafka_api.py",
         "            elif replica.internal:\n                call.settle(number, _NO_INTERNAL_WRITES)\n",
         "            elif False:\n                call.settle(number, _NO_INTERNAL_WRITES)\n",
-        (unit("broker/test_calls.py"),),
+        (unit("broker/test_kafka_api.py"),),
     ),
 )

@@ -133,7 +133,7 @@ MUTANTS = (
         "anybody may fetch as a replica", "rule 17", "broker/followers.py",
         "        return node if node is not None and node.node_id == request.replica_id and node.role == \"broker\" else None",
         "        return node if node is not None else self.partitions.view.node(request.replica_id)",
-        (unit("broker/test_replication.py"), unit("broker/test_calls.py"),),
+        (unit("broker/test_replication.py"), unit("broker/test_kafka_api.py"),),
     ),
     Mutant(
         "a follower commits what it only heard of", "rule 5", "broker/copying.py",
@@ -157,7 +157,7 @@ MUTANTS = (
         "an error of a write with acks=0 is kept quiet", "rule 16", "kafka/api/produce.py",
         "        if self.request.acks == 0:\n",
         "        if self.request.acks == 0:\n            return None\n        if self.request.acks == 0:\n",
-        (unit("broker/test_calls.py"), unit("kafka")),
+        (unit("broker/test_kafka_api.py"), unit("kafka")),
     ),
     Mutant(
         "cold ranges are read on the loop", "rule 18", "log/reading.py",

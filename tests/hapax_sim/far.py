@@ -49,5 +49,5 @@ async def _begin(replica: Replica, start: int, end: int) -> None:
         log.end_offset = log.synced_offset = end
         log.note_gaps()
         log.roll()
-    replica.keeping.begin_checkpoint()
-    await replica.keeping.rest()
+    replica.maintenance.begin_checkpoint()
+    await replica.maintenance.rest()

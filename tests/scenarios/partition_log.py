@@ -16,7 +16,7 @@ from hapax.codec.control import decode_control, encode_control
 from hapax.codec.snapshot import decode_snapshot, encode_snapshot
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, Marker
-from hapax.core.partition.machine import AbortedTransaction, Partition
+from hapax.core.partition.machine import AbortedTransaction, PartitionMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def data_header(
 
 @dataclass(slots=True)
 class LoggedPartition:
-    partition: Partition = field(default_factory=Partition)
+    partition: PartitionMachine = field(default_factory=PartitionMachine)
     entries: list[Entry] = field(default_factory=list)
     synced: int = 0
     """Entries that survive a loss of power."""
@@ -112,7 +112,7 @@ class LoggedPartition:
                 replay(self.partition, entry)
         return start
 
-    def recovered(self, *, use_snapshots: bool) -> Partition:
+    def recovered(self, *, use_snapshots: bool) -> PartitionMachine:
         """The state as recovery would make it from the files: newest snapshot and tail, or all of the log."""
         end = self.entries[-1].header.next_offset if self.entries else self.partition.log_start_offset
         snapshot = None
@@ -121,7 +121,7 @@ class LoggedPartition:
             self.snapshots = usable
             if usable:
                 snapshot = decode_snapshot(usable[-1][1], usable[-1][0])
-        partition = Partition(
+        partition = PartitionMachine(
             snapshot,
             log_start_offset=self.partition.log_start_offset if use_snapshots else 0,
             aborted=list(self.partition.aborted) if use_snapshots else (),
@@ -163,7 +163,7 @@ class LoggedPartition:
         ]
 
 
-def replay(partition: Partition, entry: Entry) -> None:
+def replay(partition: PartitionMachine, entry: Entry) -> None:
     if entry.control is None:
         partition.replay(entry.header)
     else:
@@ -189,7 +189,7 @@ def filter_aborted(batches: list[Entry], aborted: list[AbortedTransaction]) -> l
     return visible
 
 
-def digest(partition: Partition, leased: Iterable[int] = ()) -> dict[str, object]:
+def digest(partition: PartitionMachine, leased: Iterable[int] = ()) -> dict[str, object]:
     """The replicated state, comparable: what two replicas, or a live one and a recovered one, must agree on. `leased`:
     ids of which to say whether their lease ended."""
     windows = {}

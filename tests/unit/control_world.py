@@ -18,7 +18,7 @@ from hapax.controller.service import ControllerService
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control, ProducerFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition.machine import Partition, ProducerView
+from hapax.core.partition.machine import PartitionMachine, ProducerView
 from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
 from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, controller_pb2
@@ -63,7 +63,7 @@ class FakeBroker:
     process: SimProcess
     view: ClusterView
     registration: Registration
-    machines: dict[TopicIdPartition, Partition] = field(default_factory=dict)
+    machines: dict[TopicIdPartition, PartitionMachine] = field(default_factory=dict)
     fences: list[tuple[TopicIdPartition, int, int]] = field(default_factory=list)
     refuse_fences: int = 0
     """So many fences are answered NOT_LEADER_OR_FOLLOWER first."""
@@ -74,8 +74,8 @@ class FakeBroker:
         leader = self.view.leader_of(*partition)
         return leader is not None and leader.registration == self.registration.epoch
 
-    def machine(self, partition: TopicIdPartition) -> Partition:
-        return self.machines.setdefault(partition, Partition())
+    def machine(self, partition: TopicIdPartition) -> PartitionMachine:
+        return self.machines.setdefault(partition, PartitionMachine())
 
     def write(
         self, partition: TopicIdPartition, producer_id: int, epoch: int, records: int, now_ms: int = 0
@@ -106,7 +106,7 @@ class FakeBroker:
             machine.sweep_dead()
 
     @staticmethod
-    def _append(machine: Partition, control: Control) -> None:
+    def _append(machine: PartitionMachine, control: Control) -> None:
         batch = encode_control(control, 0)
         header = read_header(batch)
         machine.replay_control(header._replace(base_offset=machine.log_end_offset), control)

@@ -21,7 +21,7 @@ _LANES: Final = 4
 _LOGS_PER_ROUND: Final = 4
 
 
-class Committed(Protocol):
+class CommittingPartition(Protocol):
     """A partition whose writes wait for the disk."""
 
     log: SegmentLog
@@ -44,14 +44,14 @@ class Committer:
         self.fatal = fatal
         self._slow = slow
         self._slow_after_s = slow_after_s
-        self._queue: deque[Committed] = deque()
+        self._queue: deque[CommittingPartition] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
         self._open = 0
         self._opening = False
         self._failed = False
         self.rounds = 0
 
-    def request(self, partition: Committed) -> None:
+    def request(self, partition: CommittingPartition) -> None:
         """To be called after each write."""
         if partition.commit_queued:
             return
@@ -93,7 +93,7 @@ class Committer:
     def _lane_failed(self, error: BaseException) -> None:
         self.fatal(f"group commit failed: {error!r}")  # else writes would wait for this lane for ever
 
-    async def _round(self, partitions: list[Committed]) -> None:
+    async def _round(self, partitions: list[CommittingPartition]) -> None:
         rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]
         timer = asyncio.get_running_loop().call_later(self._slow_after_s, self._slow)
         try:

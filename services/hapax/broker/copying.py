@@ -30,7 +30,7 @@ from hapax.runtime.registration import Registration
 log = telemetry.logger("copying")
 
 
-class Handed(NamedTuple):
+class LeaderSnapshot(NamedTuple):
     """A leader's answer to FetchSnapshot."""
 
     offset: int
@@ -43,7 +43,7 @@ class Handed(NamedTuple):
     """A tombstone may be gone from the leader's log, whatever the topic's policy is now."""
 
 
-class Lost(NamedTuple):
+class LostRange(NamedTuple):
     """Committed records that this replica had and its new leader does not: an unclean election took them back."""
 
     from_offset: int
@@ -51,7 +51,7 @@ class Lost(NamedTuple):
     leader_epoch: int
 
 
-FetchSnapshot = Callable[[Replica, NodeId, int, Registration], Awaitable[Handed]]
+FetchSnapshot = Callable[[Replica, NodeId, int, Registration], Awaitable[LeaderSnapshot]]
 """(replica, leader, leader epoch, this node's registration). Raises Refusal."""
 
 
@@ -59,7 +59,7 @@ class Overtaken(Exception):
     """The leader has compacted what comes next."""
 
 
-class Source(Protocol):
+class CopySource(Protocol):
     """Whatever feeds copyings: `hapax.broker.fetcher.Fetcher`."""
 
     def synced(self, copying: Copying) -> None:
@@ -81,7 +81,7 @@ class Copying:
         self.replica = replica
         self.leader = leader
         self.leader_epoch = leader_epoch
-        self.fetcher: Source | None = None
+        self.fetcher: CopySource | None = None
         self.named_in = -1
         """The request that entitles to the next records; -1: none does."""
         self.reported = -1
@@ -104,7 +104,7 @@ class Copying:
         return self.replica.id
 
     def synced(self) -> None:
-        """`replica.Copies`."""
+        """`replica.CopySubscriber`."""
         if self.fetcher is not None:
             self.fetcher.synced(self)
 
@@ -155,12 +155,13 @@ class Copying:
     # --- cut --------------------------------------------------------------------------------------------------------
 
     def begin(
-        self, work: Coroutine[Any, Any, Lost | None], done: Callable[[Lost | None, BaseException | None], None]
+        self, change: Coroutine[Any, Any, LostRange | None],
+        done: Callable[[LostRange | None, BaseException | None], None],
     ) -> None:
         """Runs `truncate` or `inherit`; `done` hears of its outcome unless the copying has ended meanwhile."""
         self.busy = True
 
-        def finished(task: asyncio.Task[Lost | None]) -> None:
+        def finished(task: asyncio.Task[LostRange | None]) -> None:
             self.busy = False
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if not self.ended:
@@ -170,13 +171,13 @@ class Copying:
             self._done.clear()
 
         supervision.once(
-            work, "copying", self.replica.name, expected=(OSError, SyncFailed, Refusal)).add_done_callback(finished)
+            change, "copying", self.replica.name, expected=(OSError, SyncFailed, Refusal)).add_done_callback(finished)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Calls back, later, when nothing is at work in the log; to be asked while `busy`."""
         self._done.append(callback)
 
-    async def truncate(self, epoch: int, end: int) -> Lost | None:
+    async def truncate(self, epoch: int, end: int) -> LostRange | None:
         """The leader's log and this one part where `epoch` ends at the leader, at `end`, or before. Raises OSError,
         SyncFailed, and Refusal where the cut lies below what is left of this log."""
         replica = self.replica
@@ -190,19 +191,19 @@ class Copying:
         ):
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"cut at {cut} of a log from {machine.log_start_offset}")
         former_end, committed = machine.log_end_offset, machine.high_watermark
-        await replica.keeping.stop()
+        await replica.maintenance.stop()
         if cut < max(committed, replica.log.covered) and replica.log.was_compacted:
             # Compaction stays below a snapshot, and what the last process knew as committed may be older than that.
             replica.inheritance.lacking = True
         try:
             await self._rebuild(cut)
         finally:
-            replica.keeping.resume()
+            replica.maintenance.resume()
         log.info(
             "cut what the leader does not have", partition=replica.name, from_offset=cut, to_offset=former_end,
             leader_epoch=self.leader_epoch,
         )
-        return Lost(cut, committed, self.leader_epoch) if cut < committed else None
+        return LostRange(cut, committed, self.leader_epoch) if cut < committed else None
 
     async def _rebuild(self, cut: int) -> None:
         replica, segment_log = self.replica, self.replica.log
@@ -224,7 +225,7 @@ class Copying:
         replica.machine.log_end_offset = cut
         replica.copied(new_epoch=True)
 
-    async def inherit(self, asked: Awaitable[Handed], *, anew: bool) -> Lost | None:
+    async def inherit(self, asked: Awaitable[LeaderSnapshot], *, anew: bool) -> LostRange | None:
         """Takes the leader's producers, and the log from its start again (`anew`) or from where it ends here, as far
         as it is known to be the leader's. Where either log was compacted it is taken from its start: this one may hold
         a value whose tombstone is gone there, or lack one whose successor was cut. Raises Refusal, OSError, SyncFailed.
@@ -236,7 +237,7 @@ class Copying:
         inherited = Inherited(
             self.leader_epoch, decode_snapshot(handed.snapshot, handed.offset), decode_aborted(handed.aborted))
         former_end = replica.machine.log_end_offset
-        await replica.keeping.stop()
+        await replica.maintenance.stop()
         try:
             if anew or handed.compacted or replica.log.was_compacted or former_end > inherited.offset:
                 await self._begin_at(handed.log_start_offset)
@@ -248,7 +249,7 @@ class Copying:
             await self._is_begun()
             replica.copied(new_epoch=True)
         finally:
-            replica.keeping.resume()
+            replica.maintenance.resume()
         log.info(
             "takes the leader's producers", partition=replica.name, from_offset=replica.machine.log_end_offset,
             former_end_offset=former_end, producers_as_of=inherited.offset,

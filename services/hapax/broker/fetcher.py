@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from hapax.broker.copying import Copying, FetchSnapshot, Lost, Overtaken
+from hapax.broker.copying import Copying, FetchSnapshot, LostRange, Overtaken
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
 from hapax.codec.metadata import PartitionRecord
@@ -54,7 +54,7 @@ _EXPECTED: Final = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class FetcherContext:
     """What fetchers need of their broker."""
 
     network: Network
@@ -63,7 +63,7 @@ class Surroundings:
     settings: Settings
     throttle: Throttle
     fetch_snapshot: FetchSnapshot
-    lost: Callable[[Replica, Lost], None]
+    lost: Callable[[Replica, LostRange], None]
     """Hears of what an unclean election took back."""
     fatal: Callable[[SyncFailed], None]
 
@@ -71,8 +71,8 @@ class Surroundings:
 class Fetchers:
     """`follow` and `leave` say what to copy; `nodes_changed` and `close` what else there is to know."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self.surroundings = surroundings
+    def __init__(self, context: FetcherContext) -> None:
+        self.context = context
         self.registration: Registration | None = None
         """This broker's: set before the first `follow`."""
         self._closed = False
@@ -81,7 +81,7 @@ class Fetchers:
     def follow(self, replica: Replica, record: PartitionRecord) -> bool:
         """Copies the replica from the leader that the record names, if it names one. False: its log is busy, ask again
         when it is idle (`Copying.when_idle`)."""
-        copying = replica.copies
+        copying = replica.copying
         if (
             isinstance(copying, Copying) and copying.leader == record.leader
             and copying.leader_epoch == record.leader_epoch
@@ -95,29 +95,29 @@ class Fetchers:
             return True
         fetcher = self._fetchers.get(record.leader)
         if fetcher is None:
-            fetcher = self._fetchers[record.leader] = Fetcher(self.surroundings, self.registration, record.leader)
-        copying = replica.copies = Copying(replica, record.leader, record.leader_epoch)
+            fetcher = self._fetchers[record.leader] = Fetcher(self.context, self.registration, record.leader)
+        copying = replica.copying = Copying(replica, record.leader, record.leader_epoch)
         fetcher.add(copying)
         return True
 
     @staticmethod
     def leave(replica: Replica) -> bool:
         """Nothing is appended from a leader any more; False: but the log is busy."""
-        copying = replica.copies
+        copying = replica.copying
         if not isinstance(copying, Copying):
             return True
         if not copying.ended:
             copying.stop()
         if copying.busy:
             return False
-        replica.copies = None
+        replica.copying = None
         return True
 
     @staticmethod
     def halt(replica: Replica) -> bool:
         """Asks nothing more for this replica, and lets its leader forget what it has said. True: that has happened."""
         replica.halted = True
-        copying = replica.copies
+        copying = replica.copying
         if not isinstance(copying, Copying) or copying.quiet:
             return True
         if isinstance(copying.fetcher, Fetcher):
@@ -128,13 +128,13 @@ class Fetchers:
     def resume(replica: Replica) -> None:
         """After `halt`, where the replica stays as it is."""
         replica.halted = False
-        copying = replica.copies
+        copying = replica.copying
         if isinstance(copying, Copying) and isinstance(copying.fetcher, Fetcher):
             copying.fetcher.resume(copying)
 
     def nodes_changed(self) -> None:
         for fetcher in self._fetchers.values():
-            fetcher.look()
+            fetcher.wake()
 
     def lag(self) -> int:
         """Offsets below leaders' high watermarks that are still missing here."""
@@ -148,11 +148,11 @@ class Fetchers:
 
 
 class Fetcher:
-    """What is copied from one leader; `copying.Source`."""
+    """What is copied from one leader; `copying.CopySource`."""
 
-    def __init__(self, surroundings: Surroundings, registration: Registration, leader: NodeId) -> None:
+    def __init__(self, context: FetcherContext, registration: Registration, leader: NodeId) -> None:
         self.leader = leader
-        self._around = surroundings
+        self._context = context
         self._registration = registration
         self._copies: dict[Key, Copying] = {}
         self._due: dict[Key, Copying] = {}
@@ -168,8 +168,8 @@ class Fetcher:
         self._answered = -1
         """Number of the last request whose answer was read on this connection."""
         self._scheduled = False
-        self._look = asyncio.Event()
-        self._task: Task = supervision.keep(self._run, "fetcher", surroundings.random, leader)
+        self._woken = asyncio.Event()
+        self._task: Task = supervision.keep(self._run, "fetcher", context.random, leader)
 
     # --- what is copied ---------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Fetcher:
         self._name(copying)
         if copying.key in self._due:  # else its leader must not take it for followed under the epoch of before
             self._forgotten.pop(copying.key, None)
-        self._look.set()
+        self._woken.set()
 
     def drop(self, copying: Copying) -> None:
         if self._copies.get(copying.key) is copying:
@@ -191,7 +191,7 @@ class Fetcher:
             if self._copies:
                 self._schedule()
             else:
-                self._look.set()  # nothing is left to be connected for
+                self._woken.set()  # nothing is left to be connected for
 
     def silence(self, copying: Copying) -> None:
         """See `Fetchers.halt`."""
@@ -238,34 +238,34 @@ class Fetcher:
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """The leader may be there now, or another process."""
-        self._look.set()
+        self._woken.set()
 
     async def _run(self) -> None:
         delay = _BACKOFF_FIRST_S
         while True:
-            self._look.clear()
-            node = self._around.view.node(self.leader)
+            self._woken.clear()
+            node = self._context.view.node(self.leader)
             if node is None or not self._copies:
-                await self._look.wait()
+                await self._woken.wait()
                 continue
             failure = await self._converse(node)
             delay = _BACKOFF_FIRST_S if self._answered >= 0 else min(delay * 2, self._backoff_max_s)
             log.info("no longer fetching", leader=self.leader, reason=failure)
-            await asyncio.sleep(delay * (0.5 + self._around.random.random()))
+            await asyncio.sleep(delay * (0.5 + self._context.random.random()))
 
     @property
     def _backoff_max_s(self) -> float:
-        return self._around.settings.replica_fetch_backoff_ms / 1000
+        return self._context.settings.replica_fetch_backoff_ms / 1000
 
     async def _converse(self, node: Node) -> str:
         """Fetches until the connection ends; returns why it did."""
-        settings = self._around.settings
+        settings = self._context.settings
         self._answered = -1
         try:
             peer = await Peer.connect(
-                self._around.network, node.host, node.port,
+                self._context.network, node.host, node.port,
                 client_id=f"hapax-{self._registration.record.node_id}-replica",
                 request_timeout_ms=settings.replica_fetch_wait_max_ms + _ANSWER_SLACK_MS,
                 connect_timeout_ms=_CONNECT_TIMEOUT_MS,
@@ -284,8 +284,8 @@ class Fetcher:
         self._pump()
         try:
             while not peer.closed and self._copies and self._is_there(node.registration):
-                self._look.clear()
-                await _either(ended, self._look)
+                self._woken.clear()
+                await _either(ended, self._woken)
         finally:
             self._peer = None
             peer.close("no longer fetching")
@@ -293,7 +293,7 @@ class Fetcher:
 
     def _is_there(self, registration: RegistrationEpoch) -> bool:
         """The process that it is connected to is the node, as far as is known."""
-        node = self._around.view.node(self.leader)
+        node = self._context.view.node(self.leader)
         return node is None or node.registration == registration
 
     def _schedule(self) -> None:
@@ -312,7 +312,7 @@ class Fetcher:
             self._send(peer)
 
     def _send(self, peer: Peer) -> None:
-        settings = self._around.settings
+        settings = self._context.settings
         named = [self._naming(copying, settings.replica_fetch_max_bytes) for copying in self._due.values()]
         for copying in self._due.values():
             copying.named_in = self._next
@@ -392,14 +392,14 @@ class Fetcher:
             log.error("the leader sent what does not fit", partition=replica.name, leader=self.leader, reason=refusal)
             self._name_later(copying, self._backoff_max_s)
         except OSError as error:
-            replica.shared.storage.failed(replica, error)
+            replica.context.storage.failed(replica, error)
             self._name_later(copying, self._backoff_max_s)
 
     def _go_on(self, copying: Copying, size: int) -> None:
         """Names the partition again: at once, once its records are synced, or once the throttle allows."""
         if not self._is_member(copying):
-            self._around.throttle.used(size)
-            delay = self._around.throttle.delay()
+            self._context.throttle.used(size)
+            delay = self._context.throttle.delay()
             if delay > 0:
                 self._name_later(copying, delay)
                 return
@@ -409,7 +409,7 @@ class Fetcher:
             copying.waits_for_disk = True
 
     def _is_member(self, copying: Copying) -> bool:
-        assigned = self._around.view.partition(*copying.replica.id)
+        assigned = self._context.view.partition(*copying.replica.id)
         return assigned is not None and self._registration.record.node_id in assigned.record.isr
 
     def _refused(self, copying: Copying, error: int) -> None:
@@ -420,28 +420,28 @@ class Fetcher:
         if error not in _EXPECTED:
             log.warning("a leader refused a fetch", partition=copying.replica.name, leader=self.leader, error=error)
         copying.backoff_s = min(max(_BACKOFF_FIRST_S, 2 * copying.backoff_s), self._backoff_max_s)
-        self._name_later(copying, copying.backoff_s * (0.5 + self._around.random.random()))
+        self._name_later(copying, copying.backoff_s * (0.5 + self._context.random.random()))
 
     def _inherit(self, copying: Copying, *, anew: bool) -> None:
         copying.named_in = -1
-        asked = self._around.fetch_snapshot(
+        asked = self._context.fetch_snapshot(
             copying.replica, copying.leader, copying.leader_epoch, self._registration)
         copying.begin(copying.inherit(asked, anew=anew), lambda lost, error: self._done(copying, lost, error))
 
-    def _done(self, copying: Copying, lost: Lost | None, error: BaseException | None) -> None:
+    def _done(self, copying: Copying, lost: LostRange | None, error: BaseException | None) -> None:
         """The log was cut or begun anew."""
         if isinstance(error, SyncFailed):
-            self._around.fatal(error)
+            self._context.fatal(error)
         elif isinstance(error, Refusal) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._inherit(copying, anew=True)
         elif isinstance(error, Damaged):  # the machine knows half of the log by now
-            copying.replica.shared.committer.fatal(f"{error}; exiting, so that recovery cuts the log there")
+            copying.replica.context.committer.fatal(f"{error}; exiting, so that recovery cuts the log there")
         elif error is not None:
             log.warning("a log could not be brought in line", partition=copying.replica.name, error=error)
             self._name_later(copying, self._backoff_max_s)
         else:
             if lost is not None:
-                self._around.lost(copying.replica, lost)
+                self._context.lost(copying.replica, lost)
             self._name(copying)
 
     async def close(self) -> None:

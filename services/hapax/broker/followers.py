@@ -45,7 +45,7 @@ class Followers:
         self.throttle = throttle
         self.sent_bytes = metrics.counter(REPLICATED_BYTES)
         self._incidents = incidents
-        self._sessions: dict[NodeId, Session] = {}
+        self._sessions: dict[NodeId, FollowerSession] = {}
 
     def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
         node = self._asking(request)
@@ -62,7 +62,7 @@ class Followers:
             self._sweep()
             if session is not None:
                 session.end()
-            session = self._sessions[node.node_id] = Session(self, node, ctx.connection.serial)
+            session = self._sessions[node.node_id] = FollowerSession(self, node, ctx.connection.serial)
         elif session is None or session.connection != ctx.connection.serial or session.node != node:
             return encode_response(ctx.api_version, FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, []))
         elif request.session_epoch != session.next_epoch:
@@ -95,7 +95,7 @@ class Followers:
         self._sessions.clear()
 
 
-class Session:
+class FollowerSession:
     """One follower's connection: the partitions it copies, and the request that waits for them."""
 
     def __init__(self, followers: Followers, node: Node, connection: int) -> None:
@@ -110,7 +110,7 @@ class Session:
         self.conversation = Conversation()
         self._wanted = 0
         """The round that barriers wait for: requests are answered at once until one is known to come after it."""
-        self._barriers = followers.partitions.shared.barriers
+        self._barriers = followers.partitions.context.barriers
         self._pulls: dict[tuple[bytes, int], Pull] = {}
         self._ctx: RequestContext | None = None
         self._number = 0
@@ -253,14 +253,14 @@ class Session:
 
 
 class Pull:
-    """One partition in a session; `replica.Pulls`."""
+    """One partition in a session; `replica.FollowerSubscriber`."""
 
     __slots__ = (
         "_aside", "_checked", "_diverging", "_entitled", "_error", "_max_bytes", "_offset", "_replica", "_session",
         "_told", "_warmed", "index", "topic_id",
     )  # fmt: skip
 
-    def __init__(self, session: Session, topic_id: bytes, index: int) -> None:
+    def __init__(self, session: FollowerSession, topic_id: bytes, index: int) -> None:
         self._session = session
         self.topic_id = topic_id
         self.index = index
@@ -318,7 +318,7 @@ class Pull:
         if replication is None or self._session.node.node_id not in replication.replicas:
             raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH)  # the follower knows of it earlier than this node
         machine = replica.machine
-        node_id, now_ms = self._session.node.node_id, replica.shared.clock.monotonic_ms()
+        node_id, now_ms = self._session.node.node_id, replica.context.clock.monotonic_ms()
         if named.offset < machine.log_start_offset or not replication.asked(node_id, named.offset, now_ms):
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
         if named.last_fetched_epoch >= 0:

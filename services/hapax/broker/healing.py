@@ -32,7 +32,7 @@ _AGAIN_S: Final = 1.0
 
 
 class Healing:
-    """`found` is `replica.Shared.damaged`; the rest happens by itself."""
+    """`found` is `replica.ReplicaContext.damaged`; the rest happens by itself."""
 
     def __init__(self, partitions: PartitionSet, store: MetadataStore) -> None:
         self.found_total = 0
@@ -66,7 +66,7 @@ class Healing:
             self._damaged[replica.id] = replica, task
 
     def mislisted(self, replica: Replica, segment: Segment, count: int) -> None:
-        """`replica.Shared.mislisted`."""
+        """`replica.ReplicaContext.mislisted`."""
         self.mislisted_total += 1
         log.error(
             "an index of aborted transactions was wrong, and was rebuilt: readers may have been misled",
@@ -79,7 +79,7 @@ class Healing:
             )
 
     def unreadable(self, replica: Replica, offset: int, refusal: Refusal) -> None:
-        """`replica.Shared.unreadable`."""
+        """`replica.ReplicaContext.unreadable`."""
         self.unreadable_total += 1
         log.warning(
             "a client sent a batch of which the records cannot be read; it stays as it is", partition=replica.name,

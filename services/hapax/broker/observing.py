@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from hapax.broker.commit import Committer
+from hapax.broker.hanging_transactions import HangingWatch
 from hapax.broker.healing import Healing
 from hapax.broker.metrics import (
     DAMAGE_FOUND,
@@ -29,7 +30,6 @@ from hapax.broker.metrics import (
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.scrubber import Scrubber, unchecked
-from hapax.broker.upkeep import HangingWatch
 from hapax.broker.waiters import Settles
 from hapax.codec.batch import read_header
 from hapax.core.errors import ErrorCode, Refusal
@@ -53,11 +53,11 @@ def observe_broker(
     metrics.observe(LATE_PARTITIONS, lambda: len({partition for partition, _, _ in hanging.late}))
     metrics.observe(REPLICA_LAG, partitions.fetchers.lag)
     metrics.observe(LEADERSHIPS, lambda: partitions.leaderships)
-    in_sync, duplicates = partitions.in_sync, partitions.shared.duplicates
+    in_sync, duplicates = partitions.in_sync, partitions.context.duplicates
     metrics.observe(ISR_CHANGES, lambda: [(("grown",), in_sync.grown), (("shrunk",), in_sync.shrunk)])
     metrics.observe(DUPLICATES, lambda: [(("answered",), duplicates[0]), (("too_old",), duplicates[1])])
     metrics.observe(SYNC_ROUNDS, lambda: committer.rounds)
-    metrics.observe(UNCONFIRMED_READS, lambda: partitions.shared.barriers.refused)
+    metrics.observe(UNCONFIRMED_READS, lambda: partitions.context.barriers.refused)
     metrics.observe(DAMAGE_FOUND, lambda: healing.found_total)
     metrics.observe(REPLACED, lambda: healing.replaced_total)
     metrics.observe(MISLISTED, lambda: healing.mislisted_total)
@@ -68,7 +68,8 @@ def observe_broker(
 def _sweep(partitions: PartitionSet, most: int, samples: Sequence[list[Sample]]) -> Iterator[None]:
     """One walk over all partitions, and a rest after each: `most` of them have samples of their own."""
     starts, ends, watermarks, lags, sizes, members = samples[: len(OF_PARTITIONS)]
-    led = copied = refusing = under_replicated = below_min = total_bytes = producers = opened = damaged = unseen = 0
+    led = copied = refusing = under_replicated = below_min = total_bytes = producers = opened = damaged = 0
+    unchecked_segments = 0
     for number, replica in enumerate(list(partitions.replicas.values())):
         machine, log, replication = replica.machine, replica.log, replica.replication
         size = log.size()
@@ -78,13 +79,13 @@ def _sweep(partitions: PartitionSet, most: int, samples: Sequence[list[Sample]])
             below_min += replica.too_few_in_sync
         if replication is not None and in_sync < len(replication.replicas):
             under_replicated += 1
-        copied += replica.copies is not None
+        copied += replica.copying is not None
         refusing += replica.storage_error != ""
         total_bytes += size
         producers += machine.producers.count
         opened += machine.open_transaction_count
         damaged += len(log.damages)
-        unseen += sum(map(unchecked, log.segments))
+        unchecked_segments += sum(map(unchecked, log.segments))
         if number < most:
             labels = replica.topic, str(replica.index)
             watermark = machine.high_watermark
@@ -97,7 +98,7 @@ def _sweep(partitions: PartitionSet, most: int, samples: Sequence[list[Sample]])
                 members.append((labels, in_sync))
         yield
     totals = (
-        led, copied, refusing, under_replicated, below_min, total_bytes, producers, opened, damaged, unseen,
+        led, copied, refusing, under_replicated, below_min, total_bytes, producers, opened, damaged, unchecked_segments,
         max(0, len(partitions.replicas) - most))
     for found, total in zip(samples[len(OF_PARTITIONS) :], totals, strict=True):
         found.append(((), total))

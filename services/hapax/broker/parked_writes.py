@@ -43,7 +43,7 @@ class ParkedWrites:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._shard_epochs = replica.shared.shard_epochs
+        self._shard_epochs = replica.context.shard_epochs
         self._verification: Verification[ParkedWrite] = Verification(self._shard_epochs, self._decided)
         self.holds = self._verification.holds
         self.under_way = self._verification.under_way
@@ -85,7 +85,7 @@ class ParkedWrites:
         parked = ParkedWrite(bytearray(batch), call, number, local, transactional_id)
         question = self._verification.park(header, transactional_id, produce_version, parked)
         if question is not None:
-            self._replica.shared.ask(self._replica, question)
+            self._replica.context.ask(self._replica, question)
 
     def answered(self, answer: Answer) -> None:
         """The coordinator's word on a question, or that there was none."""
@@ -95,7 +95,7 @@ class ParkedWrites:
         for parked in outcome.verified:
             self._release(parked, outcome)
         if outcome.question is not None:
-            self._replica.shared.ask(self._replica, outcome.question)
+            self._replica.context.ask(self._replica, outcome.question)
 
     def seal(self, producer_id: int) -> None:
         """From now on the producer adds nothing to its open transaction without its coordinator's word."""
@@ -125,13 +125,13 @@ class ParkedWrites:
         replica, batch = self._replica, memoryview(parked.batch)
         superseded = self._gave_way(parked)
         if superseded is not None:
-            replica.shared.superseded()
+            replica.context.superseded()
             assert isinstance(parked.call, ProduceCall)
             parked.call.drop(superseded.reason)
             return
         try:
             header = replica.checked(batch)
-            decision = replica.machine.decide_append(header, replica.shared.clock.now_ms(), VERIFIED)
+            decision = replica.machine.decide_append(header, replica.context.clock.now_ms(), VERIFIED)
             replica.carry_out(decision, batch, header, parked.call, parked.number, parked.local)
         except Refusal as refusal:
             parked.call.settle(parked.number, replica.refused(batch, refusal, parked.call))

@@ -18,8 +18,8 @@ from hapax.broker.fetcher import Fetchers
 from hapax.broker.high_watermarks import HighWatermarks
 from hapax.broker.in_sync import InSync
 from hapax.broker.inheritance import Inherited
-from hapax.broker.intact import read_intact_since
-from hapax.broker.replica import Replica, Shared, open_replica
+from hapax.broker.intact_since import read_intact_since
+from hapax.broker.replica import Replica, ReplicaContext, open_replica
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.replication import Replication
@@ -57,7 +57,7 @@ _RETRY_S: Final = 0.1
 _REOPEN_S: Final = 1.0
 
 
-class Leaving(NamedTuple):
+class PendingRemoval(NamedTuple):
     """A folder that has been set aside: it has another name, and goes once nothing is at work in it."""
 
     replica: Replica | None
@@ -71,11 +71,11 @@ class PartitionSet:
     """See above. `start`, then `follow` once the node is registered; `close` ends cleanly."""
 
     def __init__(
-        self, shared: Shared, view: ClusterView, store: MetadataStore, settings: Settings,
+        self, context: ReplicaContext, view: ClusterView, store: MetadataStore, settings: Settings,
         newest_connection: Callable[[], int], fetchers: Fetchers,
     ) -> None:
         """`newest_connection`: the greatest serial of a client's connection so far (rule 4)."""
-        self.shared = shared
+        self.context = context
         self.view = view
         self.settings = settings
         self.by_name: dict[tuple[str, int], Replica] = {}
@@ -83,9 +83,9 @@ class PartitionSet:
         self.replicas: dict[TopicIdPartition, Replica] = {}
         """Open ones, whether they serve or not."""
         self.fetchers = fetchers
-        self.random: Final = fetchers.surroundings.random
-        self.in_sync = InSync(view, store, shared.clock, self.random, self.led, settings.replica_lag_time_max_ms)
-        self.high_watermarks = HighWatermarks(shared.disk)
+        self.random: Final = fetchers.context.random
+        self.in_sync = InSync(view, store, context.clock, self.random, self.led, settings.replica_lag_time_max_ms)
+        self.high_watermarks = HighWatermarks(context.disk)
         self.intact_since = 0
         """What this folder had when a process of that registration had it is still there; 0: only what it has now."""
         self.leaderships = 0
@@ -100,7 +100,7 @@ class PartitionSet:
         self._changed: dict[TopicIdPartition, None] = {}
         self._unopened: set[TopicIdPartition] = set()
         self._discarded: dict[TopicIdPartition, Replica] = {}
-        self._leaving: dict[TopicIdPartition, Leaving] = {}
+        self._pending_removals: dict[TopicIdPartition, PendingRemoval] = {}
         self._wake = asyncio.Event()
         self._follower: Task | None = None
         self._checkpoints: Task | None = None
@@ -167,7 +167,7 @@ class PartitionSet:
 
     async def start(self) -> None:
         """Looks through the data folder."""
-        disk = self.shared.disk
+        disk = self.context.disk
         clean = disk.exists(CLEAN_SHUTDOWN)
         if clean:
             self._clean = _read_clean_shutdown(disk)
@@ -182,7 +182,7 @@ class PartitionSet:
                 self._found(name)
 
     def _found(self, folder: str) -> None:
-        disk = self.shared.disk
+        disk = self.context.disk
         path = f"{folder}/{PARTITION_METADATA}"
         parsed = parse_partition_folder(folder)
         assert parsed is not None
@@ -212,7 +212,7 @@ class PartitionSet:
 
     def _follower_failed(self, error: BaseException) -> None:
         """Nothing is opened or accepted any more: a node that led on like this would look alive and serve nobody."""
-        self.shared.committer.fatal(f"a fault of this program: {error!r}")
+        self.context.committer.fatal(f"a fault of this program: {error!r}")
 
     def _on_change(self, changes: Changes) -> None:
         for name in changes.topics:
@@ -319,8 +319,8 @@ class PartitionSet:
 
     def _when_idle(self, replica: Replica) -> None:
         """Its log is being cut: looks again afterwards."""
-        if isinstance(replica.copies, Copying):
-            replica.copies.when_idle(lambda: self._look_again(replica.id))
+        if isinstance(replica.copying, Copying):
+            replica.copying.when_idle(lambda: self._reconcile_later(replica.id))
 
     def _believable(self, replica: Replica, assigned: Partition) -> bool:
         """A leader epoch below what the log itself has is an older store's (rule 12)."""
@@ -365,7 +365,7 @@ class PartitionSet:
                     replica = await self._open(topic, assigned)
                     await asyncio.sleep(0)  # a thousand of them must not keep the registration from being renewed
             except SyncFailed as error:
-                self.shared.committer.failed(error)
+                self.context.committer.failed(error)
                 return
             except (OSError, ValueError) as error:  # ValueError: one damaged folder must not end all others
                 self._cannot_open(partition, error)
@@ -379,9 +379,9 @@ class PartitionSet:
         if partition not in self._unopened:
             self._unopened.add(partition)
             log.error("a partition cannot be opened; trying again", partition=self._name_of(partition), error=error)
-        asyncio.get_running_loop().call_later(_REOPEN_S, self._look_again, partition)
+        asyncio.get_running_loop().call_later(_REOPEN_S, self._reconcile_later, partition)
 
-    def _look_again(self, partition: TopicIdPartition) -> None:
+    def _reconcile_later(self, partition: TopicIdPartition) -> None:
         self._changed[partition] = None
         self._wake.set()
 
@@ -391,7 +391,7 @@ class PartitionSet:
 
     def _lead(self, replica: Replica, assigned: Partition) -> None:
         """Serves under the record's epoch, or learns what changed under it."""
-        record, now_ms = assigned.record, self.shared.clock.monotonic_ms()
+        record, now_ms = assigned.record, self.context.clock.monotonic_ms()
         replication = replica.replication
         log_end = replica.machine.log_end_offset
         if not replica.serving or replica.leader_epoch != record.leader_epoch:
@@ -424,15 +424,15 @@ class PartitionSet:
             return None
         return Replication(
             me, record.replicas, record.isr, assigned.mod_revision, log_end=replica.machine.log_end_offset,
-            min_insync=replica.settings.min_insync_replicas, now_ms=self.shared.clock.monotonic_ms(),
+            min_insync=replica.settings.min_insync_replicas, now_ms=self.context.clock.monotonic_ms(),
             passed_over=[node for node, _ in record.passed_over], accepted=record.accepted,
         )
 
     async def _open(self, topic: Topic, assigned: Partition) -> Replica:
         partition = assigned.id
-        replica = Replica(self.shared, topic.name, partition, self._settings_of(topic), internal=topic.internal)
+        replica = Replica(self.context, topic.name, partition, self._settings_of(topic), internal=topic.internal)
         known = self._folders.get(partition)
-        if known is not None and self.shared.disk.exists(f"{known}/{BEGINS_ANEW}"):
+        if known is not None and self.context.disk.exists(f"{known}/{BEGINS_ANEW}"):
             await self._remove(partition, "a half removed replica's")
             known = None
         if known is None:
@@ -444,7 +444,7 @@ class PartitionSet:
 
     async def _reopen(self, replica: Replica, assigned: Partition, known: str) -> None:
         started = asyncio.get_running_loop().time()
-        folder = self.shared.disk.folder(known)
+        folder = self.context.disk.folder(known)
         try:
             clean = self._clean.get(known, -1) == _newest_log_size(folder)
             self._read_inherited(replica, folder)
@@ -485,7 +485,7 @@ class PartitionSet:
             file.close()
 
     async def _make(self, replica: Replica, topic: Topic) -> None:
-        disk = self.shared.disk
+        disk = self.context.disk
         await self.high_watermarks.forget(TopicPartition(replica.topic, replica.id.partition))
         folder = partition_folder(topic.name, replica.index)
         if disk.exists(folder):
@@ -494,7 +494,7 @@ class PartitionSet:
                     continue
                 if self.view.is_deleted(other.topic_id):
                     self._set_aside(other, "a deleted topic's")
-                    self._look_again(other)
+                    self._reconcile_later(other)
                 else:
                     log.warning("a folder of another topic of the same name is moved away", folder=folder)
                     disk.rename(folder, gone_folder(folder, other.topic_id, "stray"))
@@ -515,7 +515,7 @@ class PartitionSet:
     def discard(self, replica: Replica) -> None:
         """Removes a copy of which nobody expects anything any more, and begins a new one."""
         self._discarded[replica.id] = replica
-        self._look_again(replica.id)
+        self._reconcile_later(replica.id)
 
     async def _remove(self, partition: TopicIdPartition, whose: str) -> None:
         self._set_aside(partition, whose)
@@ -530,14 +530,14 @@ class PartitionSet:
             self.fetchers.leave(replica)
         if folder is not None:
             gone = gone_folder(folder, partition.topic_id, "delete")
-            self.shared.disk.rename(folder, gone)
-            self._leaving[partition] = Leaving(replica, folder, gone, whose)
+            self.context.disk.rename(folder, gone)
+            self._pending_removals[partition] = PendingRemoval(replica, folder, gone, whose)
             del self._folders[partition]
         self.replicas.pop(partition, None)
 
     async def _clear_away(self, partition: TopicIdPartition) -> None:
         """Removes what was set aside, unless the log is being cut: then this is called again. Raises OSError."""
-        leaving = self._leaving.get(partition)
+        leaving = self._pending_removals.get(partition)
         if leaving is None:
             return
         if leaving.replica is not None:
@@ -545,9 +545,9 @@ class PartitionSet:
                 self._when_idle(leaving.replica)
                 return
             await leaving.replica.close(checkpoint=False)
-        del self._leaving[partition]
-        await self.shared.disk.sync_folder("")
-        self.shared.disk.discard(leaving.gone)
+        del self._pending_removals[partition]
+        await self.context.disk.sync_folder("")
+        self.context.disk.discard(leaving.gone)
         log.info(f"removed {leaving.whose} folder", folder=leaving.folder)
 
     # --- high watermarks ------------------------------------------------------------------------------------------
@@ -589,13 +589,13 @@ class PartitionSet:
 
         await asyncio.gather(*(close(replica) for replica in self.replicas.values()))
         clean = {
-            folder: _newest_log_size(self.shared.disk, folder) if partition in self.replicas else self._clean[folder]
+            folder: _newest_log_size(self.context.disk, folder) if partition in self.replicas else self._clean[folder]
             for partition, folder in self._folders.items()
             if partition in self.replicas or folder in self._clean  # not opened this time: as clean as it was
         }
         self.replicas.clear()
         content = {"version": 0, "brokerEpoch": -1, "sizes": clean}
-        await self.shared.disk.write_atomically(CLEAN_SHUTDOWN, json.dumps(content).encode())
+        await self.context.disk.write_atomically(CLEAN_SHUTDOWN, json.dumps(content).encode())
 
     async def abandon(self) -> None:
         """Ends without touching the disk: the next start recovers."""
@@ -619,9 +619,9 @@ class PartitionSet:
 
 async def _idle(replica: Replica) -> None:
     """Returns when nothing is at work in a log that was being cut."""
-    if isinstance(replica.copies, Copying) and replica.copies.busy:
+    if isinstance(replica.copying, Copying) and replica.copying.busy:
         idle = asyncio.Event()
-        replica.copies.when_idle(idle.set)
+        replica.copying.when_idle(idle.set)
         await idle.wait()
 
 

@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from hapax.broker.aborted_listing import AbortedListing
 from hapax.broker.barrier import Barrier, Barriers
 from hapax.broker.commit import Committer
-from hapax.broker.counting import Counting
-from hapax.broker.housekeeping import Housekeeping
 from hapax.broker.inheritance import Inheritance
-from hapax.broker.listeners import Copies, Pulls, Waits
-from hapax.broker.listing import AbortedListing
+from hapax.broker.log_maintenance import LogMaintenance
 from hapax.broker.parked_writes import ParkedWrites
+from hapax.broker.record_counter import RecordCounter
 from hapax.broker.storage import StorageGuard
-from hapax.broker.waiters import Settled, Settles, Waiters
+from hapax.broker.subscribers import CopySubscriber, FollowerSubscriber, ReadSubscriber
+from hapax.broker.waiters import Settles, Waiters, WriteFuture
 from hapax.codec.batch import (
     CRC_START,
     CURRENT_MAGIC,
@@ -51,7 +51,7 @@ from hapax.core.partition.machine import (
     AppendContext,
     AppendDecision,
     Duplicate,
-    Partition,
+    PartitionMachine,
 )
 from hapax.core.partition.replication import Replication
 from hapax.core.partition.verification import Question, ShardEpochs
@@ -85,7 +85,7 @@ class ReadRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class ReplicaContext:
     """What all partitions of a broker share."""
 
     disk: Disk
@@ -117,9 +117,9 @@ class Replica:
     """See above. `open` makes one from its folder; it serves once `lead` was called."""
 
     def __init__(
-        self, shared: Shared, topic: str, partition: TopicIdPartition, settings: Settings, *, internal: bool
+        self, context: ReplicaContext, topic: str, partition: TopicIdPartition, settings: Settings, *, internal: bool
     ) -> None:
-        self.shared = shared
+        self.context = context
         self.topic = topic
         self.id = partition
         self.index = partition.partition
@@ -132,14 +132,14 @@ class Replica:
         self.internal = internal
         self.storage_error = ""
         self.commit_queued = False
-        self.machine: Partition
+        self.machine: PartitionMachine
         self.log: SegmentLog
         self.parked = ParkedWrites(self)
         self.replication: Replication | None = None
         """What the other replicas have, of a partition that is led here. None: there are no others."""
-        self.pulls: list[Pulls] = []
-        self.copies: Copies | None = None
-        self.barrier = Barrier(self, shared.barriers)
+        self.pulls: list[FollowerSubscriber] = []
+        self.copying: CopySubscriber | None = None
+        self.barrier = Barrier(self, context.barriers)
         self.inheritance = Inheritance(self)
         self.halted = False
         """Nothing is asked of its leader: the copy is damaged and will be rebuilt."""
@@ -152,9 +152,9 @@ class Replica:
         """Writes that wait until they are committed."""
         self._local_waiters = Waiters()
         """Those that wait for this node's disk only (acks=1)."""
-        self._readers: dict[Waits, None] = {}
-        self.keeping = Housekeeping(self)
-        self.counting = Counting(self)
+        self._readers: dict[ReadSubscriber, None] = {}
+        self.maintenance = LogMaintenance(self)
+        self.record_counter = RecordCounter(self)
 
     def set_settings(self, settings: Settings) -> None:
         """`settings` are the topic's (`Settings.for_topic`)."""
@@ -175,13 +175,13 @@ class Replica:
         """The log is there and replayed; what is in it is durable. `high_watermark`: as far as this node knows it."""
         self.log = segment_log
         self.note_recovered()
-        segment_log.on_roll = self.keeping.segment_rolled
+        segment_log.on_roll = self.maintenance.segment_rolled
         segment_log.leader_epochs = lambda: self.machine.leader_epochs.entries()
         segment_log.on_misled = self._was_misled
         segment_log.listing = AbortedListing(self)
-        segment_log.on_damage = lambda damage: self.shared.damaged(self, damage)
+        segment_log.on_damage = lambda damage: self.context.damaged(self, damage)
         for damage in segment_log.damages:
-            self.shared.damaged(self, damage)
+            self.context.damaged(self, damage)
         self.machine.advance_high_watermark(min(high_watermark, segment_log.end_offset))
 
     def _was_misled(self, segment: Segment) -> None:
@@ -201,7 +201,7 @@ class Replica:
         leader_epochs: Sequence[tuple[int, int]],
     ) -> None:
         """`recovery.State`."""
-        self.machine = Partition(
+        self.machine = PartitionMachine(
             None if snapshot is None else decode_snapshot(snapshot, offset),
             log_start_offset=start_offset,
             aborted=aborted,
@@ -281,9 +281,9 @@ class Replica:
         """With `checkpoint`, a clean stop after which nothing has to be scanned. Without, the folder may be removed
         afterwards: nothing is at work in it any more. Raises SyncFailed, OSError."""
         self.resign()
-        await self.keeping.stop()
+        await self.maintenance.stop()
         if checkpoint:
-            await self.keeping.last_checkpoint()
+            await self.maintenance.last_checkpoint()
         self.log.close()
 
     # --- write ----------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Replica:
             if header.producer_id >= 0 and self.parked.holds(header.producer_id):
                 self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
                 return
-            decision = self.machine.decide_append(header, self.shared.clock.now_ms(), self._client_context)
+            decision = self.machine.decide_append(header, self.context.clock.now_ms(), self._client_context)
             if decision is NEED_VERIFICATION:
                 self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
             else:
@@ -353,7 +353,7 @@ class Replica:
         else:
             assert isinstance(decision, Duplicate)
             base_offset, append_time, error = decision.base_offset, -1, int(decision.error)
-            self.shared.duplicates[error != 0] += 1
+            self.context.duplicates[error != 0] += 1
             end_offset = decision.wait_for + 1
         machine = self.machine
         result = PartitionResult(error, base_offset, append_time, machine.log_start_offset)
@@ -370,7 +370,7 @@ class Replica:
         """Appends and replays one data batch; returns (base offset, log-append time or -1)."""
         append_time = -1
         if self._log_append_time and not self.internal:
-            append_time = self.shared.clock.now_ms()
+            append_time = self.context.clock.now_ms()
             patch_append_time(batch, append_time)
             header = read_header(batch)
         machine = self.machine
@@ -387,14 +387,14 @@ class Replica:
         try:
             self.log.append(batch, base_offset, base_offset + header.last_offset_delta, header.max_timestamp)
         except OSError as error:
-            self.shared.storage.failed(self, error)
+            self.context.storage.failed(self, error)
             self.machine.note_refused(header)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error) from error
 
     def _written(self) -> None:
         """After each append and its replay."""
         if self.log.scan_cost >= self._checkpoint_cost:
-            self.keeping.begin_checkpoint()
+            self.maintenance.begin_checkpoint()
         if self._epoch_begins:
             self._note_leader_epoch()
         if self.pulls:
@@ -403,20 +403,20 @@ class Replica:
         if not self._durable:
             self.advance(self.log.end_offset)
         elif not self.commit_queued:
-            self.shared.committer.request(self)
+            self.context.committer.request(self)
 
     def copied(self, *, new_epoch: bool) -> None:
         """More has been copied from the leader, or the copy was cut: it becomes durable like what is written here."""
         self.inheritance.comes_to(self.machine.log_end_offset)
         self.note_recovered()
         if self.log.scan_cost >= self._checkpoint_cost or self.inheritance.wants_checkpoint:
-            self.keeping.begin_checkpoint()
+            self.maintenance.begin_checkpoint()
         if new_epoch:
             self._note_leader_epoch()
         if not self._durable:
             self.advance(self.log.end_offset)
         elif not self.commit_queued:
-            self.shared.committer.request(self)
+            self.context.committer.request(self)
 
     def drop_removed(self) -> None:
         """Removes the segments that the leader has removed, once a snapshot says what they said. Raises OSError."""
@@ -429,7 +429,7 @@ class Replica:
     def checkpointed(self) -> None:
         """A snapshot was written. Raises OSError."""
         self.inheritance.checkpointed()
-        if self.copies is not None:
+        if self.copying is not None:
             self.drop_removed()
 
     def _note_leader_epoch(self) -> None:
@@ -441,7 +441,7 @@ class Replica:
             log.warning("no leader-epoch checkpoint this time", partition=self.name, error=error)
 
     def refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> PartitionResult:
-        self.shared.refused(self, batch, refusal, call)
+        self.context.refused(self, batch, refusal, call)
         return PartitionResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
 
     # --- write, internal ------------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ class Replica:
             offset = self._append_control(bytearray(batch), control)
             return offset, offset
         decided = self.machine.decide_append(
-            header, self.shared.clock.now_ms(), AppendContext(internal=True, shard_epoch=shard_epoch)
+            header, self.context.clock.now_ms(), AppendContext(internal=True, shard_epoch=shard_epoch)
         )
         if isinstance(decided, Duplicate):
             return decided.base_offset, decided.wait_for
@@ -506,7 +506,7 @@ class Replica:
         """A control record that was decided (`machine.decide_*`) just now. Raises Refusal(KAFKA_STORAGE_ERROR,
         NOT_ENOUGH_REPLICAS)."""
         self._check_accepting()
-        return self._append_control(encode_control(control, self.shared.clock.now_ms()), control)
+        return self._append_control(encode_control(control, self.context.clock.now_ms()), control)
 
     def write_markers(self, markers: Sequence[Marker]) -> list[tuple[int, Refusal | None]]:
         """All markers of one request: for each (offset below which it is stored, None), or why it is refused."""
@@ -522,7 +522,7 @@ class Replica:
             else:
                 results.append((decision.wait_for + 1, None))
             if marker.shard >= 0:
-                self.shared.shard_epochs.admit(marker.shard, marker.coordinator_epoch)
+                self.context.shard_epochs.admit(marker.shard, marker.coordinator_epoch)
         return results
 
     # --- commit ---------------------------------------------------------------------------------------------------
@@ -536,7 +536,7 @@ class Replica:
 
     async def committed(self, end_offset: int) -> None:
         """Returns when everything below `end_offset` is committed. Raises Refusal where the leadership is lost."""
-        settled = Settled()
+        settled = WriteFuture()
         self.when_committed(end_offset, settled, 0, PartitionResult(0))
         result = await settled.future
         if result.error:
@@ -555,8 +555,8 @@ class Replica:
             replication.synced(offset)
             offset = replication.committed()
         elif not self.serving:
-            if self.copies is not None:
-                self.copies.synced()
+            if self.copying is not None:
+                self.copying.synced()
             return
         self._commit(offset)
 
@@ -567,7 +567,7 @@ class Replica:
             return False
         self._commit(replication.committed())
         if replication.may_join(node, self.machine.high_watermark):
-            self.shared.reconsider(self)
+            self.context.reconsider(self)
         return True
 
     def _commit(self, offset: int) -> None:
@@ -637,11 +637,11 @@ class Replica:
         code = ErrorCode.CORRUPT_MESSAGE if self.replication is None else ErrorCode.KAFKA_STORAGE_ERROR
         return Refusal(code, str(damage))
 
-    def wait(self, reader: Waits) -> None:
+    def wait(self, reader: ReadSubscriber) -> None:
         """`reader.moved()` is called whenever the readable end moves, until `unwait`."""
         self._readers[reader] = None
 
-    def unwait(self, reader: Waits) -> None:
+    def unwait(self, reader: ReadSubscriber) -> None:
         self._readers.pop(reader, None)
 
     def _wake_readers(self) -> None:
@@ -655,7 +655,7 @@ async def open_replica(
     """Opens the log of a folder that exists and replays what has to be. `high_watermark`: as last known here;
     `known_epoch`: the partition's leader epoch by now."""
     segment_log, recovery = await open_log(
-        replica.shared.disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal), replica,
+        replica.context.disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal), replica,
         clean=clean, known_epoch=known_epoch,
     )
     replica.opened(segment_log, high_watermark)

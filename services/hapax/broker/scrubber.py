@@ -75,7 +75,7 @@ class Scrubber:
         try:
             await replica.log.survey(segment, self._pace)
         except SyncFailed as error:
-            self._partitions.shared.committer.failed(error)
+            self._partitions.context.committer.failed(error)
         except OSError as error:
             log.warning("a segment could not be checked", partition=replica.name, error=error)
         else:

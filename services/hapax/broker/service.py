@@ -6,25 +6,26 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hapax.broker.calls import OffsetService, ProducerService, ProduceService
 from hapax.broker.commit import Committer
-from hapax.broker.copying import Lost
+from hapax.broker.copying import LostRange
 from hapax.broker.fetch import FetchService
-from hapax.broker.fetcher import Fetchers, Surroundings
+from hapax.broker.fetcher import FetcherContext, Fetchers
 from hapax.broker.followers import Followers
+from hapax.broker.hanging_transactions import HangingWatch
 from hapax.broker.healing import Healing
-from hapax.broker.intact import write_intact_since
+from hapax.broker.intact_since import write_intact_since
+from hapax.broker.kafka_api import OffsetService, ProducerService, ProduceService
 from hapax.broker.metrics import LOST_RECORDS
 from hapax.broker.observing import Refusals, observe_broker
 from hapax.broker.partitions import PartitionSet
-from hapax.broker.replica import Replica, Shared
-from hapax.broker.rpc import BrokerRpc
+from hapax.broker.periodic_tasks import PeriodicTasks
+from hapax.broker.replica import Replica, ReplicaContext
+from hapax.broker.rpc_api import BrokerRpc
 from hapax.broker.scrubber import Scrubber
 from hapax.broker.snapshots import SnapshotSource
 from hapax.broker.storage import StorageGuard
 from hapax.broker.sweep import Sweep
 from hapax.broker.throttle import Throttle
-from hapax.broker.upkeep import HangingWatch, Upkeep
 from hapax.broker.verifier import Verifier
 from hapax.broker.waiters import Settles
 from hapax.codec.batch import read_header
@@ -92,7 +93,7 @@ class BrokerService:
         self.committer = Committer(ports.disk, self._fatal, self.storage.slow, settings.log_flush_slow_ms / 1000)
         self._snapshots = SnapshotSource(ports.network, view)
         self.partitions = PartitionSet(
-            Shared(
+            ReplicaContext(
                 ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._refused,
                 self.node_id, lambda replica: self.partitions.in_sync.reconsider(replica),
                 lambda replica, damage: self.healing.found(replica, damage),
@@ -101,7 +102,7 @@ class BrokerService:
                 lambda replica, offset, refusal: self.healing.unreadable(replica, offset, refusal),
             ),
             view, ports.metadata, settings, self._newest_connection,
-            Fetchers(Surroundings(
+            Fetchers(FetcherContext(
                 ports.network, view, ports.random, settings,
                 Throttle(
                     lambda: self._copying_rate(settings.follower_replication_throttled_rate),
@@ -115,7 +116,7 @@ class BrokerService:
             ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
         )
         self.hanging = HangingWatch(self.partitions, view, ports.network, ports.clock, settings)
-        self.upkeep = Upkeep(self.partitions, settings, ports.clock, ports.random, self.hanging)
+        self.periodic_tasks = PeriodicTasks(self.partitions, settings, ports.clock, ports.random, self.hanging)
         self.sweep = Sweep(self.partitions, ports.random)
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self._metrics = metrics
@@ -165,7 +166,7 @@ class BrokerService:
         if self.registration is not None:
             self.registration.declare(standing)
 
-    def _lost(self, replica: Replica, lost: Lost) -> None:
+    def _lost(self, replica: Replica, lost: LostRange) -> None:
         """An unclean election took committed records back: that must not pass unseen."""
         log.error(
             "records were lost: an unclean election gave the partition to a replica without them",
@@ -263,7 +264,7 @@ class BrokerService:
         self.healing.registration, self.healing.events = self.registration, self.events
         self.partitions.follow(self.registration)
         self.producer_ids.start()
-        self.upkeep.start()
+        self.periodic_tasks.start()
         self.scrubber.start()
         self.sweep.start()
         log.info("serving", address=str(advertised[1]), rpc=record.rpc_address)
@@ -276,7 +277,7 @@ class BrokerService:
         await self.sweep.close()
         await self.scrubber.close()
         await self.healing.close()
-        await self.upkeep.close()
+        await self.periodic_tasks.close()
         if self.events is not None:
             await self.events.close()
         await self.partitions.fetchers.close()
@@ -299,7 +300,7 @@ class BrokerService:
         await self.sweep.close()
         await self.scrubber.close()
         await self.healing.close()
-        await self.upkeep.close()
+        await self.periodic_tasks.close()
         if self.events is not None:
             await self.events.close()
         await self.verifier.close()

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from hapax.broker.copying import Handed
+from hapax.broker.copying import LeaderSnapshot
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
@@ -65,7 +65,7 @@ class Snapshots:
 
     async def _take(self, replica: Replica, asking: NodeId) -> _Kept:
         self._hand(replica, asking)  # from here on no compaction begins
-        await replica.keeping.end_compaction()
+        await replica.maintenance.end_compaction()
         snapshot, log_start = replica.machine.snapshot(), replica.machine.log_start_offset
         aborted = encode_aborted(list(replica.machine.aborted))
         self._hand(replica, asking)
@@ -85,9 +85,9 @@ class Snapshots:
 
     @staticmethod
     def _hand(replica: Replica, asking: NodeId) -> None:
-        replication, now_ms = replica.replication, replica.shared.clock.monotonic_ms()
+        replication, now_ms = replica.replication, replica.context.clock.monotonic_ms()
         if replication is None or not replication.handed(asking, replica.machine.log_end_offset, now_ms):
-            replica.shared.reconsider(replica)
+            replica.context.reconsider(replica)
             raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is no replica here, or still counts")
 
 
@@ -100,7 +100,7 @@ class SnapshotSource:
 
     async def fetch(
         self, replica: Replica, leader: NodeId, leader_epoch: int, registration: Registration
-    ) -> Handed:
+    ) -> LeaderSnapshot:
         """Raises Refusal: the leader did not answer, or is none. `registration`: this node's."""
         node = self._view.node(leader)
         if node is None or not node.rpc_address:
@@ -123,5 +123,5 @@ class SnapshotSource:
             content += piece.data
             if len(content) >= piece.size or not piece.data:
                 snapshot, aborted = bytes(content[: piece.snapshot_size]), bytes(content[piece.snapshot_size :])
-                return Handed(piece.offset, snapshot, aborted, piece.log_start_offset, piece.compacted)
+                return LeaderSnapshot(piece.offset, snapshot, aborted, piece.log_start_offset, piece.compacted)
             request.offset, request.position = piece.offset, len(content)

@@ -63,7 +63,7 @@ def correct(difference: Difference) -> None:
     elif kind == "waiter":
         replica.settle_overdue()
     elif kind == "unsynced_write":
-        replica.shared.committer.request(replica)
+        replica.context.committer.request(replica)
     else:
         reason = "the question was not answered in time"
         replica.parked.answered(Answer(state, ErrorCode.NETWORK_EXCEPTION, reason=reason))
@@ -90,9 +90,9 @@ class Sweep:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY_S * (0.75 + 0.5 * self._random.random()))
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         seen: dict[Difference, int] = {}
         for number, replica in enumerate(list(self._partitions.replicas.values())):
             seen |= {each: each.looks for each in differences(replica)}
@@ -102,10 +102,10 @@ class Sweep:
             if due in differences(due.replica):  # others had their turns since it was seen
                 corrected(due.kind, partition=due.replica.name, state=due.state)
                 correct(due)
-        self._look_at_committer()
+        self._check_committer()
 
-    def _look_at_committer(self) -> None:
-        committer = self._partitions.shared.committer
+    def _check_committer(self) -> None:
+        committer = self._partitions.context.committer
         self._stalled = self._stalled + 1 if committer.stalled else 0
         if self._stalled >= _LOOKS:
             corrected("unsynced_write", partitions=committer.queued)

@@ -13,12 +13,12 @@ _FOR_EVER: Final = 2**62
 
 
 class Settles(Protocol):
-    """Whoever is told what became of a write: `kafka.api.produce.ProduceCall`, or `Settled` below."""
+    """Whoever is told what became of a write: `kafka.api.produce.ProduceCall`, or `WriteFuture` below."""
 
     def settle(self, number: int, result: PartitionResult) -> None: ...
 
 
-class Settled:
+class WriteFuture:
     """A write's result as a future, for callers that are not on the hot path."""
 
     def __init__(self) -> None:

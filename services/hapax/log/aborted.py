@@ -13,7 +13,7 @@ from hapax.codec.batch import HEADER_SIZE, crc_matches, iterate_batches, read_he
 from hapax.codec.control import decode_control
 from hapax.core.batch import CONTROL
 from hapax.core.errors import Refusal
-from hapax.core.partition.machine import AbortedTransaction, Partition
+from hapax.core.partition.machine import AbortedTransaction, PartitionMachine
 from hapax.log.layout import TXN_INDEX
 from hapax.log.segment import Segment
 from hapax.log.txn_index import append_aborted, read_aborted
@@ -73,7 +73,7 @@ def _is_of_marker(segment: Segment, entry: AbortedTransaction) -> bool:
 
 async def _recomputed(log: SegmentLog) -> list[AbortedTransaction]:
     """From the log, up to where it is whole; the files are written anew."""
-    machine = Partition(log_start_offset=log.start_offset)
+    machine = PartitionMachine(log_start_offset=log.start_offset)
     found: list[AbortedTransaction] = []
     for segment in log.segments:
         if not await _replay(segment, machine, found):
@@ -86,7 +86,7 @@ async def _recomputed(log: SegmentLog) -> list[AbortedTransaction]:
     return found
 
 
-async def _replay(segment: Segment, machine: Partition, found: list[AbortedTransaction]) -> bool:
+async def _replay(segment: Segment, machine: PartitionMachine, found: list[AbortedTransaction]) -> bool:
     """False where the segment is damaged."""
     position, want = 0, _CHUNK
     while position < segment.size:

@@ -36,7 +36,7 @@ from hapax.core.partition.machine import (
     AppendContext,
     Duplicate,
     NeedVerification,
-    Partition,
+    PartitionMachine,
 )
 from hapax.core.partition.verification import Answer, Outcome, Question, ShardEpochs, Verification
 from hapax.core.transaction.connection_fencing import ConnectionFencing
@@ -59,7 +59,7 @@ class Write:
 
 class Interpreter:
     def __init__(self, machine: Command) -> None:
-        self.log = LoggedPartition(Partition(expiry_ms=machine.number("expiry", 24 * 3_600_000)))
+        self.log = LoggedPartition(PartitionMachine(expiry_ms=machine.number("expiry", 24 * 3_600_000)))
         self.sync_by_hand = machine.text("sync", "auto") == "manual"
         self.verify_by_hand = machine.text("verify", "auto") == "manual"
         self.shard_epochs = ShardEpochs()
@@ -69,7 +69,7 @@ class Interpreter:
         """(offset that must be below the high watermark, answer)"""
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionMachine:
         return self.log.partition
 
     def execute(self, command: Command) -> Iterable[str]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hapax.broker.commit import Committer
-from hapax.broker.copying import Handed
-from hapax.broker.fetcher import Fetchers, Surroundings
-from hapax.broker.replica import Replica, Shared, open_replica
+from hapax.broker.copying import LeaderSnapshot
+from hapax.broker.fetcher import FetcherContext, Fetchers
+from hapax.broker.replica import Replica, ReplicaContext, open_replica
 from hapax.broker.storage import StorageGuard
 from hapax.broker.throttle import Throttle
 from hapax.codec.batch import iterate_batches, read_header
@@ -178,7 +178,7 @@ class Harness:
         self._number = 0
         self.storage = StorageGuard(self.disk, random.Random(1))
         self.committer = Committer(self.disk, self.fatal.append)
-        self.shared = Shared(
+        self.context = ReplicaContext(
             self.disk, self.clock, self.committer, self.storage, ShardEpochs(), self._ask, self._refused
         )
         self.replica: Replica
@@ -195,7 +195,7 @@ class Harness:
     async def open(self, *, clean: bool = False, internal: bool = False, topic: str = "t") -> Replica:
         """Makes the partition, or opens it again as after a crash or (`clean`) a clean stop."""
         partition = TopicIdPartition(TOPIC_ID, PartitionIndex(0))
-        self.replica = Replica(self.shared, topic, partition, self.settings, internal=internal)
+        self.replica = Replica(self.context, topic, partition, self.settings, internal=internal)
         if self.disk.exists(f"{FOLDER}/{PARTITION_METADATA}"):
             self.recovery = await open_replica(self.replica, FOLDER, clean=clean)
         else:
@@ -251,10 +251,12 @@ def batch(
 
 def unfollowing(view: ClusterView, committer: Committer) -> Fetchers:
     """Fetchers of a broker that is alone in its test."""
-    async def no_snapshot(replica: Replica, leader: NodeId, leader_epoch: int, registration: Registration) -> Handed:
+    async def no_snapshot(
+        replica: Replica, leader: NodeId, leader_epoch: int, registration: Registration
+    ) -> LeaderSnapshot:
         raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
 
-    return Fetchers(Surroundings(
+    return Fetchers(FetcherContext(
         TcpNetwork(), view, random.Random(3), Settings(), Throttle(lambda: 1 << 30, FakeClock().monotonic_ms),
         no_snapshot, lambda replica, lost: None, committer.failed,
     ))

@@ -29,8 +29,8 @@ def records(keys: dict[str, str | None], at: int = NOW, **producer: Any) -> byte
 async def write(harness: Harness, batches: bytearray, shard_epoch: int = -1) -> None:
     result = await harness.calls.result(harness.produce_internal(batches, shard_epoch))
     assert result.error == 0, result
-    if harness.replica.keeping.checkpoint is not None:
-        await harness.replica.keeping.checkpoint
+    if harness.replica.maintenance.checkpoint is not None:
+        await harness.replica.maintenance.checkpoint
 
 
 async def begin(folder: RealDisk, settings: Settings = SETTINGS) -> Harness:

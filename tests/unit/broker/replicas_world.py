@@ -14,7 +14,7 @@ from crc32c import crc32c
 from hapax.broker import service
 from hapax.broker.replica import Replica
 from hapax.broker.service import BrokerService
-from hapax.broker.waiters import Settled
+from hapax.broker.waiters import WriteFuture
 from hapax.codec.metadata import ClusterRecord, Keys, NodeRecord, PartitionRecord, PidCounterRecord, TopicRecord
 from hapax.codec.snapshot import encode_replicated_state
 from hapax.core.cluster.failover import mark_unclean, settle
@@ -162,7 +162,7 @@ class World:
 
     def produce(self, node: int, batch: bytes | bytearray, *, local: bool = False) -> asyncio.Future[PartitionResult]:
         """To the replica of a node, as acks=all or (`local`) acks=1."""
-        settled = Settled()
+        settled = WriteFuture()
         self.replica(node).produce(memoryview(bytearray(batch)), settled, 0, local=local)
         return settled.future
 
@@ -202,7 +202,7 @@ class World:
                 f"{node}: {machine.log_start_offset}..{machine.log_end_offset} committed {machine.high_watermark} "
                 f"synced {replica.log.synced_offset} bytes {crc32c(self.log_bytes(node))} state "
                 f"{crc32c(self.state(node))} epochs {machine.leader_epochs.entries()} aborted "
-                f"{list(machine.aborted)} copies {replica.copies} open {machine.open_transactions()} producers "
+                f"{list(machine.aborted)} copies {replica.copying} open {machine.open_transactions()} producers "
                 f"{list(machine.describe_producers())} undecided {machine.snapshot().undecided}"
             )
         return "\n".join(lines)

@@ -130,12 +130,12 @@ async def test_fetches_that_wait_are_answered_at_once_and_questions_share_a_roun
     world = await make(0, 1, 2, replica_fetch_wait_max_ms=20_000)
     await world.produced(0, batch(2))
     replica = world.replica(0)
-    began = replica.shared.barriers.rounds.newest
+    began = replica.context.barriers.rounds.newest
     async with asyncio.timeout(5):
         await asyncio.gather(*(replica.barrier.passed() for _ in range(100)))
-        assert replica.shared.barriers.rounds.newest == began + 1
+        assert replica.context.barriers.rounds.newest == began + 1
         assert await end(world, 0) == (0, 2)
-    assert not replica.shared.barriers.waiting
+    assert not replica.context.barriers.waiting
 
 
 async def test_followers_of_an_earlier_version_confirm_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ async def test_a_removal_counts_once_it_is_stored(make: Make) -> None:
     cut_off(world, 0)
     replica = world.replica(0)
     await world.kill(2)
-    replica.shared.reconsider(replica)
+    replica.context.reconsider(replica)
     world.brokers[0].partitions.in_sync.reconsider(replica, (2,))  # type: ignore[arg-type]
     await world.until(lambda: replica.replication is not None and replica.replication.pending is not None)
     assert (await end(world, 0))[0] in UNCONFIRMED, "node 2 may still be elected, and may have been"

@@ -13,8 +13,8 @@ import pytest
 
 from hapax.broker.healing import Healing
 from hapax.broker.in_sync import InSync
+from hapax.broker.periodic_tasks import PeriodicTasks
 from hapax.broker.scrubber import Scrubber
-from hapax.broker.upkeep import Upkeep
 from hapax.runtime.settings import Settings
 from hapax_sim.loop import SimLoop
 
@@ -51,15 +51,15 @@ class Partitions:
         return self._look()
 
 
-def upkeep(method: str) -> Callable[[Looks], Any]:
+def periodic_tasks(method: str) -> Callable[[Looks], Any]:
     def make(look: Looks) -> Any:
         async def search() -> None:
-            if method == "look":
+            if method == "check":
                 look()
 
-        hanging: Any = SimpleNamespace(look=search, interval_s=1.0)
+        hanging: Any = SimpleNamespace(check=search, interval_s=1.0)
         partitions: Any = Partitions(look)
-        made = Upkeep(partitions, SETTINGS, SimpleNamespace(now_ms=lambda: 0), random.Random(1), hanging)  # type: ignore[arg-type]
+        made = PeriodicTasks(partitions, SETTINGS, SimpleNamespace(now_ms=lambda: 0), random.Random(1), hanging)  # type: ignore[arg-type]
 
         async def nothing() -> None:
             pass
@@ -128,8 +128,9 @@ def healing(look: Looks) -> Any:
 
 
 @pytest.mark.parametrize(("name", "start"), [
-    ("retention", upkeep("retire")), ("expiry", upkeep("expire")), ("compaction", upkeep("compact")),
-    ("hanging", upkeep("look")), ("scrubber", scrubber), ("in-sync", in_sync("in-sync")),
+    ("retention", periodic_tasks("retire")), ("expiry", periodic_tasks("expire")),
+    ("compaction", periodic_tasks("compact")),
+    ("hanging", periodic_tasks("check")), ("scrubber", scrubber), ("in-sync", in_sync("in-sync")),
     ("in-sync-lag", in_sync("in-sync-lag")), ("in-sync-waits", in_sync("in-sync-waits")), ("healing", healing),
 ])  # fmt: skip
 def test_a_clock_goes_on(name: str, start: Callable[[Looks], Any], task_failures: Counter[str]) -> None:
@@ -149,13 +150,13 @@ def test_a_clock_goes_on(name: str, start: Callable[[Looks], Any], task_failures
 
 
 @pytest.mark.parametrize("clock", ["retire", "expire", "compact"])
-async def test_a_partition_that_fails_does_not_end_the_others_upkeep(clock: str, task_failures: Counter[str]) -> None:
+async def test_a_partition_that_fails_does_not_stop_the_others(clock: str, task_failures: Counter[str]) -> None:
     reached: list[str] = []
 
     class Replica:
         def __init__(self, name: str, log: Any) -> None:
             self.name, self.serving, self.internal, self.storage_error = name, True, True, ""
-            self.log, self.keeping = log, self
+            self.log, self.maintenance = log, self
             self.machine = SimpleNamespace(producers=self, decide_expiry=lambda now_ms: None)
 
         def visit(self) -> None:
@@ -179,6 +180,6 @@ async def test_a_partition_that_fails_does_not_end_the_others_upkeep(clock: str,
     partitions: Any = SimpleNamespace(replicas=replicas, view=SimpleNamespace(seen=seen))
     anything: Any = None
     wall: Any = SimpleNamespace(now_ms=lambda: 0)
-    await getattr(Upkeep(partitions, SETTINGS, wall, random.Random(1), anything), clock)()
+    await getattr(PeriodicTasks(partitions, SETTINGS, wall, random.Random(1), anything), clock)()
     assert reached == ["first", "second"]
     assert sum(task_failures.values()) == 1

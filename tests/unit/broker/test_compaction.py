@@ -40,7 +40,7 @@ async def test_only_the_last_record_of_each_key_stays_and_offsets_do_not_change(
         await write(harness, records({f"k{key}": f"v{n}" for key in rng.sample(range(10), 2)}))
     before, by_offset = image(harness), dict(offsets(harness))
     segments = len(harness.replica.log.segments)
-    done = await harness.replica.keeping.compact()
+    done = await harness.replica.maintenance.compact()
     assert done is not None
     assert done.bytes_after < done.bytes_before / 5
     assert len(harness.replica.log.segments) < segments
@@ -49,7 +49,7 @@ async def test_only_the_last_record_of_each_key_stays_and_offsets_do_not_change(
     assert set(kept.items()) <= set(by_offset.items())
     in_clean = [key for offset, key in kept.items() if offset < done.up_to]
     assert len(in_clean) == len(set(in_clean)) == 10
-    assert await harness.replica.keeping.compact() is None
+    assert await harness.replica.maintenance.compact() is None
 
 
 async def test_a_batch_that_loses_records_keeps_its_offsets(folder: RealDisk) -> None:
@@ -57,7 +57,7 @@ async def test_a_batch_that_loses_records_keeps_its_offsets(folder: RealDisk) ->
     await write(harness, records({"a": "1", "b": "1", "c": "1"}))
     for n in range(60):
         await write(harness, records({"b": str(n), "c": str(n)}))
-    await harness.replica.keeping.compact()
+    await harness.replica.maintenance.compact()
     first = harness.log_headers()[0]
     assert (first.base_offset, first.last_offset, first.record_count) == (0, 2, 1)
     assert [record.offset for record in decode_batch(harness.log_bytes(), 0, first.size)] == [0]
@@ -67,7 +67,7 @@ async def test_readers_walk_over_the_gaps(folder: RealDisk) -> None:
     harness = await begin(folder)
     for n in range(200):
         await write(harness, records({f"k{n % 7}": str(n)}))
-    await harness.replica.keeping.compact()
+    await harness.replica.maintenance.compact()
     expected = [offset for offset, _ in offsets(harness)]
     for start in range(0, 200):
         seen, offset = [], start
@@ -87,7 +87,7 @@ async def test_no_record_goes_where_the_policy_becomes_delete_before_a_crash(fol
     harness.replica.log.config = replace(harness.replica.log.config, compacted_segment_bytes=2000)
     for n in range(200):
         await write(harness, records({f"k{n % 5}": str(n)}))
-    assert await harness.replica.keeping.compact() is not None
+    assert await harness.replica.maintenance.compact() is not None
     before, end = image(harness), harness.replica.log.end_offset
     harness.crash()
     for name in harness.disk.list(FOLDER):
@@ -103,9 +103,9 @@ async def test_runs_follow_on_one_another(folder: RealDisk) -> None:
     for round_ in range(5):
         for n in range(100):
             await write(harness, records({f"k{n % 5}": f"{round_}-{n}"}))
-        done = await harness.replica.keeping.compact()
+        done = await harness.replica.maintenance.compact()
         assert done is not None
-    assert len([o for o, _ in offsets(harness) if o < harness.replica.keeping.compacted_to]) == 5
+    assert len([o for o, _ in offsets(harness) if o < harness.replica.maintenance.compacted_to]) == 5
     assert image(harness) == {f"k{n}": f"4-{95 + n}" for n in range(5)}
 
 
@@ -116,12 +116,12 @@ async def test_tombstones_stay_for_their_time_and_then_go(folder: RealDisk) -> N
     for n in range(100):
         await write(harness, records({"filler": str(n)}))
     harness.clock.now = NOW + 3_600_000
-    await harness.replica.keeping.compact()
+    await harness.replica.maintenance.compact()
     assert b"gone" in dict(offsets(harness)).values()
     for n in range(100):
         await write(harness, records({"filler": str(n)}))
     harness.clock.now = NOW + 3_600_000 + 86_400_000
-    await harness.replica.keeping.compact()
+    await harness.replica.maintenance.compact()
     assert b"gone" not in dict(offsets(harness)).values()
     assert set(image(harness)) == {"stays", "filler"}
 
@@ -132,7 +132,7 @@ async def test_of_the_fences_the_last_one_stays(folder: RealDisk) -> None:
         await write(harness, encode_control(ShardFence(epoch, 100), NOW), epoch)
         for n in range(40):
             await write(harness, records({"k": str(n)}), epoch)
-    await harness.replica.keeping.compact()
+    await harness.replica.maintenance.compact()
     assert [c.shard_epoch for c in controls(harness)] == [5]
     disk = harness.disk
     harness.crash()
@@ -155,7 +155,7 @@ async def test_transactions(folder: RealDisk) -> None:
     for n in range(100):
         await write(harness, records({"filler": str(n)}))
     before |= {"open": "x", "filler": "99"}
-    done = await harness.replica.keeping.compact()
+    done = await harness.replica.maintenance.compact()
     assert done is not None
     assert done.up_to <= open_at
     assert image(harness) == before
@@ -165,8 +165,8 @@ async def test_transactions(folder: RealDisk) -> None:
     assert {t.last_offset for t in machine.aborted} <= marked, "an entry without its marker misleads readers"
     assert len([c for c in controls(harness) if c.producer_id == 2]) == 60, "who read a record finds its marker"
     harness.clock.now += harness.replica.log.config.marker_retention_ms
-    harness.replica.keeping.compacted_to = 0
-    await harness.replica.keeping.compact()
+    harness.replica.maintenance.compacted_to = 0
+    await harness.replica.maintenance.compact()
     assert image(harness) == before
     marked = {h.base_offset for h in harness.log_headers() if h.is_control}
     assert {t.last_offset for t in machine.aborted} <= marked, "an entry without its marker misleads readers"
@@ -196,7 +196,7 @@ async def test_compressed_batches(folder: RealDisk) -> None:
     for n in range(60):
         await write(harness, records({f"a{n % 2}": str(n), f"b{n % 3}": str(n)}, compression=1))
     before = image(harness)
-    done = await harness.replica.keeping.compact()
+    done = await harness.replica.maintenance.compact()
     assert done is not None
     assert done.bytes_after < done.bytes_before / 3
     assert image(harness) == before
@@ -306,7 +306,7 @@ async def test_a_run_that_fails_unexpectedly_leaves_nothing_open(
     before = _open_below(folder.root)
     for _ in range(3):
         with pytest.raises(RuntimeError):
-            await harness.replica.keeping.compact()
+            await harness.replica.maintenance.compact()
     async with asyncio.timeout(10):
         while _open_below(folder.root) != before:  # noqa: ASYNC110 - threads that remove files hold the folder
             await asyncio.sleep(0.01)
@@ -320,11 +320,11 @@ async def test_a_full_disk_changes_nothing(folder: RealDisk) -> None:
     before = harness.log_bytes()
     harness.disk.full = True
     with pytest.raises(OSError, match="No space"):
-        await harness.replica.keeping.compact()
+        await harness.replica.maintenance.compact()
     harness.disk.full = False
     assert harness.log_bytes() == before
     assert not [n for n in harness.disk.list(FOLDER) if n.endswith(".cleaned")]
-    assert await harness.replica.keeping.compact() is not None
+    assert await harness.replica.maintenance.compact() is not None
 
 
 @pytest.mark.parametrize("batch", [0, 1, -1], ids=["first", "second", "last"])
@@ -339,7 +339,7 @@ async def test_a_flipped_offset_makes_no_old_record_the_newest(folder: RealDisk,
     data = segment.file.read(0, segment.size)
     position, header = list(iterate_batches(data))[batch]
     segment.file.write_at(position, (header.base_offset ^ (1 << bit)).to_bytes(8, "big"))
-    assert await harness.replica.keeping.compact() is None
+    assert await harness.replica.maintenance.compact() is None
     assert harness.replica.log.damages
     segment.file.write_at(position, header.base_offset.to_bytes(8, "big"))
     assert image(harness) == before

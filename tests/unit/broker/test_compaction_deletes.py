@@ -46,7 +46,7 @@ async def fill(harness: Harness, count: int = 60) -> None:
 async def compact(harness: Harness, after_ms: int = 0) -> None:
     harness.clock.now += after_ms
     await fill(harness)
-    assert await harness.replica.keeping.compact() is not None
+    assert await harness.replica.maintenance.compact() is not None
 
 
 def stored(harness: Harness, key: bytes) -> list[tuple[int, int, bytes | None]]:
@@ -178,7 +178,7 @@ async def test_a_marker_goes_after_its_records_and_its_time(folder: RealDisk, co
     assert controls(harness) == at_first, "who has read a record finds its marker"
     assert len(harness.replica.machine.aborted) == (not commit)
     assert [h.delete_horizon_ms is None for h in harness.log_headers() if h.is_control] == [False, True]
-    harness.replica.keeping.compacted_to = 0
+    harness.replica.maintenance.compacted_to = 0
     await compact(harness, harness.replica.log.config.marker_retention_ms - 1)
     assert controls(harness) == at_first
     await compact(harness, 1)
@@ -230,7 +230,7 @@ async def test_a_batch_that_nobody_can_read_stays_alone(
     def unreadable(replica: Replica, offset: int, refusal: Refusal) -> None:
         said.append(offset)
 
-    object.__setattr__(harness.shared, "unreadable", unreadable)
+    object.__setattr__(harness.context, "unreadable", unreadable)
     await write(harness, records({"early": None}))
     made = HOSTILE[name]()
     await write(harness, made)
@@ -240,19 +240,19 @@ async def test_a_batch_that_nobody_can_read_stays_alone(
     for n in range(3):
         harness.clock.now += DAY
         await fill(harness)
-        assert await harness.replica.keeping.compact() is not None, n
+        assert await harness.replica.maintenance.compact() is not None, n
     assert time.process_time() - began < 10
     kept = harness.log_bytes()
     position = next(p for p, h in iterate_batches(kept) if h.base_offset == 1)
     assert kept[position + 16 : position + header.size] == made[16:]
-    in_compacted = [h for h in harness.log_headers() if h.last_offset < harness.replica.keeping.compacted_to]
+    in_compacted = [h for h in harness.log_headers() if h.last_offset < harness.replica.maintenance.compacted_to]
     assert len(in_compacted) == 3, "all else is compacted"
     assert 0 not in {h.base_offset for h in in_compacted}, "what lies before is no concern of its"
     assert header.next_offset in {h.base_offset for h in in_compacted}, "it may hold what the tombstone deletes"
     assert said == [1], "said once"
     assert not harness.replica.log.damages
     monkeypatch.setattr(harness.replica.log, "survey", None)
-    assert await harness.replica.keeping.compact() is None, "nothing is looked at again and again"
+    assert await harness.replica.maintenance.compact() is None, "nothing is looked at again and again"
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
@@ -270,7 +270,7 @@ async def test_a_large_batch_is_looked_into_off_the_loop(
         return raw_records(batch, header)
 
     monkeypatch.setattr("hapax.log.compaction.raw_records", look)
-    await harness.replica.keeping.compact()
+    await harness.replica.maintenance.compact()
     assert looked == [False, False]
 
 
@@ -282,10 +282,10 @@ async def test_segments_of_bombs_do_not_fill_the_memory(folder: RealDisk, monkey
     for n in range(20):
         await write(harness, records({f"k{n}": "x" * 90_000}, compression=Compression.ZSTD))
     before = image(harness)
-    first = await harness.replica.keeping.compact()
+    first = await harness.replica.maintenance.compact()
     assert first is not None
     assert first.up_to < 10
-    while (done := await harness.replica.keeping.compact()) is not None:
+    while (done := await harness.replica.maintenance.compact()) is not None:
         assert done.up_to > first.up_to
         first = done
     assert image(harness) == before
@@ -316,7 +316,7 @@ async def test_a_segment_of_bombs_does_not_fill_the_memory_either(
 
     monkeypatch.setattr(_Run, "_rewrite", rewrite)
     reached = [0]
-    while (done := await harness.replica.keeping.compact()) is not None:
+    while (done := await harness.replica.maintenance.compact()) is not None:
         assert done.up_to > reached[-1]
         reached.append(done.up_to)
         assert image(harness) == kept

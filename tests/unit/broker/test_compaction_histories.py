@@ -58,7 +58,7 @@ class History:
             self.holds[key] = value
 
     async def compacts(self) -> None:
-        keeping, rng = self.harness.replica.keeping, self.rng
+        keeping, rng = self.harness.replica.maintenance, self.rng
         self.harness.clock.now += rng.choice([0, DAY // 3, DAY, 2 * DAY])
         run = asyncio.ensure_future(keeping.compact())
         if rng.random() < 0.4:
@@ -70,8 +70,8 @@ class History:
     async def crashes(self) -> None:
         harness, rng = self.harness, self.rng
         end = harness.replica.log.end_offset
-        if harness.replica.keeping.checkpoint is not None:
-            await harness.replica.keeping.checkpoint
+        if harness.replica.maintenance.checkpoint is not None:
+            await harness.replica.maintenance.checkpoint
         harness.crash()
         for name in harness.disk.list(FOLDER):
             if name.endswith(".snapshot") and rng.random() < 0.2:

@@ -76,9 +76,9 @@ async def compacted(world: World, node: int = 0) -> None:
     replica = world.replica(node)
     if replica.replication is not None:
         for away in [n for n in world.record.replicas if n not in world.brokers]:  # for long, that is
-            replica.replication.asked(away, 0, replica.shared.clock.monotonic_ms() - 30_000)
+            replica.replication.asked(away, 0, replica.context.clock.monotonic_ms() - 30_000)
     await world.until(lambda: replica.log.snapshot_below(replica.machine.high_watermark) > 30)
-    done = await replica.keeping.compact()
+    done = await replica.maintenance.compact()
     assert done is not None and done.bytes_after < done.bytes_before / 2
 
 
@@ -173,7 +173,7 @@ async def test_a_new_replica_of_a_log_without_its_first_records_can_lead(make: M
     await written(world)
     leader = world.replica(0)
     await world.until(lambda: leader.log.covered > 30)
-    assert leader.keeping.retire()
+    assert leader.maintenance.retire()
     assert leader.machine.log_start_offset > 3
     world.change(replicas=(NodeId(0), NodeId(1)), adding=(NodeId(1),))
     await world.until(lambda: set(world.record.isr) == {0, 1})
@@ -258,12 +258,12 @@ async def test_nothing_is_compacted_under_a_replica_on_its_way_or_it_begins_anew
     leader = world.replica(0)
     await world.until(lambda: is_on_its_way(world, 1) and leader.log.covered >= leader.log.active.base_offset)
     before = world.replica(1).inheritance.inherited
-    assert await leader.keeping.compact() is None
+    assert await leader.maintenance.compact() is None
     fetchers = world.brokers[1].partitions.fetchers
     await world.until(lambda: fetchers.halt(world.replica(1)))
     assert leader.replication is not None
-    leader.replication.asked(NodeId(1), 0, leader.shared.clock.monotonic_ms() - 30_000)
-    assert await leader.keeping.compact() is not None
+    leader.replication.asked(NodeId(1), 0, leader.context.clock.monotonic_ms() - 30_000)
+    assert await leader.maintenance.compact() is not None
     assert is_on_its_way(world, 1)
     fetchers.resume(world.replica(1))
     await world.until(lambda: world.replica(1).inheritance.inherited is not before)
@@ -299,7 +299,7 @@ async def test_a_replica_without_its_snapshots_asks_for_the_leaders(make: Make, 
     if policy == "compact":
         await compacted(world, 1)
     else:
-        assert world.replica(0).keeping.retire()
+        assert world.replica(0).maintenance.retire()
         await world.produced(0, keyed("z", 0, producer_id=30))
         await world.until(lambda: replica.machine.log_start_offset > 3 and replica.log.start_offset > 3)
     await world.kill(1)
@@ -457,11 +457,11 @@ async def copied(harness: Harness, copying: Copying, count: int) -> int:
         batch = keyed(f"k{number % 3}", machine.log_end_offset, producer_id=6)
         patch_prefix(batch, machine.log_end_offset, 1)
         copying.append(memoryview(batch))
-    while harness.replica.keeping.checkpoint is not None:
-        await harness.replica.keeping.checkpoint
-    harness.replica.keeping.begin_checkpoint()
-    assert harness.replica.keeping.checkpoint is not None
-    await harness.replica.keeping.checkpoint
+    while harness.replica.maintenance.checkpoint is not None:
+        await harness.replica.maintenance.checkpoint
+    harness.replica.maintenance.begin_checkpoint()
+    assert harness.replica.maintenance.checkpoint is not None
+    await harness.replica.maintenance.checkpoint
     assert harness.replica.log.covered == machine.log_end_offset
     return machine.log_end_offset
 
@@ -497,7 +497,7 @@ async def test_nothing_is_compacted_above_the_newest_snapshot_that_no_cut_takes(
     assert replica.log.snapshot_below(committed) == stays
     assert replica.log.covered == end
     assert committed < end
-    done = await replica.keeping.compact()
+    done = await replica.maintenance.compact()
     assert done is not None and done.up_to <= stays
     left = [header.base_offset for header in harness.log_headers()]
     assert len(left) < end

@@ -47,7 +47,7 @@ async def test_a_batch_that_lost_its_newest_record_hides_no_later_one(
     for n in range(60):
         await write(harness, records({"filler": str(n)}, NOW + 700 + n))
     assert await found(harness, NOW + 300) == (1, NOW + 500)
-    assert await harness.replica.keeping.compact() is not None
+    assert await harness.replica.maintenance.compact() is not None
     assert read_header(harness.log_bytes()).record_count == 1
     assert read_header(harness.log_bytes()).max_timestamp == NOW
     for _ in range(2):

@@ -16,7 +16,7 @@ from hapax.core.partition.verification import ShardEpochs
 from hapax.kafka.api.produce import ProduceCall
 from hapax.runtime.disk import RealDisk
 from unit.broker.broker_fixtures import Harness, batch
-from unit.broker.test_calls import NOW, Partitions, call, error
+from unit.broker.test_kafka_api import NOW, Partitions, call, error
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_a_parked_write_of_an_ended_transaction_does_not_enter_the_next(
 
 async def test_a_parked_write_on_a_superseded_connection_is_dropped_with_it(harness: Harness, partitions: Any) -> None:
     heard: list[None] = []
-    harness.replica.shared = replace(harness.shared, superseded=lambda: heard.append(None))
+    harness.replica.context = replace(harness.context, superseded=lambda: heard.append(None))
     old, new = write(partitions, 0, serial=4, value=b"old"), write(partitions, 0, serial=6, value=b"new")
     harness.verify(serial=1)
     await harness.committer.drain()
@@ -144,7 +144,7 @@ async def test_it_knows_it_from_a_snapshot_too(harness: Harness) -> None:
     await harness.replica.close()
     await lead_elsewhere(harness, clean=True)
     assert harness.recovery.scanned_batches == 0
-    assert harness.shared.shard_epochs.highest(0) == 9
+    assert harness.context.shard_epochs.highest(0) == 9
 
 
 async def test_a_shards_fence_counts_like_its_marker(folder: RealDisk) -> None:
@@ -152,9 +152,9 @@ async def test_a_shards_fence_counts_like_its_marker(folder: RealDisk) -> None:
     await harness.open(internal=True, topic=TXN_STATE_TOPIC)
     number = harness.produce_internal(encode_control(ShardFence(6, 100), NOW), shard_epoch=6)
     await harness.calls.result(number)
-    assert harness.shared.shard_epochs.highest(0) == 6
+    assert harness.context.shard_epochs.highest(0) == 6
     await lead_elsewhere(harness, internal=True, topic=TXN_STATE_TOPIC)
-    assert harness.shared.shard_epochs.highest(0) == 6
+    assert harness.context.shard_epochs.highest(0) == 6
 
 
 async def lead_elsewhere(
@@ -163,7 +163,7 @@ async def lead_elsewhere(
     """The folder's log is led by a process that has heard of nothing."""
     if not clean:
         harness.crash()
-    harness.shared = replace(harness.shared, shard_epochs=ShardEpochs())
+    harness.context = replace(harness.context, shard_epochs=ShardEpochs())
     await harness.open(clean=clean, internal=internal, topic=topic)
 
 

@@ -72,7 +72,7 @@ class History:
         await broker.served()
         await broker.write(3)
         self.acknowledged[1] = broker.end_offset()
-        broker.partitions.find("t", 0).keeping.begin_checkpoint()
+        broker.partitions.find("t", 0).maintenance.begin_checkpoint()
         new_id = broker.replace_topic(topic_id)
         await broker.until(lambda: any(known.topic_id == new_id for known in broker.partitions.replicas))
         await broker.served()

@@ -13,7 +13,7 @@ import pytest
 from hapax.broker.commit import Committer
 from hapax.broker.copying import Copying
 from hapax.broker.partitions import PartitionSet
-from hapax.broker.replica import Shared
+from hapax.broker.replica import ReplicaContext
 from hapax.broker.storage import StorageGuard
 from hapax.codec.metadata import DeletedTopicRecord, Keys, NodeRecord, PartitionRecord, TopicRecord
 from hapax.core.errors import ErrorCode, Refusal
@@ -42,12 +42,12 @@ class Broker:
         self.view = ClusterView(self.store, "c", random.Random(1))
         self.fatal: list[str] = []
         self.committer = Committer(self.disk, self.fatal.append)
-        shared = Shared(
+        context = ReplicaContext(
             self.disk, FakeClock(), self.committer, StorageGuard(self.disk, random.Random(1)), ShardEpochs(),
             lambda *_: None, lambda *_: None,
         )
         self.partitions = PartitionSet(
-            shared, self.view, self.store, Settings(), lambda: -1, unfollowing(self.view, self.committer))
+            context, self.view, self.store, Settings(), lambda: -1, unfollowing(self.view, self.committer))
         self.registration: Registration
 
     async def start(self) -> None:
@@ -289,7 +289,7 @@ async def test_a_topic_deleted_and_made_again_in_one_turn_gets_nothing_of_the_ol
     await broker.write(5)
     old = broker.partitions.find("t", 0)
     broker.disk.hold_replacements()
-    old.keeping.begin_checkpoint()
+    old.maintenance.begin_checkpoint()
     await broker.until(lambda: bool(broker.disk.held))
     new_id = broker.replace_topic(topic_id)
     await broker.until(lambda: any(known.topic_id == new_id for known in broker.partitions.replicas))
@@ -315,7 +315,7 @@ async def test_a_log_that_is_being_cut_does_not_keep_its_name_from_the_next_topi
     broker.assign(topic_id, epoch=1, leader=NodeId(7))
     await broker.until(lambda: not broker.leads())
     copying = Copying(old, NodeId(7), LeaderEpoch(1))
-    old.copies = copying
+    old.copying = copying
     go_on = asyncio.Event()
 
     async def work() -> None:

@@ -277,7 +277,7 @@ async def test_markers_move_the_last_stable_offset(harness: Harness) -> None:
     assert (read.next_offset, [tuple(a)[:2] for a in read.aborted]) == (3, [(7, 0)])
     ((again, refusal),) = replica.write_markers([Marker(7, 1, False, 4, serial=1, shard=0, transaction_version=2)])
     assert (again, refusal, replica.log.end_offset) == (3, None, 3)
-    assert replica.shared.shard_epochs.highest(0) == 4
+    assert replica.context.shard_epochs.highest(0) == 4
 
 
 async def test_markers_of_one_request_are_answered_one_by_one(harness: Harness) -> None:
@@ -358,9 +358,9 @@ def state(harness: Harness) -> tuple[Any, ...]:
 async def test_a_restart_finds_the_state_of_live_operation(harness: Harness, clean: bool, checkpoint: bool) -> None:
     await filled(harness)
     if checkpoint:
-        harness.replica.keeping.begin_checkpoint()
-        assert harness.replica.keeping.checkpoint is not None
-        await harness.replica.keeping.checkpoint
+        harness.replica.maintenance.begin_checkpoint()
+        assert harness.replica.maintenance.checkpoint is not None
+        await harness.replica.maintenance.checkpoint
         await harness.produced(batch(producer_id=1, epoch=0, sequence=30))
     before = state(harness)
     if clean:
@@ -384,9 +384,9 @@ async def test_a_damaged_index_of_aborted_transactions_is_made_anew(
     harness: Harness, damage: str, clean: bool
 ) -> None:
     await filled(harness)
-    harness.replica.keeping.begin_checkpoint()
-    assert harness.replica.keeping.checkpoint is not None
-    await harness.replica.keeping.checkpoint
+    harness.replica.maintenance.begin_checkpoint()
+    assert harness.replica.maintenance.checkpoint is not None
+    await harness.replica.maintenance.checkpoint
     before = state(harness)
     path = Path(harness.disk.root) / FOLDER / harness.replica.log.active.path(TXN_INDEX)
     if clean:
@@ -418,8 +418,8 @@ async def test_checkpoints_come_with_bytes_and_with_segments(folder: RealDisk) -
     await harness.open()
     for sequence in range(60):
         await harness.produced(batch(producer_id=1, epoch=0, sequence=sequence))
-        if harness.replica.keeping.checkpoint is not None:
-            await harness.replica.keeping.checkpoint
+        if harness.replica.maintenance.checkpoint is not None:
+            await harness.replica.maintenance.checkpoint
     assert len(harness.replica.log.segments) > 1
     newest = harness.replica.log.snapshot_offsets[-1]
     assert 60 - newest <= 1000 // len(batch()) + 1

@@ -139,7 +139,7 @@ class Run:
             case "depose":
                 self.depose()
             case "checkpoint" if node in world.brokers and world.has(node):
-                world.replica(node).keeping.begin_checkpoint()
+                world.replica(node).maintenance.begin_checkpoint()
 
     async def heal(self) -> None:
         for node in NODES:

@@ -17,14 +17,14 @@ from unit.broker.broker_fixtures import Harness, batch
 
 
 def sweep_of(harness: Harness) -> Sweep:
-    partitions: Any = SimpleNamespace(replicas={harness.replica.id: harness.replica}, shared=harness.shared)
+    partitions: Any = SimpleNamespace(replicas={harness.replica.id: harness.replica}, context=harness.context)
     return Sweep(partitions, random.Random(1))
 
 
 async def look(sweep: Sweep, until: str, at_most: int = 30) -> None:
     """As often as it takes until something of that kind was corrected."""
     for _ in range(at_most):
-        await sweep.look()
+        await sweep.check()
         if CORRECTIONS[until]:
             return
     raise AssertionError(f"nothing was corrected: {CORRECTIONS}")
@@ -114,7 +114,7 @@ async def test_a_parked_write_whose_question_is_never_answered_is_refused(
         batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x")
     sweep = sweep_of(harness)
     for _ in range(10):
-        await sweep.look()
+        await sweep.check()
     assert not self_corrections, "it may still be answered"
     await look(sweep, "parked_write")
     assert (await harness.calls.result(number)).error == ErrorCode.NOT_ENOUGH_REPLICAS, "the client tries again"
@@ -126,5 +126,5 @@ async def test_what_works_is_left_alone(harness: Harness) -> None:
     for sequence in range(10):
         number = harness.produce(batch(producer_id=7, epoch=0, sequence=sequence))
         for _ in range(5):
-            await sweep.look()
+            await sweep.check()
         await harness.calls.result(number)

@@ -22,7 +22,7 @@ from hapax.cli.verify.findings import Findings
 from hapax.cli.verify.replicas import Digest, Replica, compare_replicas
 from hapax.codec.batch import CRC_START
 from hapax.codec.snapshot import decode_snapshot, encode_snapshot
-from hapax.core.partition.machine import Partition
+from hapax.core.partition.machine import PartitionMachine
 from hapax.log.walk import Batch, walk
 
 FLIGHTS = "flights-0"
@@ -153,7 +153,7 @@ def flip_a_snapshots_bit(folder: Path) -> None:
 
 def tell_another_sequence(folder: Path) -> None:
     path = folder / f"{FLIGHTS}/{71:020d}.snapshot"
-    machine = Partition(decode_snapshot(path.read_bytes(), 71))
+    machine = PartitionMachine(decode_snapshot(path.read_bytes(), 71))
     producer = machine.producers.get(1_000)
     assert producer is not None
     machine.producers.put_batch(38, 2, 40, producer.last_timestamp, 39, 39)
@@ -169,7 +169,7 @@ def forget_an_open_transaction(folder: Path) -> None:
 def snapshot_of_the_future(folder: Path) -> None:
     path = folder / f"{FLIGHTS}/{71:020d}.snapshot"
     snapshot = decode_snapshot(path.read_bytes(), 71)
-    later = Partition(snapshot)
+    later = PartitionMachine(snapshot)
     later.log_end_offset = 75
     path.with_name(f"{75:020d}.snapshot").write_bytes(encode_snapshot(later.snapshot()))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hapax.codec.snapshot import DamagedSnapshot, SnapshotEncoder, decode_snapshot, encode_snapshot
 from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.errors import Refusal
-from hapax.core.partition.machine import Duplicate, Partition
+from hapax.core.partition.machine import Duplicate, PartitionMachine
 from scenarios.partition_log import LoggedPartition, data_header, digest
 
 KAFKA_ENTRY = Struct(">qhiqiqiq")
@@ -41,7 +41,7 @@ def busy_partition() -> LoggedPartition:
 def test_everything_is_restored() -> None:
     partition = busy_partition().partition
     data = encode_snapshot(partition.snapshot())
-    restored = Partition(
+    restored = PartitionMachine(
         decode_snapshot(data, partition.log_end_offset),
         aborted=partition.aborted,
         leader_epochs=partition.leader_epochs.entries(),
@@ -74,7 +74,7 @@ def test_a_snapshot_of_kafkas_is_read_as_far_as_it_goes() -> None:
     entries = KAFKA_ENTRY.pack(7, 2, 9, 100, 4, 55, 3, -1) + KAFKA_ENTRY.pack(8, 0, 0, 101, 0, 56, 3, 101)
     body = (2).to_bytes(4, "big") + entries
     data = (1).to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
-    partition = Partition(decode_snapshot(data, 102))
+    partition = PartitionMachine(decode_snapshot(data, 102))
     assert partition.log_end_offset == 102
     assert partition.decide_append(data_header(7, 2, 5, 5), 0) == Duplicate(96, 100)
     assert [transaction.first_offset for transaction in partition.open_transactions()] == [101]
@@ -86,7 +86,7 @@ def test_a_snapshot_tells_a_retry_from_another_batch() -> None:
     log = LoggedPartition()
     log.append(data_header(7, 0, 0, 1, transactional=True, values=("a",)))
     log.append(data_header(7, 0, 1, 1, transactional=True, values=("b",)))
-    partition = Partition(decode_snapshot(encode_snapshot(log.partition.snapshot()), 2))
+    partition = PartitionMachine(decode_snapshot(encode_snapshot(log.partition.snapshot()), 2))
     for sequence, value in ((0, "a"), (1, "b")):
         header = data_header(7, 0, sequence, 1, transactional=True, values=(value,))
         assert partition.decide_append(header, 0) == Duplicate(sequence, sequence)
@@ -100,7 +100,7 @@ def test_a_snapshot_of_a_former_release_takes_what_fits_for_a_retry() -> None:
     former = replace(log.partition.snapshot(), open_transactions=[
         replace(transaction, checksums=()) for transaction in log.partition.open_transactions()
     ])
-    partition = Partition(decode_snapshot(encode_snapshot(former), 1))
+    partition = PartitionMachine(decode_snapshot(encode_snapshot(former), 1))
     assert partition.decide_append(data_header(7, 0, 0, 1, transactional=True, values=("b",)), 0) == Duplicate(0, 0)
     # What is replayed after the snapshot is known again.
     partition.replay(data_header(7, 0, 1, 1, transactional=True, values=("c",))._replace(base_offset=1))
@@ -110,8 +110,8 @@ def test_a_snapshot_of_a_former_release_takes_what_fits_for_a_retry() -> None:
 
 
 def test_an_empty_partition_has_a_snapshot() -> None:
-    data = encode_snapshot(Partition().snapshot())
-    assert digest(Partition(decode_snapshot(data, 0))) == digest(Partition())
+    data = encode_snapshot(PartitionMachine().snapshot())
+    assert digest(PartitionMachine(decode_snapshot(data, 0))) == digest(PartitionMachine())
 
 
 def test_encoding_goes_in_small_steps() -> None:

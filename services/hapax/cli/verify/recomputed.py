@@ -13,7 +13,7 @@ from typing import Any
 from hapax.cli.verify.findings import Findings
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
-from hapax.core.partition.machine import AbortedTransaction, Partition
+from hapax.core.partition.machine import AbortedTransaction, PartitionMachine
 from hapax.core.partition.values import PartitionSnapshot
 from hapax.core.sequence import MAX_SEQUENCE
 
@@ -33,7 +33,7 @@ class Recomputed:
         self._snapshots = dict(sorted(snapshots.items()))
         self._paths = paths
         self._findings = findings
-        self._machine = Partition(log_start_offset=start_offset)
+        self._machine = PartitionMachine(log_start_offset=start_offset)
         self.complete = start_offset == 0
         """The machine knows everything that happened: nothing of what it was fed was missing."""
 
@@ -91,7 +91,7 @@ class Recomputed:
             if self.complete and self._machine.log_end_offset > offset:
                 self._findings.damaged(self._paths[offset], f"a snapshot of offset {offset}, within a batch")
                 continue
-            loaded = Partition(snapshot, log_start_offset=self._start)
+            loaded = PartitionMachine(snapshot, log_start_offset=self._start)
             if self.complete:
                 self._compare(offset, loaded)
             else:
@@ -99,7 +99,7 @@ class Recomputed:
                 self._machine.advance_high_watermark(offset)
                 self.complete = True
 
-    def _compare(self, offset: int, loaded: Partition) -> None:
+    def _compare(self, offset: int, loaded: PartitionMachine) -> None:
         path, recomputed = self._paths[offset], self._machine
         for what, said, found in (
             ("the shard epoch", loaded.shard_epoch, recomputed.shard_epoch),
@@ -129,7 +129,7 @@ class Recomputed:
             self._findings.damaged(path, text, offset=offset)
 
 
-def _producers(machine: Partition) -> dict[int, dict[str, Any]]:
+def _producers(machine: PartitionMachine) -> dict[int, dict[str, Any]]:
     """Everything that decides on a producer's next batch, its window of five included."""
     found = {}
     for view in machine.describe_producers():
@@ -139,7 +139,9 @@ def _producers(machine: Partition) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _open(loaded: Partition, recomputed: Partition) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
+def _open(
+    loaded: PartitionMachine, recomputed: PartitionMachine
+) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
     """Of the snapshot and of the log. Checksums that the snapshot lacks are no contradiction: former releases stored
     none."""
     said, found = (

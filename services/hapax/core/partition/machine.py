@@ -53,7 +53,7 @@ from hapax.core.sequence import MAX_SEQUENCE, distance
 
 __all__ = [
     "APPEND", "CLIENT", "NEED_VERIFICATION", "VERIFIED", "AbortedTransaction", "Append", "AppendContext",
-    "AppendDecision", "Duplicate", "NeedVerification", "OpenTransaction", "Partition", "PartitionSnapshot",
+    "AppendDecision", "Duplicate", "NeedVerification", "OpenTransaction", "PartitionMachine", "PartitionSnapshot",
     "ProducerView",
 ]  # fmt: skip
 
@@ -66,7 +66,7 @@ _EXPIRY_MARKS: Final = 48
 _MAX_AWAITED: Final = 1000
 
 
-class Partition:
+class PartitionMachine:
     """The state machine of one partition. All offsets are those of the log; all methods are synchronous and pure."""
 
     __slots__ = (

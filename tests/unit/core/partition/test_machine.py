@@ -9,7 +9,7 @@ from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.aborted_index import AbortedIndex, AbortedTransaction
 from hapax.core.partition.leader_epochs import LeaderEpochs
-from hapax.core.partition.machine import APPEND, VERIFIED, AppendContext, Duplicate, Partition
+from hapax.core.partition.machine import APPEND, VERIFIED, AppendContext, Duplicate, PartitionMachine
 from hapax.core.sequence import MAX_SEQUENCE, advance, distance
 from scenarios.partition_log import LoggedPartition, data_header
 
@@ -33,14 +33,14 @@ def test_batches_without_a_producer_leave_no_state() -> None:
 
 
 def test_replay_refuses_a_batch_below_the_end_of_the_log() -> None:
-    partition = Partition()
+    partition = PartitionMachine()
     partition.replay(data_header(-1, -1, -1, 3))
     with pytest.raises(ValueError, match="batch at 0 in a log that ends at 3"):
         partition.replay(data_header(-1, -1, -1, 3))
 
 
 def test_replay_accepts_the_gaps_of_a_compacted_log() -> None:
-    partition = Partition()
+    partition = PartitionMachine()
     partition.replay(data_header(7, 0, 0, 2))
     partition.replay(data_header(7, 0, 9, 1)._replace(base_offset=20))
     assert partition.log_end_offset == 21
@@ -91,7 +91,7 @@ def test_a_leased_producer_with_an_open_transaction_is_not_taken_over() -> None:
 
 
 def test_refused_batches_are_awaited_in_bounded_number() -> None:
-    partition = Partition()
+    partition = PartitionMachine()
     for pid in range(3000):
         partition.note_refused(data_header(pid, 0, 5, 1))
     with pytest.raises(Refusal):
@@ -116,7 +116,7 @@ def test_a_snapshot_is_detached() -> None:
     snapshot = log.partition.snapshot()
     log.append(data_header(7, 0, 1, 1, transactional=True))
     assert snapshot.open_transactions[0].record_count == 1
-    restored = Partition(snapshot)
+    restored = PartitionMachine(snapshot)
     restored.replay(data_header(7, 0, 1, 1, transactional=True)._replace(base_offset=1))
     assert snapshot.open_transactions[0].record_count == 1
 
@@ -127,7 +127,7 @@ def test_what_was_decided_above_the_high_watermark_stays_hidden_after_a_snapshot
     log.append(data_header(7, 0, 0, 1, transactional=True))
     log.sync()
     log.append_control(Marker(7, 0, True, 0, serial=1))
-    restored = Partition(log.partition.snapshot())
+    restored = PartitionMachine(log.partition.snapshot())
     restored.advance_high_watermark(1)
     assert restored.last_stable_offset == 0
     restored.advance_high_watermark(2)
@@ -147,7 +147,7 @@ def test_a_snapshot_older_than_the_high_watermark_hides_nothing_again() -> None:
 
 
 def test_the_high_watermark_never_goes_back() -> None:
-    partition = Partition()
+    partition = PartitionMachine()
     partition.replay(data_header(-1, -1, -1, 9))
     assert partition.advance_high_watermark(5)
     assert not partition.advance_high_watermark(5)
@@ -157,7 +157,7 @@ def test_the_high_watermark_never_goes_back() -> None:
 
 def test_expiry_comes_round_in_small_steps() -> None:
     """Each call looks at a bounded number of pages; the record comes when the hand meets somebody to forget."""
-    partition = Partition(expiry_ms=1000)
+    partition = PartitionMachine(expiry_ms=1000)
     assert partition.decide_expiry(0) is None
     for pid in range(5000):
         partition.replay(data_header(pid, 0, 0, 1)._replace(base_offset=pid))

@@ -23,7 +23,7 @@ from hapax.core.partition.machine import (
     NEED_VERIFICATION,
     VERIFIED,
     Duplicate,
-    Partition,
+    PartitionMachine,
 )
 from hapax.core.sequence import MAX_SEQUENCE, advance
 from scenarios.partition_log import Entry, LoggedPartition, data_header, digest
@@ -55,10 +55,10 @@ class Client:
     """Decided by the coordinator, not yet acknowledged by the partition."""
 
 
-class PartitionMachine(RuleBasedStateMachine):
+class PartitionStateMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.log = LoggedPartition(Partition(expiry_ms=EXPIRY_MS))
+        self.log = LoggedPartition(PartitionMachine(expiry_ms=EXPIRY_MS))
         self.clients: list[Client] = []
         self.acknowledged: set[str] = set()
         self.pending: list[tuple[int, Client, Batch | None]] = []
@@ -74,7 +74,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.clients.append(Client(pid, version, next_sequence=first))
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionMachine:
         return self.log.partition
 
     # --- clients --------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def scan(entries: list[Entry], high_watermark: int) -> tuple[dict[int, bool | No
     return outcome, min(unstable)
 
 
-TestPartitionMachine = PartitionMachine.TestCase
+TestPartitionMachine = PartitionStateMachine.TestCase
 TestPartitionMachine.settings = settings(
     max_examples=60,
     stateful_step_count=40,

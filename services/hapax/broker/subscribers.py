@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Waits(Protocol):
+class ReadSubscriber(Protocol):
     """A long poll that is told when a partition's readable end moves."""
 
     def moved(self) -> None: ...
 
 
-class Pulls(Protocol):
+class FollowerSubscriber(Protocol):
     """A follower that fetches this partition from here."""
 
     def appended(self) -> None:
@@ -31,7 +31,7 @@ class Pulls(Protocol):
         ...
 
 
-class Copies(Protocol):
+class CopySubscriber(Protocol):
     """What copies this partition from its leader."""
 
     def synced(self) -> None:

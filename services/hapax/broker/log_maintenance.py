@@ -22,7 +22,7 @@ _CONDEMNED_SAID: Final = 1000
 """Of one partition, until its process ends: a client that sends nothing else fills neither memory nor events."""
 
 
-class Housekeeping:
+class LogMaintenance:
     """Of one partition. At most one checkpoint and one run of compaction are at work at a time."""
 
     def __init__(self, replica: Replica) -> None:
@@ -55,7 +55,7 @@ class Housekeeping:
         try:
             await self._write_checkpoint(snapshot)
         except SyncFailed as error:
-            self._replica.shared.committer.failed(error)
+            self._replica.context.committer.failed(error)
         except OSError as error:
             if not self._stopped:
                 log.warning("no checkpoint this time", partition=self._replica.name, error=error)
@@ -116,7 +116,7 @@ class Housekeeping:
         """
         await self._check_aborted()
         machine, segment_log = self._replica.machine, self._replica.log
-        replication, clock = self._replica.replication, self._replica.shared.clock
+        replication, clock = self._replica.replication, self._replica.context.clock
         if (
             not segment_log.config.compact or self._stopped or self._replica.inheritance.inherited is not None
             or (replication is not None and replication.catching_up(clock.monotonic_ms()))
@@ -173,7 +173,7 @@ class Housekeeping:
         if offset in self._condemned or len(self._condemned) >= _CONDEMNED_SAID:
             return
         self._condemned.add(offset)
-        self._replica.shared.unreadable(self._replica, offset, refusal)
+        self._replica.context.unreadable(self._replica, offset, refusal)
 
     def _is_last_of_producer(self, producer_id: int, offset: int) -> bool:
         view = self._replica.machine.describe_producer(producer_id)
@@ -183,7 +183,7 @@ class Housekeeping:
         """Applies retention; returns the number of segments that went. Raises OSError."""
         replica = self._replica
         dropped = replica.log.retire(
-            replica.shared.clock.now_ms(), replica.machine.last_stable_offset, replica.log.covered)
+            replica.context.clock.now_ms(), replica.machine.last_stable_offset, replica.log.covered)
         if dropped:
             replica.machine.advance_log_start(replica.log.start_offset)
             log.info(

@@ -8,7 +8,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from hapax.broker.calls import check_high_watermark
+from hapax.broker.kafka_api import check_high_watermark
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.snapshots import Snapshots
@@ -207,7 +207,7 @@ class BrokerRpc:
 async def _count(replica: Replica, start: int, max_bytes: int, answer: broker_pb2.PartitionOffsets) -> int:
     """Returns how many bytes were read."""
     try:
-        counted = await replica.counting.count(start, max_bytes)
+        counted = await replica.record_counter.count(start, max_bytes)
     except Refusal as refusal:
         answer.error, answer.reason = refusal.code, refusal.reason
         return 0
@@ -220,7 +220,7 @@ async def _count(replica: Replica, start: int, max_bytes: int, answer: broker_pb
 
 def _described(named: common_pb2.TopicPartition, replica: Replica) -> broker_pb2.PartitionReplicas:
     machine, replication = replica.machine, replica.replication
-    me = replica.shared.node_id
+    me = replica.context.node_id
     if replication is None:
         states = [broker_pb2.ReplicaState(node_id=me, end_offset=replica.durable_end, in_sync=replica.serving)]
     else:

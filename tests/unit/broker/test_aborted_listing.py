@@ -33,7 +33,7 @@ class World(Harness):
     def __init__(self, disk: RealDisk, settings: Settings) -> None:
         super().__init__(disk, settings)
         self.told: list[str] = []
-        object.__setattr__(self.shared, "mislisted", self._mislisted)
+        object.__setattr__(self.context, "mislisted", self._mislisted)
 
     def _mislisted(self, replica: object, segment: Segment, count: int) -> None:
         self.told.append(segment.path(TXN_INDEX))
@@ -53,8 +53,8 @@ class World(Harness):
             else:
                 began.pop(producer_id, None)
                 self.replica.append_control(Marker(producer_id, 0, rng.random() < 0.5, 0, step, 0, -1, 0))
-            if self.replica.keeping.checkpoint is not None:
-                await self.replica.keeping.checkpoint
+            if self.replica.maintenance.checkpoint is not None:
+                await self.replica.maintenance.checkpoint
 
     def write_entries(self, segment: Segment, entries: list[AbortedTransaction]) -> None:
         (Path(self.disk.root) / FOLDER / segment.path(TXN_INDEX)).write_bytes(encode_aborted(entries))
@@ -66,8 +66,8 @@ class World(Harness):
     async def survey(self) -> None:
         for segment in self.replica.log.segments:
             await self.replica.log.survey(segment)
-        while self.replica.keeping.checkpoint is not None:
-            await self.replica.keeping.checkpoint
+        while self.replica.maintenance.checkpoint is not None:
+            await self.replica.maintenance.checkpoint
 
     async def restarted(self) -> None:
         await self.replica.close()
@@ -191,7 +191,7 @@ async def test_compaction_removes_nothing_that_only_a_wrong_entry_takes_for_abor
     longer = marked._replace(first_offset=0, last_stable_offset=0)
     world.write_entries(segments[number], [longer if entry == marked else entry for entry in mine])
     await world.open(clean=True, internal=True)
-    done = await world.replica.keeping.compact()
+    done = await world.replica.maintenance.compact()
     assert done is not None and done.bytes_after < done.bytes_before
     left = world.committed()
     assert world.latest() == before
@@ -211,10 +211,10 @@ async def test_a_damaged_segment_is_told_of_once_however_often_compaction_comes_
     data[70] ^= 1
     path.write_bytes(data)
     found: list[Damage] = []
-    object.__setattr__(world.shared, "damaged", lambda replica, damage: found.append(damage))
+    object.__setattr__(world.context, "damaged", lambda replica, damage: found.append(damage))
     await world.open(clean=True, internal=True)
     for _ in range(3):
-        assert await world.replica.keeping.compact() is None
+        assert await world.replica.maintenance.compact() is None
     assert len(found) == 1
 
 

@@ -47,10 +47,10 @@ class _Batch(NamedTuple):
     size: int
 
 
-class Counting:
+class RecordCounter:
     """Of one replica."""
 
-    __slots__ = ("_apart", "_counts", "_known_to", "_lock", "_offsets", "_replica", "_since", "_total", "_version")
+    __slots__ = ("_apart", "_counted_to", "_counts", "_lock", "_offsets", "_replica", "_since", "_total", "_version")
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -74,22 +74,22 @@ class Counting:
             version, read = self._version, 0
             async for batch in self._batches(point, start):
                 known, read = known + batch.records, read + batch.size
-            async for batch in self._batches(self._known_to, end, max_bytes):
+            async for batch in self._batches(self._counted_to, end, max_bytes):
                 read += batch.size
                 self._remember(batch)
             if version is not self._version:
                 raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was changed while it was counted")
-            return Counted(self._total - known, self._known_to, read)
+            return Counted(self._total - known, self._counted_to, read)
 
     def _nearest(self, start: int, end: int) -> tuple[int, int]:
         """The last point that is not above `start`, and the number of records from the first one to it."""
         replica = self._replica
         version = (replica.log, replica.log.cuts)
-        if version != self._version or self._known_to > end or replica.log.was_compacted:
+        if version != self._version or self._counted_to > end or replica.log.was_compacted:
             self._version = version
             self._begin(start)
         at = bisect_right(self._offsets, start) - 1
-        if at < 0 or start > self._known_to or self._offsets[at] < replica.machine.log_start_offset:
+        if at < 0 or start > self._counted_to or self._offsets[at] < replica.machine.log_start_offset:
             self._begin(start)
             at = 0
         return self._offsets[at], self._counts[at]
@@ -97,17 +97,17 @@ class Counting:
     def _begin(self, offset: int) -> None:
         self._offsets = array("q", [offset])  # the points: ends of batches, but for the first
         self._counts = array("q", [0])
-        self._known_to = offset
+        self._counted_to = offset
         self._total = 0
         self._since = 0
         self._apart = _APART_BYTES
 
     def _remember(self, batch: _Batch) -> None:
-        self._known_to = batch.next_offset
+        self._counted_to = batch.next_offset
         self._total += batch.records
         self._since += batch.size
         if self._since >= self._apart:
-            self._offsets.append(self._known_to)
+            self._offsets.append(self._counted_to)
             self._counts.append(self._total)
             self._since = 0
             if len(self._offsets) > _POINTS_MAX:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hapax.broker.calls import OffsetService, ProducerService, ProduceService
+from hapax.broker.kafka_api import OffsetService, ProducerService, ProduceService
 from hapax.broker.replica import Replica
-from hapax.broker.rpc import BrokerRpc
+from hapax.broker.rpc_api import BrokerRpc
 from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal

@@ -200,9 +200,9 @@ class OffsetService:
             return FoundOffset(-1, -1, -1)
         try:
             if timestamp == MAX_TIMESTAMP:
-                found = await find_newest_record(replica.log, replica.keeping.condemn)
+                found = await find_newest_record(replica.log, replica.maintenance.condemn)
             else:
-                found = await find_record(replica.log, timestamp, end, replica.keeping.condemn)
+                found = await find_record(replica.log, timestamp, end, replica.maintenance.condemn)
         except Damaged as damage:
             raise replica.damaged(damage) from damage
         except OSError as error:

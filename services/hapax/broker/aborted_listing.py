@@ -65,13 +65,13 @@ class AbortedListing:
         segment.listed |= told.from_known
         wrong = self._correct(segment, decisions)
         if wrong or not self._is_listed(segment, decisions.following, in_file):
-            self._replica.shared.mislisted(self._replica, segment, wrong)
+            self._replica.context.mislisted(self._replica, segment, wrong)
             try:
                 segment_log.rewrite_aborted(list(machine.aborted))
             except OSError as error:
                 log.error("a wrong index of aborted transactions stays until there is space", error=error)
                 segment.listed = False
-            self._replica.keeping.begin_checkpoint()
+            self._replica.maintenance.begin_checkpoint()
 
     def _correct(self, segment: Segment, decisions: Decisions) -> int:
         """Returns the number of entries that were wrong."""
@@ -88,7 +88,7 @@ class AbortedListing:
                 wrong += 1
         if wrong:
             machine.aborted.correct((entries[marker] for marker in sorted(entries)), self._first_open())
-            self._replica.counting.forget()
+            self._replica.record_counter.forget()
         return wrong
 
     async def _in_file(self, segment: Segment) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hapax.broker import counting as counting_module
+from hapax.broker import record_counter as record_counter_module
 from hapax.codec.batch import iterate_batches
 from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch, encode_records
@@ -26,9 +26,9 @@ PLENTY = 1 << 30
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many slices, many points, and more of them than may be remembered."""
-    monkeypatch.setattr(counting_module, "_SLICE_BYTES", 700)
-    monkeypatch.setattr(counting_module, "_APART_BYTES", 300)
-    monkeypatch.setattr(counting_module, "_POINTS_MAX", 16)
+    monkeypatch.setattr(record_counter_module, "_SLICE_BYTES", 700)
+    monkeypatch.setattr(record_counter_module, "_APART_BYTES", 300)
+    monkeypatch.setattr(record_counter_module, "_POINTS_MAX", 16)
 
 
 class World(Harness):
@@ -52,8 +52,8 @@ class World(Harness):
                 transactional=not of_nobody, producer_id=-1 if of_nobody else producer_id,
                 producer_epoch=-1 if of_nobody else 0, base_sequence=-1)))
             assert result.error == 0
-            if self.replica.keeping.checkpoint is not None:
-                await self.replica.keeping.checkpoint
+            if self.replica.maintenance.checkpoint is not None:
+                await self.replica.maintenance.checkpoint
 
     def given(self, start: int) -> int:
         """The truth, from the markers alone."""
@@ -72,7 +72,7 @@ class World(Harness):
         """All of it, in as many calls as it takes; and the bytes read."""
         total = read = 0
         while True:
-            found = await self.replica.counting.count(start, max_bytes)
+            found = await self.replica.record_counter.count(start, max_bytes)
             total, read = total + found.records, read + found.read_bytes
             if found.counted_to >= self.replica.machine.last_stable_offset:
                 return total, read
@@ -121,7 +121,7 @@ async def test_compaction_removes_what_was_counted(folder: RealDisk, seed: int) 
     for _ in range(4):
         await world.write(120)
         await world.check(6)
-        await world.replica.keeping.compact()
+        await world.replica.maintenance.compact()
         await world.check(6)
 
 
@@ -142,7 +142,7 @@ async def test_many_who_ask_at_once_while_it_grows(folder: RealDisk) -> None:
     world = World(folder, random.Random(2))
     await world.open(internal=True)
     await world.write(300)
-    counting = world.replica.counting
+    counting = world.replica.record_counter
     asked = [asyncio.create_task(counting.count(start, PLENTY)) for start in range(0, 200, 10)]
     await world.write(100)
     end = world.replica.machine.last_stable_offset
@@ -156,7 +156,7 @@ async def test_a_leader_that_leads_no_longer_counts_no_further(folder: RealDisk)
     world = World(folder, random.Random(3))
     await world.open(internal=True)
     await world.write(300)
-    asked = asyncio.create_task(world.replica.counting.count(0, PLENTY))
+    asked = asyncio.create_task(world.replica.record_counter.count(0, PLENTY))
     await asyncio.sleep(0)
     world.replica.serving = False
     with pytest.raises(Refusal, match="changed while it was counted"):
@@ -169,9 +169,9 @@ async def test_what_was_wrong_about_the_past_is_not_remembered(folder: RealDisk)
     world = World(folder, random.Random(4))
     await world.open(internal=True)
     await world.write(300)
-    asked = asyncio.create_task(world.replica.counting.count(0, PLENTY))
+    asked = asyncio.create_task(world.replica.record_counter.count(0, PLENTY))
     await asyncio.sleep(0)
-    world.replica.counting.forget()
+    world.replica.record_counter.forget()
     with pytest.raises(Refusal, match="changed while it was counted"):
         await asked
     await world.check(3)
@@ -184,7 +184,7 @@ async def test_a_leader_that_is_one_again_and_knows_less_counts_no_further(
     world = World(folder, random.Random(5))
     await world.open(internal=True)
     await world.write(300)
-    asked = asyncio.create_task(world.replica.counting.count(0, PLENTY))
+    asked = asyncio.create_task(world.replica.record_counter.count(0, PLENTY))
     await asyncio.sleep(0)
     with monkeypatch.context() as less:
         less.setattr(type(world.replica.machine), "last_stable_offset", property(lambda machine: 5))

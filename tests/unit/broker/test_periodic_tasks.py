@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hapax.broker.upkeep import ABORT_HANGING, HangingWatch, Upkeep
+from hapax.broker.hanging_transactions import ABORT_HANGING, HangingWatch
+from hapax.broker.periodic_tasks import PeriodicTasks
 from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode
@@ -39,12 +40,12 @@ class Network:
 
 def partitions(harness: Harness) -> Any:
     view = SimpleNamespace(seen=HighestSeen("c"))
-    return SimpleNamespace(replicas={harness.replica.id: harness.replica}, shared=harness.shared, view=view)
+    return SimpleNamespace(replicas={harness.replica.id: harness.replica}, context=harness.context, view=view)
 
 
-def upkeep(harness: Harness) -> Upkeep:
+def periodic_tasks(harness: Harness) -> PeriodicTasks:
     nothing: Any = None
-    return Upkeep(partitions(harness), harness.settings, harness.clock, random.Random(1), nothing)
+    return PeriodicTasks(partitions(harness), harness.settings, harness.clock, random.Random(1), nothing)
 
 
 def watch(harness: Harness, network: Network) -> HangingWatch:
@@ -66,22 +67,22 @@ async def test_a_transaction_is_hanging_once_it_is_open_past_every_limit(harness
     looking = watch(harness, network)
     late = harness.settings.transaction_max_timeout_ms + harness.settings.transaction_late_after_ms
     await begin_transaction(harness)
-    await looking.look()
+    await looking.check()
     harness.clock.now += late - 1
-    await looking.look()
+    await looking.check()
     assert network.asked == []
     harness.clock.now += 1
-    await looking.look()
+    await looking.check()
     (asked,) = network.asked
     assert (asked.transactional_id, asked.producer_id, asked.first_offset) == ("x", 7, 0)
-    await looking.look()
+    await looking.check()
     assert len(network.asked) == 1, "asked again only after a while"
     harness.clock.now += 30_000
-    await looking.look()
+    await looking.check()
     assert len(network.asked) == 2
     harness.replica.write_markers([Marker(7, 0, False, 0)])
     harness.clock.now += 30_000
-    await looking.look()
+    await looking.check()
     assert len(network.asked) == 2
 
 
@@ -92,17 +93,17 @@ async def test_a_coordinator_that_is_not_there_is_asked_again_soon(harness: Harn
     looking = watch(harness, network)
     late = harness.settings.transaction_max_timeout_ms + harness.settings.transaction_late_after_ms
     await begin_transaction(harness)
-    await looking.look()
+    await looking.check()
     harness.clock.now += late
-    await looking.look()
-    await looking.look()
+    await looking.check()
+    await looking.check()
     assert len(network.asked) == 1
     network.answer = coordinator_pb2.AbortHangingResponse()
     harness.clock.now += 3_000
-    await looking.look()
+    await looking.check()
     assert len(network.asked) == 2 and len(looking.late) == 1
     harness.clock.now += 3_000
-    await looking.look()
+    await looking.check()
     assert len(network.asked) == 2, "it has answered"
 
 
@@ -111,20 +112,20 @@ async def test_the_next_transaction_of_a_producer_has_its_own_time(harness: Harn
     looking = watch(harness, network)
     late = harness.settings.transaction_max_timeout_ms + harness.settings.transaction_late_after_ms
     await begin_transaction(harness)
-    await looking.look()
+    await looking.check()
     harness.clock.now += late - 1
     harness.replica.write_markers([Marker(7, 0, True, 0)])
     number = harness.produce(batch(producer_id=7, epoch=0, sequence=1, transactional=True), transactional_id="x")
     harness.verify()
     await harness.calls.result(number)
     harness.clock.now += 1
-    await looking.look()
+    await looking.check()
     assert network.asked == []
 
 
 async def test_idle_producers_expire_by_a_record_that_recovery_replays(harness: Harness) -> None:
     await harness.produced(batch(producer_id=7, epoch=0, sequence=0))
-    keep = upkeep(harness)
+    keep = periodic_tasks(harness)
     await keep.expire()
     harness.clock.now += 25 * HOUR
     await harness.produced(batch(producer_id=8, epoch=0, sequence=0))
@@ -139,7 +140,7 @@ async def test_idle_producers_expire_by_a_record_that_recovery_replays(harness: 
 
 async def test_a_copy_removes_what_its_leader_has_forgotten(harness: Harness) -> None:
     await harness.produced(batch(producer_id=7, epoch=0, sequence=0))
-    keep = upkeep(harness)
+    keep = periodic_tasks(harness)
     await keep.expire()
     harness.clock.now += 25 * HOUR
     await harness.produced(batch(producer_id=8, epoch=0, sequence=0))
@@ -161,7 +162,7 @@ async def test_producers_of_offsets_are_forgotten_once_their_transactional_ids_a
         offsets = batch(producer_id=producer_id, epoch=0, sequence=-1, transactional=True)
         harness.produce_internal(offsets, 5)
     harness.produce_internal(encode_control(Marker(7, 0, True, 0, serial=1), 0), 5)
-    keep = upkeep(harness)
+    keep = periodic_tasks(harness)
     await keep.expire()
     harness.clock.now += 7 * 24 * HOUR - 1
     await keep.expire()
@@ -187,9 +188,9 @@ async def test_retention_moves_the_start_of_the_log(folder: RealDisk) -> None:
         await harness.produced(batch(timestamp=harness.clock.now))
     harness.clock.now += 2 * HOUR
     await harness.produced(batch(timestamp=harness.clock.now))
-    while harness.replica.keeping.checkpoint is not None:  # what no snapshot covers stays
-        await harness.replica.keeping.checkpoint
-    await upkeep(harness).retire()
+    while harness.replica.maintenance.checkpoint is not None:  # what no snapshot covers stays
+        await harness.replica.maintenance.checkpoint
+    await periodic_tasks(harness).retire()
     machine = harness.replica.machine
     start = machine.log_start_offset
     assert 10 < start < 20, "the segment that holds the newest record stays"
@@ -207,7 +208,7 @@ async def test_retention_spares_what_an_open_transaction_needs(folder: RealDisk)
     for _ in range(20):
         await harness.produced(batch(timestamp=harness.clock.now))
     harness.clock.now += 2 * HOUR
-    await upkeep(harness).retire()
+    await periodic_tasks(harness).retire()
     assert harness.replica.machine.log_start_offset == 0
 
 
@@ -216,10 +217,10 @@ async def test_a_full_disk_stops_no_upkeep(folder: RealDisk, monkeypatch: pytest
     await harness.open()
     for n in range(40):
         await harness.produced(batch(producer_id=7, epoch=0, sequence=n))
-        if harness.replica.keeping.checkpoint is not None:
-            await harness.replica.keeping.checkpoint
+        if harness.replica.maintenance.checkpoint is not None:
+            await harness.replica.maintenance.checkpoint
     harness.disk.full = True
-    keep = upkeep(harness)
+    keep = periodic_tasks(harness)
     await keep.compact()
     harness.clock.now += 25 * HOUR
     await keep.expire()

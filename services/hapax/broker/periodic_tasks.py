@@ -1,0 +1,113 @@
+"""What a broker does by the clock: retention, expiry of producers, compaction, the search for hanging transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from hapax.broker.hanging_transactions import HangingWatch
+from hapax.broker.partitions import PartitionSet
+from hapax.broker.replica import Replica
+from hapax.core.errors import Refusal
+from hapax.log.durable import SyncFailed
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.ports import Clock, Randomness, Task
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("periodic-tasks")
+
+_EXPIRY_EVERY_S: Final = 10.0
+_COMPACTION_EVERY_S: Final = 5.0
+
+
+class PeriodicTasks:
+    """Four clocks, each with a task of its own. `start`, `close`."""
+
+    def __init__(
+        self, partitions: PartitionSet, settings: Settings, clock: Clock, random: Randomness, hanging: HangingWatch
+    ) -> None:
+        self._partitions = partitions
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._hanging = hanging
+        self._tasks: list[Task] = []
+
+    def start(self) -> None:
+        for name, work, interval in (
+            ("retention", self.retire, self._settings.log_retention_check_interval_ms / 1000),
+            ("expiry", self.expire, _EXPIRY_EVERY_S),
+            ("compaction", self.compact, _COMPACTION_EVERY_S),
+            ("hanging", self._hanging.check, self._hanging.interval_s),
+        ):
+            self._tasks.append(supervision.keep(partial(self._repeat, work, interval), name, self._random))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval * (0.75 + 0.5 * self._random.random()))
+            await work()
+
+    async def retire(self) -> None:
+        """Retention by time and size."""
+        for replica in self._serving():
+            with supervision.contained("retention", replica.name):
+                try:
+                    replica.maintenance.retire()
+                except OSError as error:  # a full disk may refuse the new segment; the next round tries again
+                    log.warning("retention failed", partition=replica.name, error=error)
+            await asyncio.sleep(0)
+
+    async def expire(self) -> None:
+        """Idle producers; a shard's epoch never expires (rule 1). On the way: the ids in use, for the memory of what
+        the store has given out (rule 12). A copy removes what the leader's expiries have forgotten: it may
+        never lead, and its table would only grow."""
+        for replica in list(self._partitions.replicas.values()):
+            with supervision.contained("expiry", replica.name):
+                self._expire(replica)
+            await asyncio.sleep(0)
+
+    def _expire(self, replica: Replica) -> None:
+        if not replica.serving:
+            replica.machine.sweep_dead()
+            return
+        self._partitions.view.seen.saw_producer_id(replica.machine.producers.highest)
+        if not replica.storage_error:
+            due = replica.machine.decide_expiry(self._clock.now_ms())
+            if due is not None:
+                try:
+                    replica.append_control(due)
+                except Refusal as refusal:
+                    log.warning("producers were not expired", partition=replica.name, reason=refusal)
+
+    async def compact(self) -> None:
+        """Compacted topics, one after the other."""
+        for replica in list(self._partitions.replicas.values()):
+            if replica.log.config.compact and not replica.storage_error:
+                with supervision.contained("compaction", replica.name):
+                    await self._compact(replica)
+
+    async def _compact(self, replica: Replica) -> None:
+        try:
+            done = await replica.maintenance.compact()
+        except SyncFailed as error:
+            self._partitions.context.committer.failed(error)
+            return
+        except OSError as error:
+            log.warning("compaction failed; trying again later", partition=replica.name, error=error)
+            return
+        if done is not None:
+            log.info(
+                "compacted", partition=replica.name, up_to=done.up_to, bytes_before=done.bytes_before,
+                bytes_after=done.bytes_after, segments_before=done.segments_before,
+                segments_after=done.segments_after,
+            )
+
+    def _serving(self) -> list[Replica]:
+        return [replica for replica in self._partitions.replicas.values() if replica.serving]
