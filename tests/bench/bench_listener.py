@@ -46,13 +46,14 @@ async def _bare() -> int:
 
 
 async def _kafka() -> int:
-    from hapax.kafka.api_keys import ApiKey, all_apis
+    from hapax.kafka.api import produce
+    from hapax.kafka.registry import all_apis
     from hapax.kafka.server import KafkaServer
     from hapax.kafka.table import ApiTable
     from hapax.runtime.network import TcpNetwork
 
     table = ApiTable(all_apis())
-    table.on_raw(ApiKey.PRODUCE, lambda ctx, body: (ANSWER,))
+    table.on_raw(produce.ROW, lambda ctx, body: (ANSWER,))
     return (await KafkaServer(TcpNetwork(), table).start("127.0.0.1", 0)).port
 
 

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final
 
-from hapax.kafka.api_keys import ApiKey
+from hapax.kafka.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    metadata,
+    produce,
+    txn_offset_commit,
+)
 from hapax_chaos.faults import (
     DAMAGES,
     SESSION_S,
@@ -46,10 +57,21 @@ SMALL_SEGMENTS: Final = Layout(
 )  # fmt: skip
 """So that a few seconds' records leave closed segments with all their files behind."""
 
-_REQUESTS: Final = (
-    ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID,
-    ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
-)  # fmt: skip
+
+class ApiKey(IntEnum):
+    """The requests that the proxy interferes with."""
+
+    PRODUCE = produce.ROW.key
+    FETCH = fetch.ROW.key
+    METADATA = metadata.ROW.key
+    FIND_COORDINATOR = find_coordinator.ROW.key
+    INIT_PRODUCER_ID = init_producer_id.ROW.key
+    ADD_PARTITIONS_TO_TXN = add_partitions_to_txn.ROW.key
+    ADD_OFFSETS_TO_TXN = add_offsets_to_txn.ROW.key
+    END_TXN = end_txn.ROW.key
+    TXN_OFFSET_COMMIT = txn_offset_commit.ROW.key
+
+
 _HARMLESS: Final = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR)
 """Late or twice, they change nothing."""
 _AT_START: Final = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID)
@@ -156,14 +178,14 @@ def _network() -> Iterator[Scenario]:
 
 
 def _single_requests() -> Iterator[Scenario]:
-    for key in _REQUESTS:
+    for key in ApiKey:
         for action in ACTIONS:
             if action in ("reset", "unanswered") or (key not in _HARMLESS and action != "slow"):
                 fault = requests(action, [key])
                 if key in _AT_START:
                     fault = both(requests(action, [key], share=0.5), kill(TARGETS["client"], down_s=0.1, times=3))
                 yield Scenario(f"{action}@{key.name}", fault, PROXIED)
-    everything = [key for key in _REQUESTS if key is not ApiKey.FETCH]
+    everything = [key for key in ApiKey if key is not ApiKey.FETCH]
     for action in ACTIONS:
         yield Scenario(f"{action}@anything", requests(action, everything, share=0.05), PROXIED)
 
@@ -219,4 +241,4 @@ def _compositions() -> Iterator[Scenario]:
     yield Scenario("unanswered@END_TXN+kill@client",
                    both(requests("unanswered", ends, 0.3), kill(t["client"], times=2)), PROXIED)
     yield Scenario("late@anything+rolling-stop@coordinators",
-                   both(requests("late", list(_REQUESTS[3:]), 0.1), rolling_stop("coordinator")), PROXIED)
+                   both(requests("late", list(ApiKey)[3:], 0.1), rolling_stop("coordinator")), PROXIED)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kafka.record import MemoryRecordsBuilder
 
-from hapax.kafka.api_keys import all_apis
+from hapax.kafka.registry import all_apis
 from hapax.local.cluster import LocalCluster
 from hapax.wire import messages
 

@@ -19,7 +19,9 @@ import pytest
 
 from conftest import end_cluster, start_cluster
 from hapax.core.errors import ErrorCode
-from hapax.kafka.api_keys import ApiKey, all_apis
+from hapax.kafka.api import api_versions, metadata
+from hapax.kafka.api import produce as produce_api
+from hapax.kafka.registry import all_apis
 from hapax.local.cluster import LocalCluster
 from hapax.wire import messages
 from hapax.wire.messages import set_unknown_tag
@@ -90,12 +92,12 @@ def nothing_else_happens(broker: Node, neighbour: Neighbour) -> Iterator[None]:
         ("a client id past the end", struct.pack(">ihhih", 12, 3, 1, 1, 99) + b"me"),
         ("an unknown API key", struct.pack(">ihhih", 10, 999, 0, 1, -1)),
         ("a negative API key", struct.pack(">ihhih", 10, -1, 0, 1, -1)),
-        ("an unknown version", struct.pack(">ihhih", 10, ApiKey.METADATA, 99, 1, -1)),
-        ("Produce 2", struct.pack(">ihhih", 10, ApiKey.PRODUCE, 2, 1, -1) + bytes(100)),
-        ("a body that is not one", struct.pack(">ihhih", 50, ApiKey.METADATA, 1, 1, -1) + b"\x7f" * 40),
-        ("a count that lies", struct.pack(">ihhihi", 14, ApiKey.METADATA, 1, 1, -1, (1 << 31) - 1)),
-        ("a Produce body that is not one", struct.pack(">ihhih", 50, ApiKey.PRODUCE, 9, 1, -1) + b"\xff" * 40),
-        ("a long Metadata", struct.pack(">ihhih", 2 * MEBIBYTE, ApiKey.METADATA, 1, 1, -1) + bytes(2 * MEBIBYTE)),
+        ("an unknown version", struct.pack(">ihhih", 10, metadata.ROW.key, 99, 1, -1)),
+        ("Produce 2", struct.pack(">ihhih", 10, produce_api.ROW.key, 2, 1, -1) + bytes(100)),
+        ("a body that is not one", struct.pack(">ihhih", 50, metadata.ROW.key, 1, 1, -1) + b"\x7f" * 40),
+        ("a count that lies", struct.pack(">ihhihi", 14, metadata.ROW.key, 1, 1, -1, (1 << 31) - 1)),
+        ("a Produce body that is not one", struct.pack(">ihhih", 50, produce_api.ROW.key, 9, 1, -1) + b"\xff" * 40),
+        ("a long Metadata", struct.pack(">ihhih", 2 * MEBIBYTE, metadata.ROW.key, 1, 1, -1) + bytes(2 * MEBIBYTE)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -132,7 +134,7 @@ def test_claimed_lengths_cost_nothing(broker: Node) -> None:
 
 def test_a_newer_api_versions_is_answered_in_version_0_with_the_whole_list(broker: Node) -> None:
     with wire(broker.address) as connection:
-        connection.send(struct.pack(">hhih", ApiKey.API_VERSIONS, 77, 5, -1) + b"\x01whatever")
+        connection.send(struct.pack(">hhih", api_versions.ROW.key, 77, 5, -1) + b"\x01whatever")
         frame = connection.read_frame()
         assert frame is not None
         answer = messages.ApiVersionsResponse.decode(memoryview(frame)[4:], version=0)
@@ -359,7 +361,7 @@ def test_five_thousand_connections(broker: Node, neighbour: Neighbour) -> None:
             sockets.append(connection)
             if number % 500 == 499:
                 assert neighbour.works() < 2.0
-        request = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1)
+        request = struct.pack(">ihhih", 10, api_versions.ROW.key, 0, 1, -1)
         for connection in sockets:
             connection.sendall(request)
         for connection in sockets:

@@ -35,7 +35,7 @@ _WARMING_ROUNDS: Final = 4
 
 
 class FetchService:
-    """`kafka.api.fetch.Service`."""
+    """`kafka.api.fetch.PartitionReader`."""
 
     def __init__(
         self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,

@@ -70,7 +70,7 @@ def _producer_id_of(body: memoryview, start: int, end: int) -> int:
 
 
 class ProduceService:
-    """`kafka.api.produce.Service`."""
+    """`kafka.api.produce.PartitionWriter`."""
 
     def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics, superseded: Counter) -> None:
         """`superseded` counts writes on connections that a newer one has superseded."""
@@ -172,7 +172,7 @@ def check_high_watermark(replica: Replica) -> None:
 
 
 class OffsetService:
-    """`kafka.api.list_offsets.Service` and `kafka.api.offset_for_leader_epoch.Service`."""
+    """`kafka.api.list_offsets.OffsetFinder` and `kafka.api.offset_for_leader_epoch.EpochEndFinder`."""
 
     def __init__(self, partitions: PartitionSet) -> None:
         self._partitions = partitions

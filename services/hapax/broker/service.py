@@ -46,7 +46,7 @@ from hapax.kafka.api import (
 from hapax.kafka.api.fetch import FetchPartition
 from hapax.kafka.api.produce import ProduceCall
 from hapax.kafka.node import node_table, server_limits
-from hapax.kafka.roles import register_other_roles
+from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable
 from hapax.log.durable import SyncFailed

@@ -29,7 +29,7 @@ from hapax.core.transaction.requests import Limits
 from hapax.core.transaction.states import State
 from hapax.core.types import Millis, NodeId
 from hapax.kafka.node import node_table, server_limits
-from hapax.kafka.roles import register_other_roles
+from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView

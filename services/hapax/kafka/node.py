@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 from hapax.core.types import NodeId
-from hapax.kafka.api import (
-    alter_partition_reassignments,
-    api_versions,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    elect_leaders,
-    find_coordinator,
-    incremental_alter_configs,
-    list_partition_reassignments,
-    metadata,
-)
-from hapax.kafka.api_keys import all_apis
+from hapax.kafka.context import NodeContext
+from hapax.kafka.registry import all_apis, register_common
 from hapax.kafka.server import ServerLimits
 from hapax.kafka.table import ApiTable
 from hapax.runtime.administration import Administration
@@ -32,23 +19,10 @@ def node_table(
     """A table that answers ApiVersions, Metadata, FindCoordinator, DescribeCluster and the topics' administration.
     `broker`: whether topics have this node's settings where they have none of their own.
 
-    The service then registers its own calls, and `roles.register_other_roles` the rest.
+    The service then registers its own calls, and `registry.register_other_roles` the rest.
     """
-    administration = Administration(view, network)
     table = ApiTable(all_apis())
-    api_versions.register(table)
-    metadata.register(table, node_id, view, administration, settings.auto_create_topics_enable)
-    find_coordinator.register(table, view)
-    describe_cluster.register(table, node_id, view)
-    describe_configs.register(
-        table, node_id, view, settings, None if broker else describe_configs.through(view, network))
-    create_topics.register(table, view, administration)
-    delete_topics.register(table, view, administration, settings.delete_topic_enable)
-    create_partitions.register(table, view, administration)
-    alter_partition_reassignments.register(table, administration)
-    list_partition_reassignments.register(table, view)
-    elect_leaders.register(table, administration)
-    incremental_alter_configs.register(table, administration)
+    register_common(table, NodeContext(node_id, view, network, settings, Administration(view, network), broker))
     return table
 
 

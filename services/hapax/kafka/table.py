@@ -15,15 +15,13 @@ waiting for each other; the answers leave in that order too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol
 
+from hapax.core.errors import ErrorCode
 from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
 from hapax.wire import messages
-
-if TYPE_CHECKING:
-    from hapax.kafka.server import Session
 
 DEFERRED: Final = object()
 """Returned by a handler that answers later, through `ctx.respond` or `ctx.fail`."""
@@ -43,6 +41,17 @@ class CloseConnection(Exception):
     """Raised by a handler to close the connection instead of answering; `str()` of it goes into the log line."""
 
 
+class AnsweringSession(Protocol):
+    """A client's connection, as far as its requests need it (`server.Session`)."""
+
+    connection: FrameConnection
+    listener: str
+    closed: bool
+
+    def complete(self, ctx: RequestContext, answer: Answer) -> None: ...
+    def fail(self, ctx: RequestContext, error: BaseException) -> None: ...
+
+
 class RequestContext:
     """One request on its way: whom it came from, and the place in the connection's order that its answer takes."""
 
@@ -51,7 +60,7 @@ class RequestContext:
     )
 
     def __init__(
-        self, session: Session, api: Api, api_version: int, correlation_id: int, client_id: str | None,
+        self, session: AnsweringSession, api: Api, api_version: int, correlation_id: int, client_id: str | None,
         began: float = 0.0,
     ) -> None:
         self.session = session
@@ -88,31 +97,71 @@ class RequestContext:
         self.session.fail(self, error)
 
 
-@dataclass(slots=True)
-class Api:
-    """One row of the table."""
+BULK_FRAME_BYTES: Final = 1 << 31
+"""No limit but the listener's own: for Produce, whose record bytes are not decoded."""
+LARGE_FRAME_BYTES: Final = 1 << 20
+SMALL_FRAME_BYTES: Final = 64 << 10
+
+
+class Role(Enum):
+    """The nodes that answer a call themselves."""
+
+    EVERY_NODE = "every node"
+    LEADER = "the leader of the partition"
+    COORDINATOR = "the coordinator of the group or transaction"
+
+
+class ApiRow(NamedTuple):
+    """A row of the table, as a module of `kafka/api` declares it. Versions are those that kafka-python's schemas
+    know, where the module does not say otherwise."""
 
     key: int
     name: str
-    min_version: int
-    max_version: int
-    advertised_min: int
-    first_flexible: int
+    """In the published schemas."""
+    versions: tuple[int, int]
+    """Lowest and highest version that is served."""
+    flexible_from: int
     """First version with compact types and tagged fields: its headers end in tagged fields too."""
-    handler: Handler | None = None
-    raw: RawHandler | None = None
-    max_frame_bytes: int = 1 << 20
-    """A longer request is refused before it is decoded."""
-    cancel_on_close: bool = False
-    """Cancel the awaitable when the connection is gone (long polls)."""
+    answered_by: Role
+    elsewhere: ErrorCode | None = None
+    """What a node of another role answers; None: there is no other role."""
+    advertised_from: int | None = None
+    """Lowest version in ApiVersions, where it is not the lowest that is served."""
+    max_frame_bytes: int = LARGE_FRAME_BYTES
+    """A longer request is refused before it is decoded: a million tiny fields in one request would decode to hundreds
+    of MB and hold the loop for seconds."""
 
-    requests: int = 0
-    """Counted for the metrics."""
-    seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    """Of its requests' times."""
-    errors: dict[int, int] = field(default_factory=dict)
-    """Error code -> how often it was answered."""
-    _request: Any = None
+
+class Api:
+    """A row of one node's table, with its handler and its counters."""
+
+    __slots__ = (
+        "_request", "advertised_min", "cancel_on_close", "errors", "first_flexible", "handler", "key",
+        "max_frame_bytes", "max_version", "min_version", "name", "raw", "requests", "seconds",
+    )
+
+    def __init__(self, row: ApiRow) -> None:
+        self.key = row.key
+        self.name = row.name
+        self.min_version, self.max_version = row.versions
+        self.advertised_min = self.min_version if row.advertised_from is None else row.advertised_from
+        self.first_flexible = row.flexible_from
+        self.max_frame_bytes = row.max_frame_bytes
+        self.handler: Handler | None = None
+        self.raw: RawHandler | None = None
+        self.cancel_on_close = False
+        """Cancel the awaitable when the connection is gone (long polls)."""
+        self.requests = 0
+        """Counted for the metrics."""
+        self.seconds = Histogram(SECONDS)
+        """Of its requests' times."""
+        self.errors: dict[int, int] = {}
+        """Error code -> how often it was answered."""
+        self._request: Any = None
+
+    @property
+    def served(self) -> bool:
+        return self.handler is not None or self.raw is not None
 
     def failed(self, code: int) -> None:
         """Counts an error code in an answer."""
@@ -129,24 +178,21 @@ class Api:
             raise CloseConnection(f"{self.name} v{version} that cannot be decoded: {why}") from None
 
 
-BULK_FRAME_BYTES: Final = 1 << 31
-
-
 class ApiTable:
-    """`table.on(key, handler)` for each API that this node serves; `api_keys.py` has the keys and their versions."""
+    """`table.on(row, handler)` for each API that this node serves; `registry.py` has all the rows."""
 
     def __init__(self, apis: Sequence[Api]) -> None:
-        self.apis = {int(api.key): api for api in apis}
+        self.apis = {api.key: api for api in apis}
         """By API key."""
 
-    def on(self, key: int, handler: Handler, *, cancel_on_close: bool = False) -> None:
+    def on(self, row: ApiRow, handler: Handler, *, cancel_on_close: bool = False) -> None:
         """Installs a decoded handler for an API key."""
-        api = self.apis[key]
+        api = self.apis[row.key]
         api.handler, api.raw, api.cancel_on_close = handler, None, cancel_on_close
 
-    def on_raw(self, key: int, handler: RawHandler, *, cancel_on_close: bool = False) -> None:
+    def on_raw(self, row: ApiRow, handler: RawHandler, *, cancel_on_close: bool = False) -> None:
         """Installs a raw handler for an API key."""
-        api = self.apis[key]
+        api = self.apis[row.key]
         api.raw, api.handler, api.cancel_on_close = handler, None, cancel_on_close
 
     def get(self, key: int) -> Api | None:

@@ -16,6 +16,7 @@ from hapax.broker.replica import Replica
 from hapax.codec.batch import iterate_batches
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api import fetch
 from hapax.kafka.api.fetch import FetchPartition, FetchRequest
 from hapax.kafka.table import DEFERRED, Api, CloseConnection
 from hapax.log.segment import LogRange
@@ -33,7 +34,7 @@ class Context:
     connection = SimpleNamespace(peer="test", serial=1)
 
     def __init__(self) -> None:
-        self.api = Api(1, "Fetch", 0, 18, 0, 12)
+        self.api = Api(fetch.ROW)
         self.closed = False
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 

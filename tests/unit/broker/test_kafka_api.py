@@ -14,6 +14,7 @@ from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import RegistrationEpoch, ShardEpoch, TopicPartition
+from hapax.kafka.api import produce
 from hapax.kafka.api.list_offsets import EARLIEST, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from hapax.kafka.api.produce import PartitionRecords, ProduceCall, ProduceRequest
 from hapax.kafka.api.write_txn_markers import WritableMarker
@@ -72,7 +73,7 @@ class Context:
     def __init__(self, api_version: int = 9, serial: int = 3) -> None:
         self.api_version = api_version
         self.connection = SimpleNamespace(peer="test", serial=serial)
-        self.api = Api(0, "Produce", 0, 13, 0, 9)
+        self.api = Api(produce.ROW)
         self.answers: list[Any] = []
         self.failures: list[BaseException] = []
 

@@ -6,7 +6,7 @@ import random
 import uuid
 from typing import Any
 
-from hapax.kafka.api_keys import all_apis
+from hapax.kafka.registry import all_apis
 from hapax.wire import messages
 
 REQUESTS: list[tuple[int, str, int, int]] = [

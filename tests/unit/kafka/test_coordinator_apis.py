@@ -28,12 +28,11 @@ from hapax.kafka.api.describe_producers import ActiveProducer
 from hapax.kafka.api.describe_transactions import Description
 from hapax.kafka.api.list_transactions import Listed
 from hapax.kafka.api.offset_fetch import OffsetAnswer
-from hapax.kafka.api_keys import ApiKey, all_apis
+from hapax.kafka.registry import all_apis
 from hapax.kafka.table import ApiTable
 from hapax.wire import messages
 
 TOPIC_ID = UUID("6b1d7f7e-2f5a-4d3e-9a53-0a5f4c3b2a19")
-VERSIONS = {api.key: range(api.min_version, api.max_version + 1) for api in all_apis()}
 
 
 class Service:
@@ -96,52 +95,42 @@ class Service:
         return [ActiveProducer(7, 3, 9, 1234, 5, -1)]
 
 
-MODULES = {
-    ApiKey.INIT_PRODUCER_ID: init_producer_id, ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn, ApiKey.END_TXN: end_txn,
-    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit, ApiKey.OFFSET_COMMIT: offset_commit,
-    ApiKey.OFFSET_FETCH: offset_fetch, ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
-    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions, ApiKey.LIST_TRANSACTIONS: list_transactions,
-    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
-}
-
-
-async def call(service: Service, key: ApiKey, version: int, request: Any) -> Any:
+async def call(service: Service, api: Any, version: int, request: Any) -> Any:
     """Through the bytes both ways."""
     table = ApiTable(all_apis())
-    MODULES[key].register(table, service)  # type: ignore[attr-defined]
-    api = table.get(key)
-    assert api is not None and api.handler is not None
+    api.register(table, service)
+    handler = table.apis[api.ROW.key].handler
+    assert handler is not None
     decoded = type(request).decode(request.encode(version=version), version=version)
-    response = await api.handler(SimpleNamespace(api_version=version), decoded)  # type: ignore[arg-type, misc]
+    response = await handler(SimpleNamespace(api_version=version), decoded)  # type: ignore[arg-type, misc]
     kind = type(response)
     return kind.decode(response.encode(version=version), version=version)
 
 
-def every_version(key: ApiKey) -> Any:
-    return pytest.mark.parametrize("version", VERSIONS[key])
+def every_version(api: Any) -> Any:
+    return pytest.mark.parametrize("version", range(api.ROW.versions[0], api.ROW.versions[1] + 1))
 
 
-@every_version(ApiKey.INIT_PRODUCER_ID)
+@every_version(init_producer_id)
 async def test_init_producer_id(version: int) -> None:
     service = Service()
     request = messages.InitProducerIdRequest(
         transactional_id="t", transaction_timeout_ms=60_000, producer_id=5, producer_epoch=2
     )
-    response = await call(service, ApiKey.INIT_PRODUCER_ID, version, request)
+    response = await call(service, init_producer_id, version, request)
     assert service.asked == [("t", 60_000, 5, 2) if version >= 3 else ("t", 60_000, -1, -1)]
     assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 7, 3)
-    response = await call(Service(ErrorCode.NOT_COORDINATOR), ApiKey.INIT_PRODUCER_ID, version, request)
+    response = await call(Service(ErrorCode.NOT_COORDINATOR), init_producer_id, version, request)
     assert (response.error_code, response.producer_id) == (ErrorCode.NOT_COORDINATOR, -1)
 
 
 async def test_an_empty_transactional_id_is_refused() -> None:
     request = messages.InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
-    response = await call(Service(), ApiKey.INIT_PRODUCER_ID, 4, request)
+    response = await call(Service(), init_producer_id, 4, request)
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
-@every_version(ApiKey.ADD_PARTITIONS_TO_TXN)
+@every_version(add_partitions_to_txn)
 async def test_add_partitions_to_txn(version: int) -> None:
     kind = messages.AddPartitionsToTxnRequest
     topics = [kind.AddPartitionsToTxnTopic(name="a", partitions=[0, 1]),
@@ -153,12 +142,12 @@ async def test_add_partitions_to_txn(version: int) -> None:
         request = kind(transactions=[kind.AddPartitionsToTxnTransaction(
             transactional_id="t", producer_id=7, producer_epoch=3, verify_only=True, topics=topics)])
     service = Service()
-    response = await call(service, ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
+    response = await call(service, add_partitions_to_txn, version, request)
     assert service.asked == [("t", 7, 3, [("a", 0), ("a", 1), ("b", 9)], version >= 4)]
     results = (response.results_by_topic_v3_and_below if version < 4
                else response.results_by_transaction[0].topic_results)
     assert _codes(results) == {("a", 0): 0, ("a", 1): 0, ("b", 9): 3}
-    refused = await call(Service(ErrorCode.PRODUCER_FENCED), ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
+    refused = await call(Service(ErrorCode.PRODUCER_FENCED), add_partitions_to_txn, version, request)
     results = (refused.results_by_topic_v3_and_below if version < 4
                else refused.results_by_transaction[0].topic_results)
     assert set(_codes(results).values()) == {ErrorCode.PRODUCER_FENCED}
@@ -168,25 +157,25 @@ def _codes(results: Any) -> dict[tuple[str, int], int]:
     return {(t.name, p.partition_index): p.partition_error_code for t in results for p in t.results_by_partition}
 
 
-@every_version(ApiKey.ADD_OFFSETS_TO_TXN)
+@every_version(add_offsets_to_txn)
 async def test_add_offsets_to_txn(version: int) -> None:
     service = Service()
     request = messages.AddOffsetsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, group_id="g")
-    response = await call(service, ApiKey.ADD_OFFSETS_TO_TXN, version, request)
+    response = await call(service, add_offsets_to_txn, version, request)
     assert response.error_code == 0 and service.asked == [("t", 7, 3, "g")]
 
 
-@every_version(ApiKey.END_TXN)
+@every_version(end_txn)
 async def test_end_txn(version: int) -> None:
     service = Service()
     request = messages.EndTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, committed=True)
-    response = await call(service, ApiKey.END_TXN, version, request)
+    response = await call(service, end_txn, version, request)
     assert response.error_code == 0 and service.asked == [("t", 7, 3, True)]
     if version >= 5:
         assert (response.producer_id, response.producer_epoch) == (7, 4)
 
 
-@every_version(ApiKey.TXN_OFFSET_COMMIT)
+@every_version(txn_offset_commit)
 async def test_txn_offset_commit(version: int) -> None:
     kind = messages.TxnOffsetCommitRequest
     partition = kind.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition
@@ -198,7 +187,7 @@ async def test_txn_offset_commit(version: int) -> None:
         ])],
     )
     service = Service()
-    response = await call(service, ApiKey.TXN_OFFSET_COMMIT, version, request)
+    response = await call(service, txn_offset_commit, version, request)
     asked = service.asked[0][0]
     assert (asked.generation, asked.member_id, asked.instance_id) == ((4, "m", "i") if version >= 3 else (-1, "", None))
     epoch = 2 if version >= 2 else -1
@@ -206,7 +195,7 @@ async def test_txn_offset_commit(version: int) -> None:
     assert [p.error_code for p in response.topics[0].partitions] == [0, 12]
 
 
-@every_version(ApiKey.OFFSET_COMMIT)
+@every_version(offset_commit)
 async def test_offset_commit(version: int) -> None:
     kind = messages.OffsetCommitRequest
     partition = kind.OffsetCommitRequestTopic.OffsetCommitRequestPartition
@@ -217,7 +206,7 @@ async def test_offset_commit(version: int) -> None:
     request = kind(group_id="g", generation_id_or_member_epoch=4, member_id="m", group_instance_id="i",
                    retention_time_ms=99, topics=[topic])
     service = Service()
-    response = await call(service, ApiKey.OFFSET_COMMIT, version, request)
+    response = await call(service, offset_commit, version, request)
     asked = service.asked[0][0]
     assert asked.retention_ms == (99 if version <= 4 else -1)
     assert asked.offsets[0].topic == ("a" if version < 10 else "")
@@ -227,7 +216,7 @@ async def test_offset_commit(version: int) -> None:
         assert response.topics[0].topic_id == TOPIC_ID
 
 
-@every_version(ApiKey.OFFSET_FETCH)
+@every_version(offset_fetch)
 async def test_offset_fetch(version: int) -> None:
     kind = messages.OffsetFetchRequest
     if version < 8:
@@ -239,14 +228,14 @@ async def test_offset_fetch(version: int) -> None:
         request = kind(groups=[kind.OffsetFetchRequestGroup(
             group_id="g", member_id="m", member_epoch=1, topics=[topic])], require_stable=True)
     service = Service()
-    response = await call(service, ApiKey.OFFSET_FETCH, version, request)
+    response = await call(service, offset_fetch, version, request)
     group, stable = service.asked[0]
     assert stable is (version >= 7) and group.group_id == "g"
     topics = response.topics if version < 8 else response.groups[0].topics
     assert [(p.partition_index, p.committed_offset) for p in topics[0].partitions] == [(0, 40), (1, 41)]
     if version >= 10:
         assert topics[0].topic_id == TOPIC_ID
-    refused = await call(Service(ErrorCode.NOT_COORDINATOR), ApiKey.OFFSET_FETCH, version, request)
+    refused = await call(Service(ErrorCode.NOT_COORDINATOR), offset_fetch, version, request)
     if version == 1:
         assert [p.error_code for p in refused.topics[0].partitions] == [16, 16]
     else:
@@ -259,11 +248,11 @@ async def test_offset_fetch_of_all_partitions(version: int) -> None:
     request = (kind(group_id="g", topics=None) if version < 8
                else kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=None)]))
     service = Service()
-    await call(service, ApiKey.OFFSET_FETCH, version, request)
+    await call(service, offset_fetch, version, request)
     assert service.asked[0][0].partitions is None
 
 
-@every_version(ApiKey.WRITE_TXN_MARKERS)
+@every_version(write_txn_markers)
 async def test_write_txn_markers(version: int) -> None:
     kind = messages.WriteTxnMarkersRequest
     request = kind(markers=[kind.WritableTxnMarker(
@@ -271,7 +260,7 @@ async def test_write_txn_markers(version: int) -> None:
         topics=[kind.WritableTxnMarker.WritableTxnMarkerTopic(name="a", partition_indexes=[0, 2])],
     )])
     service = Service()
-    response = await call(service, ApiKey.WRITE_TXN_MARKERS, version, request)
+    response = await call(service, write_txn_markers, version, request)
     marker = service.asked[0][0]
     assert (marker.commit, marker.transaction_version) == (False, 2 if version >= 2 else 0)
     assert marker.partitions == (("a", 0), ("a", 2))
@@ -281,23 +270,23 @@ async def test_write_txn_markers(version: int) -> None:
 
 async def test_describe_transactions() -> None:
     request = messages.DescribeTransactionsRequest(transactional_ids=["t"])
-    response = await call(Service(), ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
+    response = await call(Service(), describe_transactions, 0, request)
     state = response.transaction_states[0]
     assert (state.transaction_state, state.producer_id) == ("Ongoing", 7)
     assert [(t.topic, list(t.partitions)) for t in state.topics] == [("a", [0, 2]), ("b", [1])]
     refusing = Service(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    response = await call(refusing, ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
+    response = await call(refusing, describe_transactions, 0, request)
     assert response.transaction_states[0].error_code == 105
 
 
-@every_version(ApiKey.LIST_TRANSACTIONS)
+@every_version(list_transactions)
 async def test_list_transactions(version: int) -> None:
     service = Service()
     request = messages.ListTransactionsRequest(
         state_filters=["Ongoing", "Nonsense"], producer_id_filters=[7], duration_filter=5,
         transactional_id_pattern="t.*",
     )
-    response = await call(service, ApiKey.LIST_TRANSACTIONS, version, request)
+    response = await call(service, list_transactions, version, request)
     (filters,) = service.asked[0]
     assert filters.states == ("Ongoing",)
     assert filters.duration_ms == (5 if version >= 1 else -1)
@@ -309,6 +298,6 @@ async def test_list_transactions(version: int) -> None:
 async def test_describe_producers() -> None:
     kind = messages.DescribeProducersRequest
     request = kind(topics=[kind.TopicRequest(name="a", partition_indexes=[0])])
-    response = await call(Service(), ApiKey.DESCRIBE_PRODUCERS, 0, request)
+    response = await call(Service(), describe_producers, 0, request)
     (producer,) = response.topics[0].partitions[0].active_producers
     assert (producer.producer_id, producer.last_sequence, producer.current_txn_start_offset) == (7, 9, -1)

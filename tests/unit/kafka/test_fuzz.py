@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from hapax.kafka.api import api_versions
-from hapax.kafka.api_keys import ApiKey, all_apis
-from hapax.kafka.roles import register_other_roles
+from hapax.kafka.registry import API_MODULES, all_apis, register_other_roles
 from hapax.kafka.server import KafkaServer
-from hapax.kafka.table import ApiTable
+from hapax.kafka.table import ApiTable, Role
 from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits
 from unit.kafka.samples import REQUESTS, mutate, request_frame
 
@@ -58,11 +57,9 @@ async def test_no_frame_is_a_fault_of_the_program(
     monkeypatch.setattr("hapax.runtime.incidents.LINES_PER_SECOND", 1 << 30)
     table = ApiTable(all_apis())
     api_versions.register(table)
-    for key in (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER, ApiKey.CREATE_TOPICS,
-                ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS,
-                ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS,
-                ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.DESCRIBE_CONFIGS):
-        table.on(key, lambda ctx, request: [b"decoded"])
+    for module in API_MODULES:
+        if module.ROW.answered_by is Role.EVERY_NODE and module is not api_versions:
+            table.on(module.ROW, lambda ctx, request: [b"decoded"])
     register_other_roles(table)
     server = KafkaServer(Listening(), table)  # type: ignore[arg-type]
     rng = random.Random(SEED)

@@ -16,7 +16,7 @@ from hapax.core.types import NodeId
 from hapax.kafka.api.describe_cluster import ALLOCATOR_RPC_TAG, NODE_RPC_TAG
 from hapax.kafka.api.metadata import LISTED_AFTER_S
 from hapax.kafka.node import node_table
-from hapax.kafka.roles import register_other_roles
+from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk, Put

@@ -3,11 +3,16 @@
 import re
 from pathlib import Path
 
-from hapax.kafka.api_keys import all_apis
+from hapax.kafka.registry import API_MODULES
+from hapax.kafka.table import Role
+
+WORDS = {Role.EVERY_NODE: "every node", Role.LEADER: "partition's leader", Role.COORDINATOR: "coordinator"}
 
 
-def test_the_page_lists_every_api_with_its_versions() -> None:
+def test_the_page_lists_every_api_with_its_versions_and_who_answers() -> None:
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)-(\d+) \|", page, re.MULTILINE)
-    listed = [(int(key), name, int(first), int(last)) for key, name, first, last in rows]
-    assert listed == sorted((int(a.key), a.name, a.min_version, a.max_version) for a in all_apis())
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)-(\d+) \| (.*) \|$", page, re.MULTILINE)
+    listed = [(int(key), name, (int(first), int(last))) for key, name, first, last, _ in rows]
+    assert listed == [module.ROW[:3] for module in API_MODULES]
+    for module, (*_, answered_by) in zip(API_MODULES, rows, strict=True):
+        assert WORDS[module.ROW.answered_by] in answered_by, module.ROW.name

@@ -11,8 +11,17 @@ from typing import Any
 
 import pytest
 
-from hapax.kafka.api import api_versions
-from hapax.kafka.api_keys import ApiKey, all_apis
+from hapax.kafka.api import (
+    api_versions,
+    end_txn,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_offsets,
+    produce,
+    txn_offset_commit,
+)
+from hapax.kafka.registry import all_apis
 from hapax.kafka.server import KafkaServer, ServerLimits, Session
 from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
 from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, FrameListener
@@ -86,7 +95,7 @@ def frame(key: int, version: int, correlation_id: int, body: bytes = b"", **part
     return memoryview(header(key, version, correlation_id, **parts) + body)
 
 
-PRODUCE_3 = (ApiKey.PRODUCE, 3)
+PRODUCE_3 = (produce.ROW.key, 3)
 
 
 class Calls:
@@ -105,22 +114,22 @@ class Calls:
 
 async def test_answers_leave_in_the_order_of_the_requests_however_they_are_made() -> None:
     node, calls = Node(), Calls()
-    node.table.on_raw(ApiKey.PRODUCE, calls)
-    node.table.on_raw(ApiKey.FETCH, lambda ctx, body: (b"at once",))
+    node.table.on_raw(produce.ROW, calls)
+    node.table.on_raw(fetch.ROW, lambda ctx, body: (b"at once",))
     later = asyncio.get_running_loop().create_future()
 
     async def awaited(ctx: RequestContext, request: Any) -> Any:
         await later
         return ListOffsetsResponse(throttle_time_ms=0, topics=[])
 
-    node.table.on(ApiKey.LIST_OFFSETS, awaited)
+    node.table.on(list_offsets.ROW, awaited)
     session, connection = node.connect()
     body = bytes(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[]).encode(version=2))
     session.on_frame(frame(*PRODUCE_3, 1))
-    session.on_frame(frame(ApiKey.LIST_OFFSETS, 2, 2, body))
-    session.on_frame(frame(ApiKey.FETCH, 4, 3))
+    session.on_frame(frame(list_offsets.ROW.key, 2, 2, body))
+    session.on_frame(frame(fetch.ROW.key, 4, 3))
     session.on_frame(frame(*PRODUCE_3, 4))
-    session.on_frame(frame(ApiKey.FETCH, 4, 5))
+    session.on_frame(frame(fetch.ROW.key, 4, 5))
     calls.open[1].respond([b"second produce"])
     assert connection.sent == []
     calls.open[0].respond([b"first produce"])
@@ -135,7 +144,7 @@ async def test_answers_leave_in_the_order_of_the_requests_however_they_are_made(
 
 async def test_a_request_without_an_answer_does_not_hold_up_the_next() -> None:
     node, calls = Node(), Calls()
-    node.table.on_raw(ApiKey.PRODUCE, calls)
+    node.table.on_raw(produce.ROW, calls)
     session, connection = node.connect()
     for n in range(3):
         session.on_frame(frame(*PRODUCE_3, n))
@@ -153,7 +162,7 @@ async def test_answering_within_the_call_and_deferring_is_the_same() -> None:
         ctx.respond([b"x"])
         return DEFERRED
 
-    node.table.on_raw(ApiKey.PRODUCE, at_once)
+    node.table.on_raw(produce.ROW, at_once)
     session, connection = node.connect()
     session.on_frame(frame(*PRODUCE_3, 1))
     assert connection.correlation_ids() == [1]
@@ -162,7 +171,7 @@ async def test_answering_within_the_call_and_deferring_is_the_same() -> None:
 
 async def test_answering_twice_is_a_fault() -> None:
     node, calls = Node(), Calls()
-    node.table.on_raw(ApiKey.PRODUCE, calls)
+    node.table.on_raw(produce.ROW, calls)
     session, _ = node.connect()
     session.on_frame(frame(*PRODUCE_3, 1))
     calls.open[0].respond(None)
@@ -181,12 +190,12 @@ async def test_headers_of_all_versions_and_their_tagged_fields() -> None:
         seen.append((ctx.client_id, ctx.api_version, bytes(body)))
         return (b"!",)
 
-    node.table.on_raw(ApiKey.PRODUCE, note)
+    node.table.on_raw(produce.ROW, note)
     session, connection = node.connect()
-    session.on_frame(frame(ApiKey.PRODUCE, 3, 1, b"body", client_id=None))
-    session.on_frame(frame(ApiKey.PRODUCE, 8, 2, b"body", client_id="é".encode()))
-    session.on_frame(frame(ApiKey.PRODUCE, 9, 3, b"body", tags=b"\x00"))
-    session.on_frame(frame(ApiKey.PRODUCE, 9, 4, b"body", tags=b"\x02\x00\x03abc\x90\x4e\x00"))
+    session.on_frame(frame(produce.ROW.key, 3, 1, b"body", client_id=None))
+    session.on_frame(frame(produce.ROW.key, 8, 2, b"body", client_id="é".encode()))
+    session.on_frame(frame(produce.ROW.key, 9, 3, b"body", tags=b"\x00"))
+    session.on_frame(frame(produce.ROW.key, 9, 4, b"body", tags=b"\x02\x00\x03abc\x90\x4e\x00"))
     assert seen == [(None, 3, b"body"), ("é", 8, b"body"), ("me", 9, b"body"), ("me", 9, b"body")]
     assert connection.sent == [b"\0\0\0\1!", b"\0\0\0\2!", b"\0\0\0\3\0!", b"\0\0\0\4\0!"]
 
@@ -216,12 +225,12 @@ async def test_a_bad_request_closes_its_connection_with_one_line(
     bad: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node()
-    node.table.on_raw(ApiKey.PRODUCE, lambda ctx, body: (b"never",))
-    node.table.on(ApiKey.LIST_OFFSETS, lambda ctx, request: pytest.fail("decoded"))
+    node.table.on_raw(produce.ROW, lambda ctx, body: (b"never",))
+    node.table.on(list_offsets.ROW, lambda ctx, request: pytest.fail("decoded"))
     session, connection = node.connect()
     with caplog.at_level(logging.WARNING, "hapax"):
         session.on_frame(memoryview(bad))
-        session.on_frame(frame(ApiKey.API_VERSIONS, 0, 2))
+        session.on_frame(frame(api_versions.ROW.key, 0, 2))
     assert connection.closed_for
     assert connection.sent == []
     assert len(caplog.records) == 1
@@ -231,7 +240,7 @@ async def test_a_bad_request_closes_its_connection_with_one_line(
 async def test_answers_that_were_complete_before_a_bad_request_are_not_taken_back() -> None:
     node = Node()
     session, connection = node.connect()
-    session.on_frame(frame(ApiKey.API_VERSIONS, 0, 1))
+    session.on_frame(frame(api_versions.ROW.key, 0, 1))
     session.on_frame(frame(99, 0, 2))
     assert connection.correlation_ids() == [1]
     assert connection.closed_for
@@ -239,9 +248,9 @@ async def test_answers_that_were_complete_before_a_bad_request_are_not_taken_bac
 
 async def test_a_request_longer_than_its_api_ever_needs_is_refused_before_it_is_decoded() -> None:
     node = Node()
-    node.table.on(ApiKey.LIST_OFFSETS, lambda ctx, request: pytest.fail("decoded"))
+    node.table.on(list_offsets.ROW, lambda ctx, request: pytest.fail("decoded"))
     session, connection = node.connect()
-    session.on_frame(frame(ApiKey.LIST_OFFSETS, 2, 1, bytes(2 << 20)))
+    session.on_frame(frame(list_offsets.ROW.key, 2, 1, bytes(2 << 20)))
     assert connection.closed_for and "limit" in connection.closed_for
 
 
@@ -254,14 +263,14 @@ async def test_api_versions_in_every_version(version: int) -> None:
     session, connection = node.connect()
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     tags = b"\0" if version >= 3 else b""
-    session.on_frame(frame(ApiKey.API_VERSIONS, version, 7, bytes(request.encode(version=version)), tags=tags))
+    session.on_frame(frame(api_versions.ROW.key, version, 7, bytes(request.encode(version=version)), tags=tags))
     answer = ApiVersionsResponse.decode(connection.sent[0], version=version, header=True)
     assert answer.error_code == 0
     versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-    assert versions[ApiKey.PRODUCE] == (0, 13)
-    assert versions[ApiKey.FETCH] == (4, 18)
-    assert versions[ApiKey.END_TXN] == (0, 5)
-    assert {ApiKey.INIT_PRODUCER_ID, ApiKey.TXN_OFFSET_COMMIT, ApiKey.FIND_COORDINATOR} <= versions.keys()
+    assert versions[produce.ROW.key] == (0, 13)
+    assert versions[fetch.ROW.key] == (4, 18)
+    assert versions[end_txn.ROW.key] == (0, 5)
+    assert {init_producer_id.ROW.key, txn_offset_commit.ROW.key, find_coordinator.ROW.key} <= versions.keys()
     if version >= 3:
         levels = {f.name: (f.min_version_level, f.max_version_level) for f in answer.finalized_features}
         assert levels == {"transaction.version": (2, 2)}
@@ -270,7 +279,7 @@ async def test_api_versions_in_every_version(version: int) -> None:
 async def test_a_newer_api_versions_is_answered_in_version_0_with_error_35_and_the_whole_list() -> None:
     node = Node()
     session, connection = node.connect()
-    session.on_frame(frame(ApiKey.API_VERSIONS, 99, 7, b"whatever it has", tags=b"\x09"))
+    session.on_frame(frame(api_versions.ROW.key, 99, 7, b"whatever it has", tags=b"\x09"))
     answer = ApiVersionsResponse.decode(connection.sent[0], version=0, header=True)
     assert answer.error_code == 35
     assert len(answer.api_keys) == len(all_apis())
@@ -296,7 +305,7 @@ async def test_a_handler_that_raises_closes_the_connection_with_one_line(
     with caplog.at_level(logging.WARNING, "hapax"):
         for handler in (at_once, lambda ctx, body: later(ctx, body)):
             caplog.clear()
-            node.table.on_raw(ApiKey.PRODUCE, handler)
+            node.table.on_raw(produce.ROW, handler)
             session, connection = node.connect()
             session.on_frame(frame(*PRODUCE_3, 1))
             for _ in range(3):
@@ -311,10 +320,10 @@ async def test_an_answer_that_cannot_be_encoded_closes_the_connection(
     caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
 ) -> None:
     node = Node()
-    node.table.on(ApiKey.LIST_OFFSETS, lambda ctx, request: ListOffsetsResponse(topics=7))
+    node.table.on(list_offsets.ROW, lambda ctx, request: ListOffsetsResponse(topics=7))
     session, connection = node.connect()
     body = bytes(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[]).encode(version=2))
-    session.on_frame(frame(ApiKey.LIST_OFFSETS, 2, 1, body))
+    session.on_frame(frame(list_offsets.ROW.key, 2, 1, body))
     assert connection.closed_for
     assert len(caplog.records) == 1
 
@@ -324,7 +333,7 @@ async def test_an_answer_that_cannot_be_encoded_closes_the_connection(
 
 async def test_a_connection_with_many_requests_open_is_not_read_until_half_are_answered() -> None:
     node, calls = Node(ServerLimits(max_requests_in_flight=4)), Calls()
-    node.table.on_raw(ApiKey.PRODUCE, calls)
+    node.table.on_raw(produce.ROW, calls)
     session, connection = node.connect()
     for n in range(4):
         assert connection.reading
@@ -338,13 +347,13 @@ async def test_a_connection_with_many_requests_open_is_not_read_until_half_are_a
 
 async def test_answers_that_wait_for_an_earlier_one_count_too() -> None:
     node, calls = Node(ServerLimits(max_connection_bytes=10_000)), Calls()
-    node.table.on_raw(ApiKey.PRODUCE, calls)
-    node.table.on_raw(ApiKey.FETCH, lambda ctx, body: (bytes(6_000),))
+    node.table.on_raw(produce.ROW, calls)
+    node.table.on_raw(fetch.ROW, lambda ctx, body: (bytes(6_000),))
     session, connection = node.connect()
     session.on_frame(frame(*PRODUCE_3, 1))
-    session.on_frame(frame(ApiKey.FETCH, 4, 2))
+    session.on_frame(frame(fetch.ROW.key, 4, 2))
     assert connection.reading
-    session.on_frame(frame(ApiKey.FETCH, 4, 3))
+    session.on_frame(frame(fetch.ROW.key, 4, 3))
     assert not connection.reading
     calls.open[0].respond([b"first"])
     assert connection.reading
@@ -354,7 +363,7 @@ async def test_answers_that_wait_for_an_earlier_one_count_too() -> None:
 
 async def test_a_node_short_of_memory_reads_nobody_who_adds_to_it_until_half_is_free() -> None:
     node, calls = Node(ServerLimits(max_node_bytes=10_000)), Calls()
-    node.table.on_raw(ApiKey.PRODUCE, calls)
+    node.table.on_raw(produce.ROW, calls)
     (one, a), (two, b), (three, c) = node.connect(), node.connect(), node.connect()
     one.on_frame(frame(*PRODUCE_3, 1, bytes(9_000)))
     assert a.reading
@@ -375,8 +384,8 @@ async def test_what_the_listener_counts() -> None:
     node = Node(metrics=metrics)
     session, _ = node.connect()
     node.connect()
-    session.on_frame(frame(ApiKey.API_VERSIONS, 0, 1))
-    session.on_frame(frame(ApiKey.API_VERSIONS, 0, 2))
+    session.on_frame(frame(api_versions.ROW.key, 0, 1))
+    session.on_frame(frame(api_versions.ROW.key, 0, 2))
     session.on_frame(frame(99, 0, 3))
     page = metrics.render().decode()
     assert 'hapax_requests_total{api="ApiVersions"} 2\n' in page
@@ -404,10 +413,10 @@ class Range:
 
 async def test_what_is_left_when_a_connection_goes_is_finished_and_released() -> None:
     node, calls = Node(), Calls()
-    node.table.on_raw(ApiKey.FETCH, calls)
+    node.table.on_raw(fetch.ROW, calls)
     session, connection = node.connect()
     for n in range(3):
-        session.on_frame(frame(ApiKey.FETCH, 4, n, bytes(1000)))
+        session.on_frame(frame(fetch.ROW.key, 4, n, bytes(1000)))
     waiting, late = Range(), Range()
     calls.open[1].respond([waiting])
     session.on_closed("gone")
@@ -438,11 +447,11 @@ async def test_long_polls_end_with_their_connection_and_other_handlers_run_on() 
         ended.append("commit")
         return []
 
-    node.table.on_raw(ApiKey.FETCH, lambda ctx, body: poll(ctx, body), cancel_on_close=True)
-    node.table.on_raw(ApiKey.PRODUCE, lambda ctx, body: commit(ctx, body))
+    node.table.on_raw(fetch.ROW, lambda ctx, body: poll(ctx, body), cancel_on_close=True)
+    node.table.on_raw(produce.ROW, lambda ctx, body: commit(ctx, body))
     session, _ = node.connect()
     session.on_frame(frame(*PRODUCE_3, 1))
-    session.on_frame(frame(ApiKey.FETCH, 4, 2))
+    session.on_frame(frame(fetch.ROW.key, 4, 2))
     await asyncio.sleep(0)
     session.on_closed("gone")
     for _ in range(3):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import AddOffsetsToTxnResponse
 from hapax.wire.reasons import with_reason
+
+ROW: Final = ApiRow(
+    key=25, name="AddOffsetsToTxn", versions=(0, 4), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 
 class Service(Protocol):
@@ -29,7 +32,7 @@ def register(table: ApiTable, service: Service) -> None:
             return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=0)
 
-    table.on(ApiKey.ADD_OFFSETS_TO_TXN, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

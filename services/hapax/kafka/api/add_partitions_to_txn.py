@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import AddPartitionsToTxnResponse
+
+ROW: Final = ApiRow(
+    key=24, name="AddPartitionsToTxn", versions=(0, 5), flexible_from=3,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 Result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 PartitionResult = Result.AddPartitionsToTxnPartitionResult
@@ -58,7 +61,7 @@ def register(table: ApiTable, service: Service) -> None:
             for t in request.transactions
         ])
 
-    table.on(ApiKey.ADD_PARTITIONS_TO_TXN, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
-from hapax.runtime.administration import Administration
 from hapax.wire.messages import AlterPartitionReassignmentsResponse
+
+ROW: Final = ApiRow(
+    key=45, name="AlterPartitionReassignments", versions=(0, 1), flexible_from=0, answered_by=Role.EVERY_NODE)
 
 _Topic = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
 
 
-def register(table: ApiTable, administration: Administration) -> None:
+def register(table: ApiTable, node: NodeContext) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         moves = [
             pb.Reassignment(
@@ -25,12 +27,12 @@ def register(table: ApiTable, administration: Administration) -> None:
         ]
         same_factor = ctx.api_version >= 1 and not request.allow_replication_factor_change
         try:
-            results = await administration.alter_reassignments(moves, request.timeout_ms, same_factor)
+            results = await node.administration.alter_reassignments(moves, request.timeout_ms, same_factor)
         except Refusal as refusal:
             return _response([], refusal.code, refusal.reason)
         return _response(results)
 
-    table.on(ApiKey.ALTER_PARTITION_REASSIGNMENTS, handle)
+    table.on(ROW, handle)
 
 
 def _response(results: list[pb.PartitionResult], code: ErrorCode = ErrorCode.NONE, reason: str = "") -> Any:

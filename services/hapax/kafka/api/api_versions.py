@@ -9,15 +9,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ApiVersionsResponse
+
+ROW: Final = ApiRow(
+    key=18, name="ApiVersions", versions=(0, 4), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.EVERY_NODE)
 
 TRANSACTION_VERSION: Final = 2
 """Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if they see this."""
 
 
-def register(table: ApiTable) -> None:
+def register(table: ApiTable, node: NodeContext | None = None) -> None:
     """Serves ApiVersions from the table itself. Bodies are encoded once per version."""
     bodies: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
@@ -29,7 +33,7 @@ def register(table: ApiTable) -> None:
             body = bodies[version, error] = (bytes(response(table, error).encode(version=version)),)
         return body
 
-    table.on(ApiKey.API_VERSIONS, handle)
+    table.on(ROW, handle)
 
 
 def response(table: ApiTable, error: ErrorCode) -> Any:

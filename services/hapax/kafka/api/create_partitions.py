@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from hapax.core.cluster.topics import check_assignment, check_partition_count
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.wire.messages import CreatePartitionsResponse
+
+ROW: Final = ApiRow(
+    key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2, answered_by=Role.EVERY_NODE)
 
 _Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
@@ -68,5 +71,5 @@ def _result(name: str, code: ErrorCode, reason: str) -> Any:
     return _Result(name=name, error_code=code, error_message=reason or None)
 
 
-def register(table: ApiTable, view: ClusterView, administration: Administration) -> None:
-    table.on(ApiKey.CREATE_PARTITIONS, CreatePartitionsApi(view, administration).handle)
+def register(table: ApiTable, node: NodeContext) -> None:
+    table.on(ROW, CreatePartitionsApi(node.view, node.administration).handle)

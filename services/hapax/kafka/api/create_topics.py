@@ -16,12 +16,15 @@ from hapax.core.cluster.topics import (
     check_topic_name,
 )
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.wire.messages import CreateTopicsResponse
+
+ROW: Final = ApiRow(
+    key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, answered_by=Role.EVERY_NODE)
 
 _Result = CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs
@@ -111,5 +114,5 @@ def _refused(name: str, code: ErrorCode, reason: str) -> Any:
     )
 
 
-def register(table: ApiTable, view: ClusterView, administration: Administration) -> None:
-    table.on(ApiKey.CREATE_TOPICS, CreateTopicsApi(view, administration).handle)
+def register(table: ApiTable, node: NodeContext) -> None:
+    table.on(ROW, CreateTopicsApi(node.view, node.administration).handle)

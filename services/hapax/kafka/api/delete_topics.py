@@ -5,15 +5,18 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import TopicId
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.wire.messages import DeleteTopicsResponse
+
+ROW: Final = ApiRow(
+    key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4, answered_by=Role.EVERY_NODE)
 
 _Result = DeleteTopicsResponse.DeletableTopicResult
 
@@ -96,5 +99,6 @@ def _result(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode, reaso
     return _Result(name=name, topic_id=topic_id, error_code=code, error_message=reason or None)
 
 
-def register(table: ApiTable, view: ClusterView, administration: Administration, enabled: bool = True) -> None:
-    table.on(ApiKey.DELETE_TOPICS, DeleteTopicsApi(view, administration, enabled).handle)
+def register(table: ApiTable, node: NodeContext) -> None:
+    enabled = node.settings.delete_topic_enable
+    table.on(ROW, DeleteTopicsApi(node.view, node.administration, enabled).handle)

@@ -12,12 +12,15 @@ import json
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode
-from hapax.core.types import NodeId
 from hapax.kafka.api.metadata import client_nodes
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.wire.messages import DescribeClusterResponse, set_unknown_tag
+
+ROW: Final = ApiRow(
+    key=60, name="DescribeCluster", versions=(0, 2), flexible_from=0, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.EVERY_NODE)
 
 _Broker = DescribeClusterResponse.DescribeClusterBroker
 
@@ -30,7 +33,9 @@ _BROKERS: Final = 1
 """Endpoint type 1 asks for brokers, 2 for KRaft controllers, of which there are none."""
 
 
-def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
+def register(table: ApiTable, node: NodeContext) -> None:
+    node_id, view = node.node_id, node.view
+
     def handle(ctx: RequestContext, request: Any) -> Any:
         if ctx.api_version >= 1 and request.endpoint_type != _BROKERS:
             return DescribeClusterResponse(
@@ -43,10 +48,10 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
             throttle_time_ms=0, error_code=0, error_message=None, endpoint_type=_BROKERS,
             cluster_id="" if cluster is None else cluster.cluster_id,
             controller_id=node_id,
-            brokers=[_broker(view, node, ctx.listener) for node in client_nodes(view)],
+            brokers=[_broker(view, each, ctx.listener) for each in client_nodes(view)],
             authorized_operations=None,
         )
-        allocators = [node for node in view.nodes("pid") if node.rpc_address]
+        allocators = [each for each in view.nodes("pid") if each.rpc_address]
         if allocators:
             chosen = allocators[node_id % len(allocators)]
             set_unknown_tag(response, ALLOCATOR_RPC_TAG, chosen.rpc_address.encode())
@@ -55,7 +60,7 @@ def register(table: ApiTable, node_id: NodeId, view: ClusterView) -> None:
         set_unknown_tag(response, OTHER_NODES_TAG, _others(view))
         return response
 
-    table.on(ApiKey.DESCRIBE_CLUSTER, handle)
+    table.on(ROW, handle)
 
 
 def _broker(view: ClusterView, node: Node, listener: str) -> Any:

@@ -12,9 +12,8 @@ from types import NoneType
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import NodeId
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, Topic
 from hapax.runtime.ports import Network
 from hapax.runtime.settings import (
@@ -27,6 +26,9 @@ from hapax.runtime.settings import (
 )
 from hapax.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from hapax.wire.peer import Peer, PeerError
+
+ROW: Final = ApiRow(
+    key=32, name="DescribeConfigs", versions=(1, 4), flexible_from=4, answered_by=Role.EVERY_NODE)
 
 _Resource = DescribeConfigsRequest.DescribeConfigsResource
 _Result = DescribeConfigsResponse.DescribeConfigsResult
@@ -119,10 +121,9 @@ def through(view: ClusterView, network: Network) -> AskBroker:
     return ask
 
 
-def register(
-    table: ApiTable, node_id: NodeId, view: ClusterView, settings: Settings, ask_broker: AskBroker | None = None
-) -> None:
-    """`ask_broker`: for nodes that are none."""
+def register(table: ApiTable, node: NodeContext) -> None:
+    node_id, view, settings = node.node_id, node.view, node.settings
+    ask_broker = None if node.broker else through(view, node.network)
 
     def result(resource: Any, request: Any) -> Any:
         """Raises Refusal."""
@@ -163,7 +164,7 @@ def register(
                 results[at] = answered
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
-    table.on(ApiKey.DESCRIBE_CONFIGS, handle)
+    table.on(ROW, handle)
 
 
 async def _ask(ask_broker: AskBroker, resources: Sequence[Any], request: Any) -> list[Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DescribeProducersResponse
+
+ROW: Final = ApiRow(
+    key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0,
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 Topic = DescribeProducersResponse.TopicResponse
 Partition = Topic.PartitionResponse
@@ -25,16 +28,16 @@ class ActiveProducer(NamedTuple):
     """-1: no open transaction."""
 
 
-class Service(Protocol):
+class ProducerDescriber(Protocol):
     async def describe_producers(self, ctx: RequestContext, topic: str, partition: int) -> Sequence[ActiveProducer]:
         """Raises Refusal: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, describer: ProducerDescriber) -> None:
     async def one(ctx: RequestContext, topic: str, index: int) -> Any:
         try:
-            producers = await service.describe_producers(ctx, topic, index)
+            producers = await describer.describe_producers(ctx, topic, index)
         except Refusal as refusal:
             return _partition(index, refusal.code, refusal.reason or None, ())
         return _partition(index, ErrorCode.NONE, None, producers)
@@ -45,7 +48,7 @@ def register(table: ApiTable, service: Service) -> None:
             for topic in request.topics
         ])
 
-    table.on(ApiKey.DESCRIBE_PRODUCERS, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import TopicPartition
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DescribeTransactionsResponse
+
+ROW: Final = ApiRow(
+    key=65, name="DescribeTransactions", versions=(0, 0), flexible_from=0, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 TransactionState = DescribeTransactionsResponse.TransactionState
 TopicData = TransactionState.TopicData
@@ -45,7 +48,7 @@ def register(table: ApiTable, service: Service) -> None:
                 states.append(_refused_state(transactional_id, refusal.code))
         return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
 
-    table.on(ApiKey.DESCRIBE_TRANSACTIONS, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
-from hapax.runtime.administration import Administration
 from hapax.wire.messages import ElectLeadersResponse
+
+ROW: Final = ApiRow(
+    key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2, answered_by=Role.EVERY_NODE)
 
 _Topic = ElectLeadersResponse.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
@@ -18,7 +20,7 @@ UNCLEAN: Final = 1
 """The election type; 0 is the preferred replica's."""
 
 
-def register(table: ApiTable, administration: Administration) -> None:
+def register(table: ApiTable, node: NodeContext) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         partitions = None if request.topic_partitions is None else [
             pb.PartitionOfTopic(topic=topic.topic, partition=index)
@@ -26,12 +28,12 @@ def register(table: ApiTable, administration: Administration) -> None:
         ]
         unclean = ctx.api_version >= 1 and request.election_type == UNCLEAN
         try:
-            results = await administration.elect_leaders(partitions, unclean, request.timeout_ms)
+            results = await node.administration.elect_leaders(partitions, unclean, request.timeout_ms)
         except Refusal as refusal:
             return _response([], refusal.code)
         return _response(results)
 
-    table.on(ApiKey.ELECT_LEADERS, handle)
+    table.on(ROW, handle)
 
 
 def _response(results: list[pb.PartitionResult], code: ErrorCode = ErrorCode.NONE) -> Any:

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode
-from hapax.core.partition.machine import AbortedTransaction
 from hapax.core.types import RegistrationEpoch
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.ports import Chunk, FileRange
+from hapax.wire import messages
 from hapax.wire.internal_writes import proof
-from hapax.wire.messages import FetchRequest as FetchMessage
 from hapax.wire.messages import unknown_tag
 from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
 from hapax.wire.replica_fetch import (
@@ -27,6 +25,13 @@ from hapax.wire.replica_fetch import (
     TOP,
     varint,
 )
+
+if TYPE_CHECKING:
+    from hapax.core.partition.aborted_index import AbortedTransaction
+
+ROW: Final = ApiRow(
+    key=1, name="Fetch", versions=(4, 18), flexible_from=12,
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_IDS: Final = 13
@@ -106,19 +111,34 @@ class FetchResult(NamedTuple):
     """A topic's partitions stand together."""
 
 
-class Service(Protocol):
+class PartitionReader(Protocol):
     def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
         """The response as chunks (`encode_response`), or DEFERRED."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, reader: PartitionReader) -> None:
     def handle(ctx: RequestContext, body: memoryview) -> object:
         version = ctx.api_version
         request = decode_follower(body) if version == FETCH_VERSION else None
-        return service.fetch(ctx, request or decoded(ctx.api.decode(body, version), version))
+        return reader.fetch(ctx, request or decoded(ctx.api.decode(body, version), version))
 
-    table.on_raw(ApiKey.FETCH, handle)
+    table.on_raw(ROW, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    response = messages.FetchResponse
+    topic_response = response.FetchableTopicResponse
+    partition_response = topic_response.PartitionData
+    return response(throttle_time_ms=0, error_code=0, session_id=0, responses=[
+        topic_response(topic=topic.topic, topic_id=topic.topic_id, partitions=[
+            partition_response(
+                partition_index=partition.partition, error_code=code, high_watermark=-1, last_stable_offset=-1,
+                log_start_offset=-1, aborted_transactions=None, preferred_read_replica=-1, records=b"")
+            for partition in topic.partitions
+        ])
+        for topic in request.topics
+    ])
 
 
 def decode_follower(body: memoryview) -> FetchRequest | None:
@@ -158,7 +178,7 @@ def decode_follower(body: memoryview) -> FetchRequest | None:
         answered)
 
 
-def decoded(message: FetchMessage, version: int) -> FetchRequest:
+def decoded(message: messages.FetchRequest, version: int) -> FetchRequest:
     """The library's message as what the service understands."""
     by_id = version >= FIRST_WITH_TOPIC_IDS
     if version < 15:
@@ -189,7 +209,7 @@ def decoded(message: FetchMessage, version: int) -> FetchRequest:
     )
 
 
-def _answered(message: FetchMessage) -> int | None:
+def _answered(message: messages.FetchRequest) -> int | None:
     content = unknown_tag(message, ANSWERED_TAG)
     return None if content is None else int.from_bytes(content, "big", signed=True)
 

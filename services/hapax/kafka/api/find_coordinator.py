@@ -12,10 +12,14 @@ from typing import Any, Final, NamedTuple
 from hapax.codec.metadata import ShardKind
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, Node
 from hapax.wire.messages import FindCoordinatorResponse
+
+ROW: Final = ApiRow(
+    key=10, name="FindCoordinator", versions=(0, 6), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.EVERY_NODE)
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 
@@ -82,5 +86,5 @@ def _coordinator(key: str, found: _Found, listener: str) -> Any:
     )
 
 
-def register(table: ApiTable, view: ClusterView) -> None:
-    table.on(ApiKey.FIND_COORDINATOR, FindCoordinatorApi(view).handle)
+def register(table: ApiTable, node: NodeContext) -> None:
+    table.on(ROW, FindCoordinatorApi(node.view).handle)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
-from hapax.runtime.administration import Administration
 from hapax.wire.messages import IncrementalAlterConfigsResponse
+
+ROW: Final = ApiRow(
+    key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1, answered_by=Role.EVERY_NODE)
 
 _Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
@@ -20,7 +22,7 @@ _TIMEOUT_MS: Final = 30_000
 """The request has none of its own."""
 
 
-def register(table: ApiTable, administration: Administration) -> None:
+def register(table: ApiTable, node: NodeContext) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         results: dict[int, Any] = {}
         changes: dict[int, pb.TopicConfigChange] = {}
@@ -31,7 +33,7 @@ def register(table: ApiTable, administration: Administration) -> None:
                 results[position] = _result(resource, refusal.code, refusal.reason)
         if changes:
             try:
-                answers = await administration.alter_topic_configs(
+                answers = await node.administration.alter_topic_configs(
                     list(changes.values()), _TIMEOUT_MS, request.validate_only)
             except Refusal as refusal:
                 results |= {at: _result(request.resources[at], refusal.code, refusal.reason) for at in changes}
@@ -42,7 +44,7 @@ def register(table: ApiTable, administration: Administration) -> None:
         return IncrementalAlterConfigsResponse(
             throttle_time_ms=0, responses=[results[at] for at in range(len(request.resources))])
 
-    table.on(ApiKey.INCREMENTAL_ALTER_CONFIGS, handle)
+    table.on(ROW, handle)
 
 
 def _change(resource: Any) -> pb.TopicConfigChange:

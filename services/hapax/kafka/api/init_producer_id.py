@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.record import ProducerIdentity
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import InitProducerIdResponse
 from hapax.wire.reasons import with_reason
+
+ROW: Final = ApiRow(
+    key=22, name="InitProducerId", versions=(0, 5), flexible_from=2, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 
 class Service(Protocol):
@@ -38,7 +41,7 @@ def register(table: ApiTable, service: Service) -> None:
             producer_epoch=identity.producer_epoch,
         )
 
-    table.on(ApiKey.INIT_PRODUCER_ID, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -6,9 +6,12 @@ import asyncio
 from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListOffsetsResponse
+
+ROW: Final = ApiRow(
+    key=2, name="ListOffsets", versions=(1, 11), flexible_from=6,
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -32,7 +35,10 @@ class FoundOffset(NamedTuple):
     leader_epoch: int
 
 
-class Service(Protocol):
+_NOT_FOUND: Final = FoundOffset(-1, -1, -1)
+
+
+class OffsetFinder(Protocol):
     async def list_offset(
         self, ctx: RequestContext, topic: str, partition: int, timestamp: int, leader_epoch: int, committed: bool
     ) -> FoundOffset:
@@ -41,19 +47,19 @@ class Service(Protocol):
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, finder: OffsetFinder) -> None:
     async def one(ctx: RequestContext, request: Any, topic: str, asked: Any) -> Any:
         version = ctx.api_version
         try:
             if version < _FIRST_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
                 raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
-            found = await service.list_offset(
+            found = await finder.list_offset(
                 ctx, topic, asked.partition_index, asked.timestamp,
                 asked.current_leader_epoch if version >= 4 else -1,
                 version >= 2 and request.isolation_level == _READ_COMMITTED,
             )
         except Refusal as refusal:
-            return _partition(asked.partition_index, refusal.code, FoundOffset(-1, -1, -1))
+            return _partition(asked.partition_index, refusal.code, _NOT_FOUND)
         return _partition(asked.partition_index, ErrorCode.NONE, found)
 
     async def handle(ctx: RequestContext, request: Any) -> Any:
@@ -65,7 +71,16 @@ def register(table: ApiTable, service: Service) -> None:
             _Topic(name=topic.name, partitions=[next(found) for _ in topic.partitions]) for topic in request.topics
         ])
 
-    table.on(ApiKey.LIST_OFFSETS, handle)
+    table.on(ROW, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return ListOffsetsResponse(throttle_time_ms=0, topics=[
+        _Topic(name=topic.name, partitions=[
+            _partition(asked.partition_index, code, _NOT_FOUND) for asked in topic.partitions
+        ])
+        for topic in request.topics
+    ])
 
 
 def _partition(index: int, code: ErrorCode, found: FoundOffset) -> Any:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
-from hapax.runtime.cluster import ClusterView
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListPartitionReassignmentsResponse
+
+ROW: Final = ApiRow(
+    key=46, name="ListPartitionReassignments", versions=(0, 0), flexible_from=0, answered_by=Role.EVERY_NODE)
 
 _Topic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 _Partition = _Topic.OngoingPartitionReassignment
 
 
-def register(table: ApiTable, view: ClusterView) -> None:
+def register(table: ApiTable, node: NodeContext) -> None:
+    view = node.view
+
     def handle(ctx: RequestContext, request: Any) -> Any:
         wanted = None
         if request.topics is not None:
@@ -32,4 +36,4 @@ def register(table: ApiTable, view: ClusterView) -> None:
                 moving.append(_Topic(name=topic.name, partitions=partitions))
         return ListPartitionReassignmentsResponse(throttle_time_ms=0, error_code=0, error_message=None, topics=moving)
 
-    table.on(ApiKey.LIST_PARTITION_REASSIGNMENTS, handle)
+    table.on(ROW, handle)

@@ -9,9 +9,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.states import State
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListTransactionsResponse
+
+ROW: Final = ApiRow(
+    key=66, name="ListTransactions", versions=(0, 2), flexible_from=0, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NONE)
 
 TransactionState = ListTransactionsResponse.TransactionState
 
@@ -63,7 +66,7 @@ def register(table: ApiTable, service: Service) -> None:
             ],
         )
 
-    table.on(ApiKey.LIST_TRANSACTIONS, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -19,13 +19,16 @@ from hapax.codec.metadata import INTERNAL_TOPICS
 from hapax.core.cluster.topics import check_topic_name
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import supervision
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView, Partition, Topic
 from hapax.wire.messages import MetadataResponse
+
+ROW: Final = ApiRow(
+    key=3, name="Metadata", versions=(0, 13), flexible_from=9, answered_by=Role.EVERY_NODE)
 
 _Broker = MetadataResponse.MetadataResponseBroker
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -208,7 +211,6 @@ def client_nodes(view: ClusterView) -> list[Any]:
     return [node for node in view.nodes() if node.port > 0 and node.role in ("broker", "coordinator")]
 
 
-def register(
-    table: ApiTable, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool
-) -> None:
-    table.on_raw(ApiKey.METADATA, MetadataApi(node_id, view, administration, auto_create).handle)
+def register(table: ApiTable, node: NodeContext) -> None:
+    auto_create = node.settings.auto_create_topics_enable
+    table.on_raw(ROW, MetadataApi(node.node_id, node.view, node.administration, auto_create).handle)

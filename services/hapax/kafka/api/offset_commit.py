@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import NO_TOPIC_ID
 from hapax.core.types import TopicId
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetCommitResponse
+
+ROW: Final = ApiRow(
+    key=8, name="OffsetCommit", versions=(2, 10), flexible_from=8,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 Topic = OffsetCommitResponse.OffsetCommitResponseTopic
 Partition = Topic.OffsetCommitResponsePartition
@@ -63,7 +66,7 @@ def register(table: ApiTable, service: Service) -> None:
             codes = [refusal.code] * len(offsets)
         return _response(offsets, codes)
 
-    table.on(ApiKey.OFFSET_COMMIT, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import NO_TOPIC_ID
 from hapax.core.types import TopicId
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetFetchResponse
+
+ROW: Final = ApiRow(
+    key=9, name="OffsetFetch", versions=(1, 10), flexible_from=6,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 Topic = OffsetFetchResponse.OffsetFetchResponseTopic
 Partition = Topic.OffsetFetchResponsePartition
@@ -91,7 +94,7 @@ def register(table: ApiTable, service: Service) -> None:
         except Refusal as refusal:
             return refused(request, version, refusal.code)
 
-    table.on(ApiKey.OFFSET_FETCH, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetForLeaderEpochResponse
+
+ROW: Final = ApiRow(
+    key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4,
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 _Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _Partition = _Topic.EpochEndOffset
@@ -20,16 +23,16 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
-class Service(Protocol):
+class EpochEndFinder(Protocol):
     def offset_for_leader_epoch(self, topic: str, partition: int, current_epoch: int, leader_epoch: int) -> EpochEnd:
         """`current_epoch`: as the client knows it, -1: it does not say. Raises Refusal."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, finder: EpochEndFinder) -> None:
     def one(topic: str, asked: Any) -> Any:
         try:
-            end = service.offset_for_leader_epoch(
+            end = finder.offset_for_leader_epoch(
                 topic, asked.partition, asked.current_leader_epoch, asked.leader_epoch)
         except Refusal as refusal:
             return _partition(asked.partition, refusal.code, EpochEnd(-1, -1))
@@ -41,11 +44,10 @@ def register(table: ApiTable, service: Service) -> None:
             for topic in request.topics
         ])
 
-    table.on(ApiKey.OFFSET_FOR_LEADER_EPOCH, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
-    """The whole request's refusal, by a node that leads nothing."""
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[
         _Topic(topic=topic.topic, partitions=[
             _partition(p.partition, code, EpochEnd(-1, -1)) for p in topic.partitions

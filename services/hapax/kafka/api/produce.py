@@ -7,12 +7,16 @@ the frame's length. Tests hold both directions against kafka.protocol, byte for 
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
+from hapax.kafka.table import BULK_FRAME_BYTES, DEFERRED, ApiRow, ApiTable, CloseConnection, RequestContext, Role
+from hapax.wire import messages
 from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
+
+ROW: Final = ApiRow(
+    key=0, name="Produce", versions=(3, 13), advertised_from=0, flexible_from=9, max_frame_bytes=BULK_FRAME_BYTES,
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
@@ -118,20 +122,38 @@ class ProduceCall:
         return (encode_response(self.ctx.api_version, self.request.partitions, self.results),)
 
 
-class Service(Protocol):
+class PartitionWriter(Protocol):
     def produce(self, call: ProduceCall, body: memoryview) -> None:
         """Settles every partition of `call`, now or later. `body` is valid during the call only, and writable: base
         offset and leader epoch are patched in place."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, writer: PartitionWriter) -> None:
     def handle(ctx: RequestContext, body: memoryview) -> object:
         call = ProduceCall(ctx, decode_request(body, ctx.api_version))
-        service.produce(call, body)
+        writer.produce(call, body)
         return call.answer_or_defer()
 
-    table.on_raw(ApiKey.PRODUCE, handle)
+    table.on_raw(ROW, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    """Raises CloseConnection for a write with acks=0, which has no answer."""
+    if request.acks == 0:
+        raise CloseConnection("Produce with acks=0 to a node that leads no partition")
+    response = messages.ProduceResponse
+    topic_response = response.TopicProduceResponse
+    partition_response = topic_response.PartitionProduceResponse
+    return response(throttle_time_ms=0, responses=[
+        topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=[
+            partition_response(
+                index=partition.index, error_code=code, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
+                record_errors=[], error_message=None)
+            for partition in topic.partition_data
+        ])
+        for topic in request.topic_data
+    ])
 
 
 # --- request ------------------------------------------------------------------------------------------------------

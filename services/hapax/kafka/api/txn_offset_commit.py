@@ -6,15 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import CommitRequest
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import TxnOffsetCommitResponse
 from hapax.wire.reasons import with_reason
+
+ROW: Final = ApiRow(
+    key=28, name="TxnOffsetCommit", versions=(0, 5), flexible_from=3,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 Partition = Topic.TxnOffsetCommitResponsePartition
@@ -54,7 +57,7 @@ def register(table: ApiTable, service: Service) -> None:
             return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return _response(offsets, codes)
 
-    table.on(ApiKey.TXN_OFFSET_COMMIT, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.kafka.api_keys import ApiKey
-from hapax.kafka.table import ApiTable, RequestContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import WriteTxnMarkersResponse
+
+ROW: Final = ApiRow(
+    key=27, name="WriteTxnMarkers", versions=(1, 2), flexible_from=1,
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 TopicResult = Result.WritableTxnMarkerTopicResult
@@ -49,7 +52,7 @@ def register(table: ApiTable, service: Service) -> None:
         except Refusal as refusal:
             return refused(request, ctx.api_version, refusal.code)
 
-    table.on(ApiKey.WRITE_TXN_MARKERS, handle)
+    table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
