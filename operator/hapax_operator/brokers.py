@@ -25,7 +25,7 @@ from hapax_operator.plan_brokers import (
     Follow,
     Move,
     PoolAction,
-    PoolVerdict,
+    PoolPlan,
     SetReplicas,
     StatefulSetSeen,
     Undrain,
@@ -135,21 +135,21 @@ class BrokerReconciler:
             if pool.meta.deleting or self._view.cluster is None:
                 return _LOOK_S
             stateful_set = seen_of(workload)
-            verdict = plan(pool, stateful_set, brokers_seen(self._view))
+            planned = plan(pool, stateful_set, brokers_seen(self._view))
             removes = any(isinstance(each, SetReplicas) and each.replicas < stateful_set.replicas
-                          for each in verdict.actions)
+                          for each in planned.actions)
             if removes and not current:
                 await self._catch_up()
                 current = True
                 continue
             self._busy = pool.replace_volume_of is not None or any(
-                each.type == "Ready" and each.reason != "AsDescribed" for each in verdict.conditions)
-            late = await self._write(pool, verdict)
-            if late is None or not verdict.actions:
+                each.type == "Ready" and each.reason != "AsDescribed" for each in planned.conditions)
+            late = await self._write(pool, planned)
+            if late is None or not planned.actions:
                 return min(late or _LOOK_S, _LOOK_S)
-            for action in verdict.actions:
-                await self._apply(pool, workload, verdict, action)
-            for note in verdict.notes:
+            for action in planned.actions:
+                await self._apply(pool, workload, planned, action)
+            for note in planned.notes:
                 log.info(note.message)
         return _SETTLE_S
 
@@ -159,21 +159,21 @@ class BrokerReconciler:
         found, _ = await self._store.list(self._view.keys.prefix)
         await self._view.reached(max((each.mod_revision for each in found), default=0), _SEEN_S)
 
-    async def _write(self, pool: PoolResource, verdict: PoolVerdict, ready: Condition | None = None) -> float | None:
+    async def _write(self, pool: PoolResource, planned: PoolPlan, ready: Condition | None = None) -> float | None:
         """As `StatusWriter.write`."""
-        if not verdict.conditions:
+        if not planned.conditions:
             return 0.0
-        for note in verdict.notes if ready is None else ():
+        for note in planned.notes if ready is None else ():
             try:
                 await self._api.record(pool.meta, note)
             except (KubeUnavailable, KubeRefused) as error:
                 log.warning("an event was not recorded", reason=note.reason, error=error)
-        conditions = [ready if ready is not None and each.type == "Ready" else each for each in verdict.conditions]
+        conditions = [ready if ready is not None and each.type == "Ready" else each for each in planned.conditions]
         return await self._statuses.write(
-            pool, verdict.status, conditions, urgent=bool(verdict.actions) or ready is not None)
+            pool, planned.status, conditions, urgent=bool(planned.actions) or ready is not None)
 
     async def _apply(
-        self, pool: PoolResource, workload: Mapping[str, Any], verdict: PoolVerdict, action: PoolAction
+        self, pool: PoolResource, workload: Mapping[str, Any], planned: PoolPlan, action: PoolAction
     ) -> None:
         try:
             match action:
@@ -192,7 +192,7 @@ class BrokerReconciler:
                     await apply_moves(self._administration, targets)
         except Refusal as refusal:
             told = Condition("Ready", "False", camel(refusal.code.name), refusal.reason or refusal.code.name)
-            await self._write(pool, verdict, told)
+            await self._write(pool, planned, told)
             raise
 
     async def _make(self, workload: Mapping[str, Any]) -> None:

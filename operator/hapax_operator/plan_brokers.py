@@ -87,7 +87,7 @@ PoolAction = Follow | SetReplicas | Drain | Undrain | Move
 
 
 @dataclass(frozen=True, slots=True)
-class PoolVerdict:
+class PoolPlan:
     """The status is written first, then the actions are done in order; then a new plan is made."""
 
     actions: tuple[PoolAction, ...] = ()
@@ -103,9 +103,9 @@ class _Step(NamedTuple):
     balanced_for: int | None = None
 
 
-def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> PoolVerdict:
+def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> PoolPlan:
     if workload.chart_replicas is not None and workload.chart_replicas != pool.chart_replicas:
-        return PoolVerdict((Follow(workload.chart_replicas),))
+        return PoolPlan((Follow(workload.chart_replicas),))
     wanted = pool.replicas
     known = {*range(workload.replicas), *seen.live, *(broker for broker, count in seen.held.items() if count)}
     leaving = tuple(sorted(broker for broker in known if broker >= wanted))
@@ -120,7 +120,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     if pool.meta.paused:
         state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set: nothing is changed")
         paused = Condition("Paused", "True", "Annotated", state.message)
-        return PoolVerdict((), (state, paused, *volumes), status)
+        return PoolPlan((), (state, paused, *volumes), status)
     back = drained - set(leaving)
     if marked := tuple(sorted(back & seen.draining)):
         step = _taken_back(marked, seen, wanted, balanced_for)
@@ -139,7 +139,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
         status["leaving"] = list(leaving) if begun else sorted(drained - back)
     if step.balanced_for is not None:
         status["balancedFor"] = step.balanced_for
-    return PoolVerdict(step.actions, (step.ready, *volumes), status, step.notes)
+    return PoolPlan(step.actions, (step.ready, *volumes), status, step.notes)
 
 
 def _taken_back(marked: tuple[int, ...], seen: BrokersSeen, wanted: int, balanced_for: int) -> _Step:

@@ -47,7 +47,7 @@ class Keep(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseVerdict:
+class LeasePlan:
     action: Take | Keep | None
     conditions: tuple[Condition, ...]
     status: Mapping[str, Any]
@@ -63,7 +63,7 @@ def owner_before(resource: ProducerResource, lessees: Iterable[ProducerResource]
 
 def plan_lease(
     resource: ProducerResource, seen: LeaseSeen | None, now_ms: int, older: ProducerResource | None = None
-) -> LeaseVerdict:
+) -> LeasePlan:
     """`older`: the resource whose word counts in place of this one's."""
     lease = resource.lease
     assert lease is not None
@@ -80,10 +80,10 @@ def plan_lease(
     conditions = [_readiness(lease, seen, held)]
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
-    return LeaseVerdict(action, tuple(conditions), _status(lease, seen, held))
+    return LeasePlan(action, tuple(conditions), _status(lease, seen, held))
 
 
-def _conflict(resource: ProducerResource, older: ProducerResource) -> LeaseVerdict:
+def _conflict(resource: ProducerResource, older: ProducerResource) -> LeasePlan:
     assert resource.lease is not None
     why = f"the lease {resource.lease.name} is described by the older resource {older.meta.ref}"
     conditions = (
@@ -94,7 +94,7 @@ def _conflict(resource: ProducerResource, older: ProducerResource) -> LeaseVerdi
         each.get("type") == "ResourceConflict" and each.get("message") == why
         for each in resource.status.get("conditions") or ())
     notes = () if known else (Note("Warning", "ResourceConflict", why),)
-    return LeaseVerdict(None, conditions, dict.fromkeys(_DESCRIPTION), notes)
+    return LeasePlan(None, conditions, dict.fromkeys(_DESCRIPTION), notes)
 
 
 def _readiness(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> Condition:

@@ -80,7 +80,7 @@ class Fence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProducerPlan:
     fences: tuple[Fence, ...]
     conditions: tuple[Condition, ...]
     status: Mapping[str, Any]
@@ -93,7 +93,7 @@ class Verdict:
 
 def plan(
     resource: ProducerResource, seen: Sequence[ProducerSeen], now_ms: int, standing: Standing = ALONE
-) -> Verdict:
+) -> ProducerPlan:
     """`seen`: the id, or all of the prefix; empty where no producer has used one yet. What an older resource covers is
     that one's alone."""
     if standing.conflict is not None:
@@ -123,13 +123,13 @@ def plan(
     conditions = [_readiness(resource, seen), _hanging(resource, hanging), *_policy(resource, standing)]
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
-    return Verdict(
+    return ProducerPlan(
         tuple(fences), tuple(conditions), status, _notes(resource, hanging),
         ensure=resource.acts and bool(resource.transactional_id) and not seen,
         intends=requested and bool(seen) and not intended)
 
 
-def _conflict(resource: ProducerResource, owner: str) -> Verdict:
+def _conflict(resource: ProducerResource, owner: str) -> ProducerPlan:
     why = f"{_whom(resource)} is described by the older resource {owner}"
     conditions = (
         Condition("Ready", "False", "ResourceConflict", why),
@@ -139,7 +139,7 @@ def _conflict(resource: ProducerResource, owner: str) -> Verdict:
         each.get("type") == "ResourceConflict" and each.get("message") == why
         for each in resource.status.get("conditions") or ())
     notes = () if known else (Note("Warning", "ResourceConflict", why),)
-    return Verdict((), conditions, dict.fromkeys(_DESCRIPTION), notes)
+    return ProducerPlan((), conditions, dict.fromkeys(_DESCRIPTION), notes)
 
 
 def _policy(resource: ProducerResource, standing: Standing) -> Iterator[Condition]:

@@ -175,7 +175,7 @@ Step = Write | Delete | LookAtIds | FenceIds | Make | Lift | Finalize
 
 
 @dataclass(frozen=True, slots=True)
-class SparkVerdict:
+class SparkPlan:
     step: Step | None
     conditions: tuple[Condition, ...] = ()
     again_s: float = 0.0
@@ -186,7 +186,7 @@ class SparkVerdict:
 def plan_spark(
     resource: ProducerResource, finalized: bool, pods: Sequence[PodSeen], ids: Sequence[ProducerSeen] | None,
     now_ms: int, conflict: str = "",
-) -> SparkVerdict:
+) -> SparkPlan:
     """`pods`: all of the identity, of whatever resource; `ids`: None where they were not looked at; `conflict`: the
     older resource that describes them."""
     return _Look(resource, finalized, pods, ids, now_ms, conflict).plan()
@@ -214,24 +214,24 @@ class _Look:
         # A run from before this rule goes on; to end it would lose what it is to keep.
         self.unsafe = self.spark is not None and not (self.spark.outlives_its_pod or self.spark.ephemeral)
 
-    def plan(self) -> SparkVerdict:
+    def plan(self) -> SparkPlan:
         if not self.resource.acts:
             release = self.finalized and (not self.resource.managed or self.resource.meta.deleting)
-            return SparkVerdict(Finalize(False) if release else None, self._shown(), running=self._running())
+            return SparkPlan(Finalize(False) if release else None, self._shown(), running=self._running())
         if self.record.stage in (STARTED, ENDING):
             return self._going()
         return self._resting()
 
     # --- a run that was let run
 
-    def _going(self) -> SparkVerdict:
+    def _going(self) -> SparkPlan:
         record, pod = self.record, self.named
         if pod is None or not pod.live or self._given_up(pod):
             return self._do(self._ended(pod))
         if record.stage == ENDING:
             if pod.told_ms < 0:
                 return self._do(Delete((pod,)))
-            return SparkVerdict(None, self._shown(), _LOOK_S)
+            return SparkPlan(None, self._shown(), _LOOK_S)
         if pod.told_ms >= 0:
             return self._do(Write(replace(record, stage=ENDING, ending=DELETED)))
         ending = self.unwanted or ("Changed" if record.fingerprint != self.fingerprint else "")
@@ -244,7 +244,7 @@ class _Look:
             told = Note("Normal", "SparkRunning", f"run {record.run}: pod {pod.name} runs")
             return self._do(Write(replace(record, running_ms=self.now_ms), (told,)))
         old = self._mine(lambda each: each.driver and not each.live and each.run < record.run - 1)
-        return SparkVerdict(Delete(old) if old else None, self._shown(), running=self._running())
+        return SparkPlan(Delete(old) if old else None, self._shown(), running=self._running())
 
     def _ended(self, pod: PodSeen | None) -> Write:
         record = self.record
@@ -275,7 +275,7 @@ class _Look:
 
     # --- none, or one that is about to start
 
-    def _resting(self) -> SparkVerdict:
+    def _resting(self) -> SparkPlan:
         record = self.record
         starting = record.stage == STARTING
         wanted = not self.unwanted and not self.unsafe and not self._done()
@@ -286,25 +286,25 @@ class _Look:
             return self._do(Delete(mine))
         left = [each for each in others if each.told_ms < 0 or not self._given_up(each)]
         if left:
-            return SparkVerdict(None, self._shown(left), _LOOK_S)
+            return SparkPlan(None, self._shown(left), _LOOK_S)
         vanished_s = self._since_vanished()
         if vanished_s < _VANISHED_S:
-            return SparkVerdict(None, self._shown(), _VANISHED_S - vanished_s)
+            return SparkPlan(None, self._shown(), _VANISHED_S - vanished_s)
         if starting and not wanted:  # no pod of this run was named, and none will be
             return self._do(Write(replace(record, stage=ENDED, intent=None)))
         if not wanted:
             release = self.unwanted == "Removed" and self.finalized
-            return SparkVerdict(Finalize(False) if release else None, self._shown())
+            return SparkPlan(Finalize(False) if release else None, self._shown())
         late_s = self._back_off_left()
         if late_s > 0 and not starting:
-            return SparkVerdict(None, self._shown(), late_s)
+            return SparkPlan(None, self._shown(), late_s)
         if not self.finalized:
             return self._do(Finalize(True))
         if self.ids is None:
             return self._do(LookAtIds())
         return self._start(record.run if starting else record.run + 1, made)
 
-    def _start(self, run: int, made: PodSeen | None) -> SparkVerdict:
+    def _start(self, run: int, made: PodSeen | None) -> SparkPlan:
         assert self.ids is not None
         step = plan_start(run, None, self.ids, self.record.intent, self.now_ms, self.give_up_ms // 1000)
         match step:
@@ -315,7 +315,7 @@ class _Look:
             case FenceAll(fences):
                 return self._do(FenceIds(fences))
             case StartWaits(_) | EndFormer():
-                return SparkVerdict(None, self._shown(), 1.0)
+                return SparkPlan(None, self._shown(), 1.0)
         if made is None:
             return self._do(Make(run))
         return self._do(Write(replace(
@@ -358,8 +358,8 @@ class _Look:
 
     # --- what is shown
 
-    def _do(self, step: Step) -> SparkVerdict:
-        return SparkVerdict(step, self._shown(), running=self._running())
+    def _do(self, step: Step) -> SparkPlan:
+        return SparkPlan(step, self._shown(), running=self._running())
 
     def _shown(self, left: Sequence[PodSeen] = ()) -> tuple[Condition, ...]:
         if self.spark is None:

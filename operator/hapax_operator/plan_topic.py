@@ -84,7 +84,7 @@ class Note(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TopicPlan:
     """For one resource. The actions are done in order; then a new plan is made, until there are none."""
 
     actions: tuple[Action, ...] = ()
@@ -102,7 +102,7 @@ def owner(claimants: Iterable[TopicResource]) -> TopicResource | None:
     return min((each for each in claimants if each.managed), key=lambda each: each.meta.age, default=None)
 
 
-def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: TopicSeen | None) -> Verdict:
+def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: TopicSeen | None) -> TopicPlan:
     """`claimants`: all resources that name the topic, this one among them."""
     everyone = list(claimants)
     others = [each for each in everyone if each.meta.uid != resource.meta.uid]
@@ -114,53 +114,53 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
     finalizer = _finalizer(resource, owns)
     if not resource.managed:
         told = Condition("Ready", "Unknown", "Unmanaged", "spec.managed is false: the topic is left as it is")
-        return Verdict((), finalizer, (told,), _status(resource, seen))
+        return TopicPlan((), finalizer, (told,), _status(resource, seen))
     if not owns:
         assert first is not None
         return _conflict(resource, first, finalizer)
     if seen is not None and seen.internal:
         why = f"topic {resource.topic} is one of the cluster's own"
-        return Verdict((), finalizer, (Condition("Ready", "False", "InternalTopic", why),), {})
+        return TopicPlan((), finalizer, (Condition("Ready", "False", "InternalTopic", why),), {})
     if resource.meta.paused:
         why = "the annotation hapax.dev/pause is set: nothing is changed"
         state = _readiness(resource, seen)
-        return Verdict((), finalizer, (state, Condition("Paused", "True", "Annotated", why)), _status(resource, seen))
+        return TopicPlan((), finalizer, (state, Condition("Paused", "True", "Annotated", why)), _status(resource, seen))
     if seen is None:
         return _create(resource, finalizer)
-    return Verdict(
+    return TopicPlan(
         _differences(resource, seen), finalizer, (_readiness(resource, seen),), _status(resource, seen),
         _adopted(resource, seen))
 
 
-def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | None) -> Verdict:
+def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | None) -> TopicPlan:
     why = f"topic {resource.topic} is described by the older resource {first.meta.ref}"
     conditions = (
         Condition("Ready", "False", "ResourceConflict", why),
         Condition("ResourceConflict", "True", "OlderResource", why),
     )
     status = dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}
-    return Verdict((), finalizer, conditions, status, _once(resource, Note("Warning", "ResourceConflict", why)))
+    return TopicPlan((), finalizer, conditions, status, _once(resource, Note("Warning", "ResourceConflict", why)))
 
 
-def _create(resource: TopicResource, finalizer: bool | None) -> Verdict:
+def _create(resource: TopicResource, finalizer: bool | None) -> TopicPlan:
     notes: tuple[Note, ...] = ()
     if resource.status.get("topicId"):
         reason = f"topic {resource.topic} was deleted by another client: it is created again"
         notes = (Note("Warning", "TopicGone", reason),)
     made = Create(resource.partitions, resource.replication_factor, dict(resource.config))
     state = Condition("Ready", "False", "Creating", f"topic {resource.topic} does not exist yet")
-    return Verdict((made,), finalizer, (state,), {"topicName": resource.topic}, notes)
+    return TopicPlan((made,), finalizer, (state,), {"topicName": resource.topic}, notes)
 
 
-def _release(resource: TopicResource, seen: TopicSeen | None, owns: bool) -> Verdict:
+def _release(resource: TopicResource, seen: TopicSeen | None, owns: bool) -> TopicPlan:
     """The resource is being deleted. `owns`: no other describes the topic."""
     if FINALIZER not in resource.meta.finalizers:
-        return Verdict()
+        return TopicPlan()
     known = resource.status.get("topicId")
     ours = owns and resource.acts and resource.deletion_policy == DELETE
     if ours and seen is not None and not seen.internal and seen.topic_id == known:
-        return Verdict((Delete(seen.topic_id),))
-    return Verdict(finalizer=False)
+        return TopicPlan((Delete(seen.topic_id),))
+    return TopicPlan(finalizer=False)
 
 
 def _finalizer(resource: TopicResource, owns: bool) -> bool | None:

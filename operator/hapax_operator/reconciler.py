@@ -22,15 +22,15 @@ from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.conditions import Condition, camel
-from hapax_operator.known import Known
 from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
 from hapax_operator.plan_lease import Take, owner_before, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import Fence, ProducerSeen
 from hapax_operator.plan_producer import plan as plan_producer
-from hapax_operator.plan_topic import Delete, Note, Verdict
+from hapax_operator.plan_topic import Delete, Note, TopicPlan
 from hapax_operator.plan_topic import plan as plan_topic
+from hapax_operator.resource_index import ResourceIndex
 from hapax_operator.resources import (
     PRODUCERS,
     SPARK_FINALIZER,
@@ -41,10 +41,10 @@ from hapax_operator.resources import (
     TopicResource,
     read,
 )
-from hapax_operator.spark_runs import SparkRuns, SparkView, World
+from hapax_operator.spark_runs import ReconcilerCalls, SparkRuns, SparkView
 from hapax_operator.status import StatusWriter
 from hapax_operator.topic_making import TopicMaker
-from hapax_operator.work import WorkQueue
+from hapax_operator.work_queue import WorkQueue
 
 log = telemetry.logger("operator")
 
@@ -84,7 +84,7 @@ class Reconciler:
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
         metrics: telemetry.Metrics, policies: PolicyWriter,
     ) -> None:
-        self.resources = Known()
+        self.resources = ResourceIndex()
         self._view = view
         self._administration = administration
         self._maker = TopicMaker(administration, TIMEOUT_MS)
@@ -94,7 +94,7 @@ class Reconciler:
         self._policies = policies
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._spark = SparkRuns(api, clock, random, World(
+        self._spark = SparkRuns(api, clock, random, ReconcilerCalls(
             refresh=self._current_producer, seen=self._written, note=self._note, ids=self._ids_of,
             fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)))
         self._tasks: list[Task] = []
@@ -233,34 +233,34 @@ class Reconciler:
             resource = next((each for each in claimants if each.meta.ref == ref), None)
             if resource is None:
                 return
-            verdict = plan_topic(resource, claimants, topic_seen(self._view, topic))
-            if not confirmed and (verdict.actions or verdict.finalizer is not None or len(claimants) > 1):
+            planned = plan_topic(resource, claimants, topic_seen(self._view, topic))
+            if not confirmed and (planned.actions or planned.finalizer is not None or len(claimants) > 1):
                 await self._confirm(claimants)
                 confirmed = True
                 continue
-            if verdict.finalizer is not None:
-                if not await self._api.set_finalizer(resource.meta, verdict.finalizer):
+            if planned.finalizer is not None:
+                if not await self._api.set_finalizer(resource.meta, planned.finalizer):
                     return  # it has changed, and the watch will say so
                 await self._refresh(ref)
-                if not verdict.actions and verdict.status is None:
+                if not planned.actions and planned.status is None:
                     return
-            if not verdict.actions:
-                await self._write(resource, verdict)
+            if not planned.actions:
+                await self._write(resource, planned)
                 return
-            if not await self._apply(topic, resource, verdict):
+            if not await self._apply(topic, resource, planned):
                 return
 
-    async def _apply(self, topic: str, resource: TopicResource, verdict: Verdict) -> bool:
+    async def _apply(self, topic: str, resource: TopicResource, planned: TopicPlan) -> bool:
         """Raises Refusal, once the status says so. False: the resource waits for something else to happen."""
-        for note in verdict.notes:
+        for note in planned.notes:
             await self._note(resource, note)
-        for action in verdict.actions:
+        for action in planned.actions:
             try:
                 done = await apply_to_topic(
                     self._administration, self._maker, self._view, topic, action)
             except Refusal as refusal:
-                if verdict.status is not None:
-                    await self._write(resource, verdict, Condition(
+                if planned.status is not None:
+                    await self._write(resource, planned, Condition(
                         "Ready", "False", camel(refusal.code.name), refusal.reason or refusal.code.name))
                 raise
             log.info(done.message, resource=str(resource.meta.ref))
@@ -269,15 +269,15 @@ class Reconciler:
                 await self._view.wait_for(lambda view: topic_seen(view, topic) is None, 5.0)
         return True
 
-    async def _write(self, resource: Resource, verdict: Verdict, ready: Condition | None = None) -> None:
+    async def _write(self, resource: Resource, planned: TopicPlan, ready: Condition | None = None) -> None:
         """`ready` replaces what the plan says of readiness."""
-        if verdict.status is None:
+        if planned.status is None:
             return
         if ready is None:
-            for note in verdict.notes:
+            for note in planned.notes:
                 await self._note(resource, note)
-        conditions = [ready if ready is not None and each.type == "Ready" else each for each in verdict.conditions]
-        late = await self._statuses.write(resource, verdict.status, conditions)
+        conditions = [ready if ready is not None and each.type == "Ready" else each for each in planned.conditions]
+        late = await self._statuses.write(resource, planned.status, conditions)
         if late:
             self._queue.add_after(_key(resource), late)
         elif late is None:
@@ -378,18 +378,18 @@ class Reconciler:
             return
         identities = await self._connected(Identities)
         seen = [] if stands.conflict is not None else await producers_seen(identities, resource)
-        verdict = plan_producer(resource, seen, self._clock.now_ms(), stands)
-        for note in verdict.notes:
+        planned = plan_producer(resource, seen, self._clock.now_ms(), stands)
+        for note in planned.notes:
             await self._note(resource, note)
-        status = dict(verdict.status)
-        if verdict.ensure:
+        status = dict(planned.status)
+        if planned.ensure:
             producer_id, _ = await identities.ensure(resource.transactional_id)
             await self._note(resource, Note(
                 "Normal", "IdentityMade", f"{resource.transactional_id} has producer id {producer_id}"))
-        for fence in verdict.fences:
+        for fence in planned.fences:
             await self._fence(identities, resource, fence, status)
-        urgent = bool(verdict.fences) or verdict.intends
-        conditions = verdict.conditions
+        urgent = bool(planned.fences) or planned.intends
+        conditions = planned.conditions
         if spark is not None:
             status["sparkProgress"] = spark.progress
             conditions = (*conditions, *spark.conditions)
@@ -400,10 +400,10 @@ class Reconciler:
             self._queue.add_after(ref, spark.again_s)
         if late is None:
             await self._missed(resource)
-        elif verdict.intends:
+        elif planned.intends:
             self._queue.add(ref)
         else:
-            self._later(ref, 0.5 if verdict.fences or verdict.ensure else late)
+            self._later(ref, 0.5 if planned.fences or planned.ensure else late)
 
     # --- Spark
 
@@ -469,22 +469,22 @@ class Reconciler:
             await self._refresh(older.meta.ref)
             older = owner_before(resource, self.resources.lessees(lease.name))
         seen = None if older is not None else await lease_seen(leases, lease.name)
-        verdict = plan_lease(resource, seen, self._clock.now_ms(), older)
-        for note in verdict.notes:
+        planned = plan_lease(resource, seen, self._clock.now_ms(), older)
+        for note in planned.notes:
             await self._note(resource, note)
-        conditions = verdict.conditions
-        if verdict.action is not None:
+        conditions = planned.conditions
+        if planned.action is not None:
             try:
-                await apply_lease(leases, verdict.action)
+                await apply_lease(leases, planned.action)
             except HapaxError as error:
                 refused = Condition("Ready", "False", "LeaseRefused", str(error))
-                await self._statuses.write(resource, verdict.status, [refused, *conditions[1:]])
+                await self._statuses.write(resource, planned.status, [refused, *conditions[1:]])
                 raise
-            if isinstance(verdict.action, Take):
+            if isinstance(planned.action, Take):
                 await self._note(resource, Note("Normal", "LeaseTaken", f"the lease {lease.name} is taken"))
             self._queue.add(resource.meta.ref)
             return
-        late = await self._statuses.write(resource, verdict.status, conditions)
+        late = await self._statuses.write(resource, planned.status, conditions)
         if late is None:
             await self._missed(resource)
         else:

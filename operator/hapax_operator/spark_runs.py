@@ -26,7 +26,7 @@ from hapax_operator.plan_spark import (
     Make,
     PodSeen,
     RunRecord,
-    SparkVerdict,
+    SparkPlan,
     Step,
     Write,
     plan_spark,
@@ -45,7 +45,7 @@ _AGAIN_S: Final = 2.0
 _ENDED_KEPT: Final = 1000
 
 
-class World(NamedTuple):
+class ReconcilerCalls(NamedTuple):
     """What the reconciler does for it. Calls raise what the reconciler tries again after."""
 
     refresh: Callable[[Ref], Awaitable[ProducerResource | None]]
@@ -70,11 +70,11 @@ class SparkView(NamedTuple):
 class SparkRuns:
     """`look` by the reconciler's workers, for one resource never by two at a time; `close()`."""
 
-    def __init__(self, api: KubeApi, clock: Clock, random: Randomness, world: World) -> None:
+    def __init__(self, api: KubeApi, clock: Clock, random: Randomness, reconciler: ReconcilerCalls) -> None:
         self._api = api
         self._clock = clock
         self._random = random
-        self._world = world
+        self._reconciler = reconciler
         self._progress = ProgressReader(clock)
         self._watches: dict[str, Task] = {}
         """By namespace: only where there are jobs, since nothing else needs the right."""
@@ -111,26 +111,26 @@ class SparkRuns:
             self._watches[ref.namespace] = supervision.keep(
                 partial(self._watch, ref.namespace), "spark-pods", self._random, ref.namespace)
         self._refs.setdefault(key, set()).add(ref)
-        verdict = self._plan(resource, list(self._pods.get(key, {}).values()), None, conflict)
+        planned = self._plan(resource, list(self._pods.get(key, {}).values()), None, conflict)
         for _ in range(_ROUNDS):
-            if verdict.step is None:
+            if planned.step is None:
                 break
-            current = await self._world.refresh(ref)
+            current = await self._reconciler.refresh(ref)
             if current is None or current.meta.uid != resource.meta.uid:
                 return SparkView((), None, 0.0)
             resource = current
             pods = await self._listed(key)
-            verdict = self._plan(resource, pods, None, conflict)
-            if verdict.step == LookAtIds():
-                verdict = self._plan(resource, pods, await self._world.ids(resource), conflict)
-            if verdict.step is not None:
-                await self._take(resource, verdict.step)
-        again_s = verdict.again_s if verdict.step is None else _AGAIN_S
-        return SparkView(verdict.conditions, self._told(resource, verdict, key), again_s)
+            planned = self._plan(resource, pods, None, conflict)
+            if planned.step == LookAtIds():
+                planned = self._plan(resource, pods, await self._reconciler.ids(resource), conflict)
+            if planned.step is not None:
+                await self._take(resource, planned.step)
+        again_s = planned.again_s if planned.step is None else _AGAIN_S
+        return SparkView(planned.conditions, self._told(resource, planned, key), again_s)
 
     def _plan(
         self, resource: ProducerResource, pods: list[PodSeen], ids: Sequence[ProducerSeen] | None, conflict: str
-    ) -> SparkVerdict:
+    ) -> SparkPlan:
         named = RunRecord.decode(resource.status.get("spark")).uid
         if named in self._ended and all(each.uid != named for each in pods):
             pods = [*pods, self._ended[named]]
@@ -146,16 +146,16 @@ class SparkRuns:
                 body = await self._api.put_record(resource.meta, told)
                 if body is None:
                     return  # somebody has written meanwhile: the next look sees what
-                self._world.seen(ref, body)
+                self._reconciler.seen(ref, body)
                 log.info("a run of a Spark job", resource=str(ref), run=record.run, stage=record.stage)
                 for note in notes:
-                    await self._world.note(resource, note)
+                    await self._reconciler.note(resource, note)
             case Delete(seen):
                 for pod in seen:
                     await self._api.end(f"{pods}/{pod.name}", pod.uid)
             case FenceIds(fences):
                 for fence in fences:
-                    await self._world.fence(resource, fence)
+                    await self._reconciler.fence(resource, fence)
             case Make(run):
                 assert resource.spark is not None
                 await self._api.create(pods, driver_pod(resource, resource.spark, run))
@@ -168,12 +168,12 @@ class SparkRuns:
                 raise AssertionError("the ids were looked at")
 
     def _told(
-        self, resource: ProducerResource, verdict: SparkVerdict, key: tuple[str, str]
+        self, resource: ProducerResource, planned: SparkPlan, key: tuple[str, str]
     ) -> Mapping[str, Any] | None:
         """What drivers said last stays when they have ended, but for what is of the moment."""
         if resource.spark is None:
             return None
-        ref, pod = resource.meta.ref, verdict.running
+        ref, pod = resource.meta.ref, planned.running
         told = dict(resource.status.get("sparkProgress") or {})
         if pod is None:
             moment = {"inputRowsPerSecond": 0, "processedRowsPerSecond": 0} if told else {}
@@ -181,7 +181,7 @@ class SparkRuns:
         executors = sum(
             not each.driver and each.phase == "Running" and each.run == pod.run
             for each in self._pods.get(key, {}).values())
-        progress = self._progress.of(pod, lambda: self._world.wake(ref))
+        progress = self._progress.of(pod, lambda: self._reconciler.wake(ref))
         return {**(told if progress is None else progress.status()), "executors": executors}
 
     # --- pods
@@ -220,7 +220,7 @@ class SparkRuns:
                     del self._pods[key]
         for key in touched:
             for ref in self._refs.get(key, ()):
-                self._world.wake(ref)
+                self._reconciler.wake(ref)
 
     def _put(self, body: Mapping[str, Any]) -> tuple[str, str]:
         pod, metadata = pod_seen(body), body["metadata"]

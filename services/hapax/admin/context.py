@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from hapax.admin.coalescing import QueryCoalescer
 from hapax.admin.problems import unavailable
-from hapax.admin.shared import Shared
 from hapax.client import Admin, Leases
 from hapax.codec.metadata import Role
 from hapax.runtime import supervision
@@ -112,6 +112,6 @@ class Context:
     settings: Settings
     view: ClusterView
     clients: Clients
-    shared: Shared
+    coalesced: QueryCoalescer
     heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY_AT_ONCE))
     """Held by what reads records: so much of it runs at once, and the rest waits its turn within its time-out."""

@@ -169,7 +169,7 @@ def routes(context: Context) -> APIRouter:
             async with context.heavy:
                 return await clients.call(lambda admin: admin.group_lag(group, count_bytes=max_bytes, topics=topic))
 
-        found = await context.shared.call(("lag", group, tuple(topic), count, max_bytes), work)
+        found = await context.coalesced.call(("lag", group, tuple(topic), count, max_bytes), work)
         readable = [each.readable for each in found.values() if each.readable is not None]
         return answer({
             "group": group, "lag": sum(each.records for each in found.values()),

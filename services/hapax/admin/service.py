@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hapax.admin.app import make_app
+from hapax.admin.coalescing import QueryCoalescer
 from hapax.admin.context import Clients, Context
 from hapax.admin.gate import Gate
 from hapax.admin.idempotency import Idempotency
 from hapax.admin.server import HttpServer
-from hapax.admin.shared import Shared
 from hapax.admin.tokens import TokenFileError, Tokens
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
@@ -79,7 +79,7 @@ async def compose(
     except BaseException:
         await view.close()
         raise
-    app = make_app(Context(ports, settings, view, clients, Shared(settings.admin_request_timeout_ms / 1000)))
+    app = make_app(Context(ports, settings, view, clients, QueryCoalescer(settings.admin_request_timeout_ms / 1000)))
     keys = Idempotency(ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
     return Gate(app, settings, tokens, keys, metrics, asyncio.get_running_loop().time), view, clients
 

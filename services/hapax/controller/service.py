@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from hapax.codec.metadata import ControllerRecord, NodeRecord, Role, SilentRecord
+from hapax.codec.metadata import ControllerRecord, Role, SilentRecord
 from hapax.controller.failover_clock import FailoverClock
 from hapax.controller.metrics import (
     ACTING,
@@ -28,15 +28,13 @@ from hapax.controller.metrics import (
 from hapax.controller.plan import Plan, plan
 from hapax.controller.presence import Presence
 from hapax.controller.reassignments import Reassignments
+from hapax.controller.rpc_api import RpcApi
 from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch, TopicIdPartition
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
 from hapax.runtime.guarded_writes import Change, Outcome, write_changes
-from hapax.runtime.node_ids import claim_folder, fixed_id, open_ids
-from hapax.runtime.own_cluster import answers_own
 from hapax.runtime.ports import (
     Compare,
     Delete,
@@ -44,18 +42,15 @@ from hapax.runtime.ports import (
     MetadataUnavailable,
     Ports,
     Put,
-    RpcServer,
     Task,
 )
-from hapax.runtime.registration import Registration, register
-from hapax.runtime.seen import HighestSeen
-from hapax.runtime.settings import Address, Settings
-from hapax.wire.events import EventLog
+from hapax.runtime.registration import Registration
+from hapax.runtime.settings import Settings
+from hapax.runtime.starting import start_node
 from hapax.wire.metrics import FENCINGS
+from hapax.wire.rpc_node import RpcNode
 
 log = telemetry.logger("controller")
-
-SERVICE: Final = "/hapax.internal.v1.Controller/"
 
 _SETTLE_S: Final = 0.15
 """What is placed for good waits until no node has come for so long: those of a new cluster come together."""
@@ -77,6 +72,7 @@ _BALANCE_EVERY_S: Final = 1.0
 _BALANCE_PART: Final = 10
 """At most one in so many of all shards moves at a time where the move only balances."""
 _SWEPT_AT_ONCE: Final = 256
+_RPC_GRACE_S: Final = 0.5
 _PREFER_PART: Final = 50
 """As many of the partitions whose leadership returns to the replica that they prefer."""
 
@@ -84,13 +80,15 @@ _PREFER_PART: Final = 50
 class ControllerService:
     """Composed by `start`."""
 
-    def __init__(self, ports: Ports, settings: Settings, view: ClusterView, metrics: telemetry.Metrics) -> None:
+    def __init__(
+        self, ports: Ports, settings: Settings, view: ClusterView, on_lost: Callable[[str], None],
+        metrics: telemetry.Metrics,
+    ) -> None:
         self.view = view
-        self.registration: Registration | None = None
         self._ports = ports
         self._settings = settings
-        self._server: RpcServer | None = None
-        self._events: EventLog | None = None
+        self._on_lost = on_lost
+        self._node = RpcNode("controller", ports, settings, view, metrics)
         self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
         self._presence = Presence(
             ports.network, view, ports.random, settings, self._revoke, self._concerns, self._judged)
@@ -108,7 +106,6 @@ class ControllerService:
         self._wake: asyncio.TimerHandle | None = None
         self._candidate: Task | None = None
         self._deposing: set[Task] = set()
-        self._metrics = metrics
         self._acting = metrics.gauge(ACTING)
         self._written = metrics.counter(CHANGES)
         self._failovers = metrics.counter(FAILOVERS)
@@ -121,8 +118,12 @@ class ControllerService:
         metrics.sweep(OF_PARTITIONS, self._sweep)
 
     @property
+    def registration(self) -> Registration | None:
+        return self._node.registration
+
+    @property
     def rpc_address(self) -> str:
-        return "" if self._server is None else self._server.address
+        return self._node.rpc_address
 
     @property
     def acts(self) -> bool:
@@ -132,32 +133,15 @@ class ControllerService:
         """A candidate is ready when a controller acts, itself or another."""
         return "" if self.view.controller is not None else "a controller to act"
 
-    async def serve(self, identity: str, http_address: str, on_lost: Callable[[str], None]) -> None:
-        ports, settings = self._ports, self._settings
-        listen, own = settings.rpc_address, settings.cluster_id
-        self._server = await ports.network.serve_rpc(listen.host, listen.port, {
-            SERVICE + "CreateTopics": answers_own(own, pb.CreateTopicsRequest, self._create_topics),
-            SERVICE + "DeleteTopics": answers_own(own, pb.DeleteTopicsRequest, self._delete_topics),
-            SERVICE + "CreatePartitions": answers_own(own, pb.CreatePartitionsRequest, self._create_partitions),
-            SERVICE + "AlterTopicConfigs": answers_own(own, pb.AlterTopicConfigsRequest, self._alter_topic_configs),
-            SERVICE + "AlterReassignments": answers_own(own, pb.AlterReassignmentsRequest, self._alter_reassignments),
-            SERVICE + "ElectLeaders": answers_own(own, pb.ElectLeadersRequest, self._elect_leaders),
-            SERVICE + "SetReplication": answers_own(own, pb.SetReplicationRequest, self._set_replication),
-        })
-        advertised = settings.advertised_rpc(Address.parse(self._server.address))
-        record = NodeRecord(
-            NodeId(settings.node_id), "controller", advertised.host, 0, str(advertised), http_address,
-            rack=settings.broker_rack or "", identity=identity,
-        )
-        self.registration = await register(
-            ports.metadata, self.view.keys, record, random=ports.random, on_lost=on_lost,
-            ttl_s=settings.broker_session_timeout_ms / 1000, among=open_ids(settings))
+    async def serve(self, identity: str, http_address: str) -> None:
+        api = RpcApi(self._topics, self._reassignments, self.view, self._record_unclean)
+        await self._node.serve(api.handlers(self._settings.cluster_id), identity, http_address, self._on_lost)
         self.view.on_change(self._changed)
         self._presence.start()
         self._changed(Changes(nodes=dict.fromkeys(node.node_id for node in self.view.nodes())))
         self._candidate = supervision.vital(
             # A candidate that neither acts nor campaigns would be the silent kind of failure.
-            self._campaign(), "controller", lambda error: on_lost(f"the controller's task failed: {error!r}"))
+            self._campaign(), "controller", lambda error: self._on_lost(f"the controller's task failed: {error!r}"))
 
     async def drain(self) -> None:
         """Another candidate takes over as soon as `close` gives the registration, and the key with it, up."""
@@ -170,12 +154,7 @@ class ControllerService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._events is not None:
-            await self._events.close()
-        if self.registration is not None:
-            await self.registration.close()
-        if self._server is not None:
-            await self._server.close(grace=0.5)
+        await self._node.close(_RPC_GRACE_S)
         await self.view.close()
 
     # --- leadership
@@ -232,7 +211,7 @@ class ControllerService:
 
     async def _act(self, term: int) -> None:
         """Until another candidate has the key, or the image shows that this one lost it."""
-        self._record("controller_elected", controller=self._node_id, term=term)
+        self._node.record("controller_elected", controller=self._node_id, term=term)
         self._term = term
         self._acting.set(1)
         self._dirty.set()
@@ -284,7 +263,7 @@ class ControllerService:
             log.warning("nobody listens at a node's address any more: its registration is revoked", node=node.node_id)
             self._revoked.add()
             if self._term:
-                self._record("registration_revoked", node=node.node_id, registration=node.registration)
+                self._node.record("registration_revoked", node=node.node_id, registration=node.registration)
 
     def _judged(self, node: Node, silent: bool) -> None:
         """A node fell silent or answers. One that should act and does not answer loses the key."""
@@ -294,7 +273,7 @@ class ControllerService:
             task.add_done_callback(self._deposing.discard)
         elif self._term and silent:
             self._failover.lost()
-            self._record("node_silent", node=node.node_id, registration=node.registration)
+            self._node.record("node_silent", node=node.node_id, registration=node.registration)
         self._dirty.set()
 
     def _silences(self) -> list[Change]:
@@ -355,9 +334,9 @@ class ControllerService:
         outcome = await self._write(changes)
         if made.elected or made.reassigned:
             self._failovers.add()
-            self._record("failover", partitions=made.elected, leaderless=made.leaderless, shards=made.reassigned)
+            self._node.record("failover", partitions=made.elected, leaderless=made.leaderless, shards=made.reassigned)
         elif made.handovers and not made.changes:
-            self._record("leaderships_handed_over", partitions=len(outcome.done))
+            self._node.record("leaderships_handed_over", partitions=len(outcome.done))
         written = {write.key for change in outcome.done for write in change.writes}
         for partition in made.unclean:
             if self.view.keys.partition(*partition.id) in written:
@@ -391,7 +370,7 @@ class ControllerService:
 
     def _record_partition(self, kind: str, partition: Partition, **fields: object) -> None:
         topic = self.view.topic_by_id(partition.topic_id)
-        self._record(kind, topic="" if topic is None else topic.name, partition=partition.index, **fields)
+        self._node.record(kind, topic="" if topic is None else topic.name, partition=partition.index, **fields)
 
     def _hand_over(self, made: Plan) -> list[Change]:
         """The next slice, once the last one is accepted, or has had time to be."""
@@ -442,16 +421,6 @@ class ControllerService:
                 yield
         for found, number in zip(samples, (count, leaderless, under_replicated), strict=True):
             found.append(((), number))
-
-    def _record(self, kind: str, **fields: object) -> None:
-        """One of the cluster's events."""
-        if self._events is None:
-            registration = self.registration
-            assert registration is not None
-            self._events = EventLog(
-                self._ports.network, self._ports.clock, self.view, self._ports.random, registration.record.node_id,
-                registration.epoch, registration.record.session, self._metrics)
-        self._events.record(kind, **fields)
 
     # --- what the image reports
 
@@ -505,38 +474,6 @@ class ControllerService:
         self._wake = None
         self._dirty.set()
 
-    # --- calls
-
-    async def _create_topics(self, request: pb.CreateTopicsRequest) -> bytes:
-        results = await self._topics.create(request)
-        return pb.CreateTopicsResponse(topics=results).SerializeToString()
-
-    async def _delete_topics(self, request: pb.DeleteTopicsRequest) -> bytes:
-        results = await self._topics.delete(request)
-        return pb.DeleteTopicsResponse(topics=results).SerializeToString()
-
-    async def _create_partitions(self, request: pb.CreatePartitionsRequest) -> bytes:
-        results = await self._topics.create_partitions(request)
-        return pb.CreatePartitionsResponse(topics=results, revision=self.view.revision).SerializeToString()
-
-    async def _alter_topic_configs(self, request: pb.AlterTopicConfigsRequest) -> bytes:
-        results = await self._topics.alter_configs(request)
-        return pb.AlterTopicConfigsResponse(topics=results, revision=self.view.revision).SerializeToString()
-
-    async def _alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> bytes:
-        answer = await self._reassignments.alter(request)
-        return answer.SerializeToString()
-
-    async def _elect_leaders(self, request: pb.ElectLeadersRequest) -> bytes:
-        answer, lossy = await self._reassignments.elect(request)
-        for partition in lossy:
-            self._record_unclean(partition)
-        return answer.SerializeToString()
-
-    async def _set_replication(self, request: pb.SetReplicationRequest) -> bytes:
-        answer = await self._reassignments.set_replication(request)
-        return answer.SerializeToString()
-
 
 def _by_role(view: ClusterView) -> Counter[str]:
     return Counter(node.role for node in view.nodes())
@@ -550,19 +487,7 @@ async def start(
 
     Raises FolderRefused, StoreRefused, NodeIdTaken, OSError.
     """
-    identity = ""
-    if ports.disk is not None:
-        folder = await claim_folder(ports.disk, settings.cluster_id, fixed_id(settings), ports.random)
-        identity = folder.directory_id
-    view = ClusterView(
-        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),
-        on_refused=lambda refusal: on_lost(str(refusal)),
-    )
-    service = ControllerService(ports, settings, view, metrics or telemetry.Metrics())
-    try:
-        await view.start()
-        await service.serve(identity, http_address, on_lost)
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    collected = metrics or telemetry.Metrics()
+    return await start_node(
+        ports, settings, http_address, on_lost,
+        lambda view: ControllerService(ports, settings, view, on_lost, collected))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hapax.admin.app import make_app
+from hapax.admin.coalescing import QueryCoalescer
 from hapax.admin.context import Context
 from hapax.admin.gate import Gate
 from hapax.admin.idempotency import Idempotency
-from hapax.admin.shared import Shared
 from hapax.client.errors import FatalError, RetriableError
 from hapax.client.groups import GroupOffset
 from hapax.core.errors import ErrorCode
@@ -68,7 +68,7 @@ class Rest:
 
         settings, clients = Settings(), SimpleNamespace(call=call)
         nothing: Any = None
-        context = Context(nothing, settings, view, clients, Shared(60.0))  # type: ignore[arg-type]
+        context = Context(nothing, settings, view, clients, QueryCoalescer(60.0))  # type: ignore[arg-type]
         keys = Idempotency(store, Clock(), "c", claim_s=60)  # type: ignore[arg-type]
         self._gate = Gate(make_app(context), settings, None, keys, telemetry.Metrics(), lambda: 0.0)
 

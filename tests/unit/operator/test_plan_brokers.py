@@ -15,7 +15,7 @@ from hapax_operator.plan_brokers import (
     Drain,
     Follow,
     Move,
-    PoolVerdict,
+    PoolPlan,
     SetReplicas,
     StatefulSetSeen,
     Undrain,
@@ -60,11 +60,11 @@ class World:
             removing={name: tuple(set(self.held[name]) - set(target)) for name, target in self.moving.items()},
             fit={broker: f"rack-{broker % self.racks}" if self.racks else "" for broker in self.live})
 
-    def look(self, *, apply: bool = True) -> PoolVerdict:
-        verdict = plan(pool(self.wanted, status=dict(self.status)), workload(self.replicas), self.seen())
-        self.status |= verdict.status
-        self.status["conditions"] = [{"message": each.message} for each in verdict.conditions]
-        for action in verdict.actions if apply else ():
+    def look(self, *, apply: bool = True) -> PoolPlan:
+        planned = plan(pool(self.wanted, status=dict(self.status)), workload(self.replicas), self.seen())
+        self.status |= planned.status
+        self.status["conditions"] = [{"message": each.message} for each in planned.conditions]
+        for action in planned.actions if apply else ():
             match action:
                 case SetReplicas(replicas):
                     for broker in range(replicas, self.replicas):
@@ -81,31 +81,31 @@ class World:
                 case Move(targets):
                     self.moving |= targets
         self.lowest = min(self.lowest, self.replicas)
-        return verdict
+        return planned
 
     def copied(self, count: int = 1_000) -> None:
         """Moves end."""
         for name in list(self.moving)[:count]:
             self.held[name] = self.moving.pop(name)
 
-    def settled(self) -> PoolVerdict:
+    def settled(self) -> PoolPlan:
         for _ in range(20):
-            verdict = self.look()
-            if not verdict.actions and not self.moving:
-                return verdict
+            planned = self.look()
+            if not planned.actions and not self.moving:
+                return planned
             self.copied()
         raise AssertionError("the plan does not come to an end")
 
 
-def ready(verdict: PoolVerdict) -> tuple[str, str]:
-    (found,) = (each for each in verdict.conditions if each.type == "Ready")
+def ready(planned: PoolPlan) -> tuple[str, str]:
+    (found,) = (each for each in planned.conditions if each.type == "Ready")
     return found.status, found.reason
 
 
 def test_what_serves_as_wanted_is_left_alone() -> None:
-    verdict = World(3, {"orders": [(0, 1), (1, 2), (2, 0)]}).look()
-    assert (verdict.actions, ready(verdict)) == ((), ("True", "AsDescribed"))
-    assert (verdict.status["replicas"], verdict.status["serving"], verdict.status["selector"]) == (3, 3, "a=b")
+    planned = World(3, {"orders": [(0, 1), (1, 2), (2, 0)]}).look()
+    assert (planned.actions, ready(planned)) == ((), ("True", "AsDescribed"))
+    assert (planned.status["replicas"], planned.status["serving"], planned.status["selector"]) == (3, 3, "a=b")
 
 
 def test_the_chart_s_values_count_when_they_change_and_kubectl_scale_until_then() -> None:
@@ -132,8 +132,8 @@ def test_new_brokers_start_and_get_their_share_once_they_serve() -> None:
 
 def test_a_pool_may_say_that_new_brokers_get_nothing_by_themselves() -> None:
     seen = World(3, {"orders": [(0,)] * 6}).seen()
-    verdict = plan(pool(3, rebalance="Never", status={"balancedFor": 1}), workload(3), seen)
-    assert (verdict.actions, verdict.status["balancedFor"]) == ((), 3)
+    planned = plan(pool(3, rebalance="Never", status={"balancedFor": 1}), workload(3), seen)
+    assert (planned.actions, planned.status["balancedFor"]) == ((), 3)
 
 
 def test_brokers_leave_when_they_hold_nothing_and_not_before() -> None:
@@ -154,10 +154,10 @@ def test_brokers_leave_when_they_hold_nothing_and_not_before() -> None:
 def test_a_scale_down_that_leaves_too_few_brokers_is_refused_with_the_reason() -> None:
     world = World(3, {"orders": [(0, 1, 2)], "other": [(2,)]})
     world.wanted = 2
-    verdict = world.look()
-    assert (verdict.actions, ready(verdict)) == ((), ("False", "Refused"))
-    assert "orders-0 has 3 replicas and only 2 brokers would be left" in verdict.conditions[0].message
-    assert [note.reason for note in verdict.notes] == ["Refused"]
+    planned = world.look()
+    assert (planned.actions, ready(planned)) == ((), ("False", "Refused"))
+    assert "orders-0 has 3 replicas and only 2 brokers would be left" in planned.conditions[0].message
+    assert [note.reason for note in planned.notes] == ["Refused"]
     assert world.look().notes == ()  # told once
     assert world.status["leaving"] == [] and not world.draining
 
@@ -172,9 +172,9 @@ def test_a_dead_broker_with_the_only_copy_keeps_its_place_and_the_condition_name
     lost = BrokersSeen(
         partitions={**seen.partitions, name: Held((NodeId(0),), ())}, held=seen.held, removing=seen.removing,
         fit=seen.fit, live=seen.live, draining=seen.draining)
-    verdict = plan(pool(2, status=world.status), workload(3), lost)
-    assert (verdict.actions, ready(verdict)) == ((), ("False", "Draining"))
-    assert "no other replica is in sync yet of 1 partitions: orders-0" in verdict.conditions[0].message
+    planned = plan(pool(2, status=world.status), workload(3), lost)
+    assert (planned.actions, ready(planned)) == ((), ("False", "Draining"))
+    assert "no other replica is in sync yet of 1 partitions: orders-0" in planned.conditions[0].message
 
 
 def test_a_broker_that_holds_something_gets_its_place_back_to_hand_it_over() -> None:
@@ -182,8 +182,8 @@ def test_a_broker_that_holds_something_gets_its_place_back_to_hand_it_over() -> 
     world = World(4, {"orders": [(3,), (0,)]})
     world.replicas = world.wanted = 2
     world.live = {0, 1}
-    verdict = world.look()
-    assert verdict.actions == (SetReplicas(4),) and "broker 3 holds what has to move first" in verdict.notes[0].message
+    planned = world.look()
+    assert planned.actions == (SetReplicas(4),) and "broker 3 holds what has to move first" in planned.notes[0].message
     assert ready(world.settled()) == ("True", "AsDescribed") and (world.replicas, world.draining) == (2, set())
     assert not any(3 in replicas for replicas in world.held.values())
 
@@ -212,8 +212,8 @@ def test_a_drain_that_a_person_began_is_not_taken_back_and_nothing_moves_there()
 
 def test_a_paused_pool_is_only_looked_at() -> None:
     world = World(3, {"orders": [(0,)]})
-    verdict = plan(pool(1, paused=True), workload(3), world.seen())
-    assert verdict.actions == () and {each.type for each in verdict.conditions} == {"Ready", "Paused"}
+    planned = plan(pool(1, paused=True), workload(3), world.seen())
+    assert planned.actions == () and {each.type for each in planned.conditions} == {"Ready", "Paused"}
 
 
 def test_volumes_are_kept_as_long_as_their_brokers_are_wanted_or_hold_something() -> None:
@@ -225,17 +225,17 @@ def test_volumes_are_kept_as_long_as_their_brokers_are_wanted_or_hold_something(
 def test_a_volume_is_replaced_only_while_nothing_on_it_is_the_last_copy_in_sync() -> None:
     seen = World(3, {"orders": [(0, 1), (1, 2)], "single": [(2,)]}).seen()
 
-    def verdict(broker: int, seen: BrokersSeen = seen) -> tuple[Any, str, str]:
+    def planned(broker: int, seen: BrokersSeen = seen) -> tuple[Any, str, str]:
         made = plan(pool(3, replace_volume_of=broker), workload(3), seen)
         (told,) = (each for each in made.conditions if each.type == "VolumeReplaceable")
         return made.status["volumesKeptOf"], told.status, told.message
 
-    assert verdict(1)[:2] == ([0, 2], "True")
-    kept, status, message = verdict(2)
+    assert planned(1)[:2] == ([0, 2], "True")
+    kept, status, message = planned(2)
     assert (kept, status) == ([0, 1, 2], "False") and message.endswith("1 partitions of broker 2: single-0")
     name = TopicPartition("orders", PartitionIndex(0))
     behind = {**seen.partitions, name: Held((NodeId(0), NodeId(1)), (NodeId(1),))}
-    assert verdict(1, replace(seen, partitions=behind))[:2] == ([0, 1, 2], "False")
+    assert planned(1, replace(seen, partitions=behind))[:2] == ([0, 1, 2], "False")
 
 
 @settings(deadline=None, max_examples=60)
@@ -256,11 +256,11 @@ def test_however_it_is_scaled_and_killed_no_broker_with_data_is_ever_deleted(
             world.look(apply=not next(ends, False))
             if next(ends, False):
                 world.copied(2)
-    verdict = world.settled()
+    planned = world.settled()
     wide = max(len(replicas) for replicas in world.held.values())
     if world.wanted >= wide:
-        assert ready(verdict)[0] == "True" and world.replicas == world.wanted
+        assert ready(planned)[0] == "True" and world.replicas == world.wanted
         assert not world.draining and world.status["leaving"] == []
     else:
-        assert ready(verdict) == ("False", "Refused")
+        assert ready(planned) == ("False", "Refused")
     assert all(len(set(replicas)) == len(replicas) for replicas in world.held.values())

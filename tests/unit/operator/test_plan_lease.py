@@ -31,9 +31,9 @@ def seen(left_s: float = 50, generation: int = 3, partitions: tuple[str, ...] = 
 def test_it_is_taken_where_nobody_holds_it() -> None:
     assert resource().lease == LEASE and policy_of(resource()) is None
     for nobody in (None, seen(0), seen()._replace(producer_id=-1)):
-        verdict = plan_lease(resource(), nobody, NOW)
-        assert verdict.action == Take(LEASE)
-        assert (verdict.conditions[0].status, verdict.conditions[0].reason) == ("False", "NotLeased")
+        planned = plan_lease(resource(), nobody, NOW)
+        assert planned.action == Take(LEASE)
+        assert (planned.conditions[0].status, planned.conditions[0].reason) == ("False", "NotLeased")
 
 
 def test_it_is_kept_under_the_generation_it_has() -> None:
@@ -79,10 +79,10 @@ def test_of_two_resources_the_older_one_counts() -> None:
     assert owner_before(first, all_of_them) is None and owner_before(loose, all_of_them) is None
     assert owner_before(second, all_of_them) is first
     assert owner_before(second, [second, loose]) is None
-    verdict = plan_lease(second, None, NOW, first)
-    assert verdict.action is None and set(verdict.status.values()) == {None}
-    shown = [(each.type, each.status) for each in verdict.conditions]
-    assert shown == [("Ready", "False"), ("ResourceConflict", "True")] and "team/first" in verdict.conditions[0].message
-    assert [each.reason for each in verdict.notes] == ["ResourceConflict"]
-    told = [{"type": each.type, "message": each.message} for each in verdict.conditions]
+    planned = plan_lease(second, None, NOW, first)
+    assert planned.action is None and set(planned.status.values()) == {None}
+    shown = [(each.type, each.status) for each in planned.conditions]
+    assert shown == [("Ready", "False"), ("ResourceConflict", "True")] and "team/first" in planned.conditions[0].message
+    assert [each.reason for each in planned.notes] == ["ResourceConflict"]
+    told = [{"type": each.type, "message": each.message} for each in planned.conditions]
     assert plan_lease(replace(second, status={"conditions": told}), None, NOW, first).notes == ()

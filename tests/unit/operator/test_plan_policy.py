@@ -70,10 +70,10 @@ def test_a_younger_prefix_counts_for_the_rest() -> None:
     found = standing(younger, stored(older, younger))
     assert found.conflict is None and not found.counts_for("team-a") and found.counts_for("team-b")
     seen = [ProducerSeen(name, 1, 1, "Ongoing", 60_000, 1) for name in ("team-a", "team-b")]
-    verdict = plan(younger, seen, 1_800_000_000_000, found)
-    assert [each.transactional_id for each in verdict.fences] == ["team-b"]
-    assert verdict.status["producerCount"] == 1
-    (told,) = (each for each in verdict.conditions if each.type == "Overlaps")
+    planned = plan(younger, seen, 1_800_000_000_000, found)
+    assert [each.transactional_id for each in planned.fences] == ["team-b"]
+    assert planned.status["producerCount"] == 1
+    (told,) = (each for each in planned.conditions if each.type == "Overlaps")
     assert "team/loader-1" in told.message
 
 
@@ -81,12 +81,12 @@ def test_a_conflict_is_told_once_and_nothing_is_done() -> None:
     older = policy_of(resource("1"))
     younger = resource("2", fence=3, on_hanging=ABORT)
     seen = [ProducerSeen("loader", 1, 1, "Ongoing", 60_000, 1)]
-    verdict = plan(younger, seen, 1_800_000_000_000, Standing(older))
-    assert verdict.fences == () and "fenced" not in verdict.status and verdict.status["producerId"] is None
-    assert [(each.type, each.status) for each in verdict.conditions] == [
+    planned = plan(younger, seen, 1_800_000_000_000, Standing(older))
+    assert planned.fences == () and "fenced" not in planned.status and planned.status["producerId"] is None
+    assert [(each.type, each.status) for each in planned.conditions] == [
         ("Ready", "False"), ("ResourceConflict", "True")]
-    assert [note.reason for note in verdict.notes] == ["ResourceConflict"]
-    told = {"conditions": [each._asdict() for each in verdict.conditions]}
+    assert [note.reason for note in planned.notes] == ["ResourceConflict"]
+    told = {"conditions": [each._asdict() for each in planned.conditions]}
     assert plan(resource("2", status=told), seen, 0, Standing(older)).notes == ()
 
 

@@ -31,10 +31,10 @@ def seen(name: str = "loader", open_for_s: int | None = None, **fields: Any) -> 
 
 
 def test_an_open_transaction_is_shown() -> None:
-    verdict = plan(resource(), [seen(open_for_s=10, partitions=("a-0", "b-1"))], NOW)
-    assert verdict.fences == ()
-    assert (verdict.status["state"], verdict.status["producerId"], verdict.status["producerEpoch"]) == ("Ongoing", 7, 3)
-    assert verdict.status["openTransaction"] == {
+    planned = plan(resource(), [seen(open_for_s=10, partitions=("a-0", "b-1"))], NOW)
+    assert planned.fences == ()
+    assert (planned.status["state"], planned.status["producerId"], planned.status["producerEpoch"]) == ("Ongoing", 7, 3)
+    assert planned.status["openTransaction"] == {
         "openSince": "2027-01-15T07:59:50Z", "timeoutSeconds": 60, "partitions": ["a-0", "b-1"], "partitionCount": 2}
     assert plan(resource(), [seen()], NOW).status["openTransaction"] is None
 
@@ -46,9 +46,9 @@ def test_an_id_of_many_writers_alone_has_no_producer_of_its_own() -> None:
 
 
 def test_an_id_that_nobody_used_is_made_and_a_request_to_fence_it_is_done() -> None:
-    verdict = plan(resource(fence=2), [], NOW)
-    assert (verdict.fences, verdict.status["state"], verdict.status["fenced"]) == ((), "Unknown", 2)
-    assert verdict.ensure and not plan(resource(), [seen()], NOW).ensure
+    planned = plan(resource(fence=2), [], NOW)
+    assert (planned.fences, planned.status["state"], planned.status["fenced"]) == ((), "Unknown", 2)
+    assert planned.ensure and not plan(resource(), [seen()], NOW).ensure
     for leaves_alone in (resource(paused=True), resource(managed=False), resource(prefix="lo")):
         assert not plan(leaves_alone, [], NOW).ensure
 

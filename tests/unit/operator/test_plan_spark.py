@@ -22,7 +22,7 @@ from hapax_operator.plan_spark import (
     Make,
     PodSeen,
     RunRecord,
-    SparkVerdict,
+    SparkPlan,
     Write,
     back_off_s,
     plan_spark,
@@ -65,21 +65,21 @@ def started(run: int = 1, **fields: Any) -> RunRecord:
 def look(
     described: ProducerResource, *pods: PodSeen, ids: Any = None, finalized: bool = True, now: int = NOW,
     conflict: str = "",
-) -> SparkVerdict:
+) -> SparkPlan:
     return plan_spark(described, finalized, pods, ids, now, conflict)
 
 
-def reason(verdict: SparkVerdict, kind: str = "SparkRunning") -> tuple[str, str]:
-    return next((each.status, each.reason) for each in verdict.conditions if each.type == kind)
+def reason(planned: SparkPlan, kind: str = "SparkRunning") -> tuple[str, str]:
+    return next((each.status, each.reason) for each in planned.conditions if each.type == kind)
 
 
-def written(verdict: SparkVerdict) -> RunRecord:
-    assert isinstance(verdict.step, Write), verdict
-    return verdict.step.record
+def written(planned: SparkPlan) -> RunRecord:
+    assert isinstance(planned.step, Write), planned
+    return planned.step.record
 
 
-def notes(verdict: SparkVerdict) -> list[str]:
-    return [each.reason for each in verdict.step.notes] if isinstance(verdict.step, Write) else []
+def notes(planned: SparkPlan) -> list[str]:
+    return [each.reason for each in planned.step.notes] if isinstance(planned.step, Write) else []
 
 
 def test_a_run_starts_step_by_step() -> None:
@@ -153,9 +153,9 @@ def test_a_job_that_ends_by_itself_is_done_until_it_changes() -> None:
     ({"spec": replace(SPEC, suspend=True)}, "Suspended"), ({"spec": replace(SPEC, image="spark:2")}, "Changed"),
     ({"spec": None}, "Removed"), ({"deleting": True}, "Removed")])
 def test_an_end_is_written_down_then_told_then_awaited(change: dict[str, Any], why: str) -> None:
-    verdict = look(resource(started(), **change), driver(), executor())
-    assert notes(verdict) == ["SparkEnding"]
-    ending = written(verdict)
+    planned = look(resource(started(), **change), driver(), executor())
+    assert notes(planned) == ["SparkEnding"]
+    ending = written(planned)
     assert (ending.stage, ending.ending) == (ENDING, why)
     assert look(resource(ending, **change), driver(), executor()).step == Delete((driver(),))
     told = driver(told_ms=NOW - 5)
@@ -207,8 +207,8 @@ def test_pause_and_unmanaged_do_nothing_and_hold_nothing_up() -> None:
     both: list[dict[str, Any]] = [{"paused": True}, {"managed": False}]
     for fields in both:
         for record in (None, started(), started(fingerprint="old"), started(stage=ENDING, ending="Changed")):
-            verdict = look(resource(record, **fields), driver(), finalized=False)
-            assert verdict.step is None
+            planned = look(resource(record, **fields), driver(), finalized=False)
+            assert planned.step is None
     assert look(resource(started(), paused=True), driver()).step is None
     assert look(resource(started(), paused=True, deleting=True), driver()).step == Finalize(False)
     assert look(resource(started(), managed=False), driver()).step == Finalize(False)
@@ -240,10 +240,10 @@ def test_old_drivers_logs_are_kept_for_one_run() -> None:
     ({"path": "s3a://bucket/jobs"}, True)])
 def test_a_checkpoint_that_goes_with_the_pod_has_to_be_wanted(checkpoint: dict[str, Any], runs: bool) -> None:
     spec = read_spark({"spark": {"image": "i", "job": "j", "checkpoint": checkpoint}})
-    verdict = look(resource(None, spec), ids=FREE)
-    assert (verdict.step is not None) is runs
+    planned = look(resource(None, spec), ids=FREE)
+    assert (planned.step is not None) is runs
     if not runs:
-        (told,) = (each for each in verdict.conditions if each.type == "SparkRunning")
+        (told,) = (each for each in planned.conditions if each.type == "SparkRunning")
         assert (told.status, told.reason) == ("False", "NoCheckpoint")
         assert "give claimName" in told.message and "ephemeral: true" in told.message
 
@@ -254,9 +254,9 @@ def test_a_run_from_before_the_rule_goes_on_and_no_other_starts() -> None:
     assert look(resource(record, spec), driver(1)).step is None
     ended = written(look(resource(record, spec), driver(1, phase="Failed", reason="Error")))
     late = NOW + 3_600_000
-    verdict = plan_spark(resource(ended, spec), True, [], FREE, late)
-    assert verdict.step is None
-    assert any(each.reason == "NoCheckpoint" for each in verdict.conditions)
+    planned = plan_spark(resource(ended, spec), True, [], FREE, late)
+    assert planned.step is None
+    assert any(each.reason == "NoCheckpoint" for each in planned.conditions)
 
 
 def test_to_say_that_the_checkpoint_is_ephemeral_ends_no_run() -> None:

@@ -16,8 +16,8 @@ from hapax_operator.plan_topic import (
     Grow,
     PartitionSeen,
     Replicate,
+    TopicPlan,
     TopicSeen,
-    Verdict,
     owner,
     plan,
 )
@@ -41,33 +41,33 @@ def topic(
     return TopicSeen(name="orders", topic_id="id-1", partitions=[shown] * partitions, **fields)
 
 
-def ready(verdict: Verdict) -> tuple[str, str]:
-    (found,) = (each for each in verdict.conditions if each.type == "Ready")
+def ready(planned: TopicPlan) -> tuple[str, str]:
+    (found,) = (each for each in planned.conditions if each.type == "Ready")
     return found.status, found.reason
 
 
-def alone(described: TopicResource, seen: TopicSeen | None) -> Verdict:
+def alone(described: TopicResource, seen: TopicSeen | None) -> TopicPlan:
     return plan(described, [described], seen)
 
 
 def test_a_topic_that_is_missing_is_made() -> None:
-    verdict = alone(resource(partitions=3, config={"retention.ms": "1"}), None)
-    assert verdict.actions == (Create(3, -1, {"retention.ms": "1"}),)
-    assert (verdict.finalizer, ready(verdict), verdict.notes) == (None, ("False", "Creating"), ())
+    planned = alone(resource(partitions=3, config={"retention.ms": "1"}), None)
+    assert planned.actions == (Create(3, -1, {"retention.ms": "1"}),)
+    assert (planned.finalizer, ready(planned), planned.notes) == (None, ("False", "Creating"), ())
 
 
 def test_a_topic_that_is_as_described_needs_nothing() -> None:
-    verdict = alone(resource(partitions=2), topic(2))
-    assert (verdict.actions, verdict.finalizer, ready(verdict)) == ((), None, ("True", "AsDescribed"))
-    assert verdict.status is not None
-    assert (verdict.status["topicId"], verdict.status["inSync"]) == ("id-1", "2/2")
+    planned = alone(resource(partitions=2), topic(2))
+    assert (planned.actions, planned.finalizer, ready(planned)) == ((), None, ("True", "AsDescribed"))
+    assert planned.status is not None
+    assert (planned.status["topicId"], planned.status["inSync"]) == ("id-1", "2/2")
 
 
 def test_differences_are_mended_in_order() -> None:
     described = resource(partitions=4, replication_factor=2, config={"retention.ms": "5", "segment.bytes": "4096"})
-    verdict = alone(described, topic(2, config={"retention.ms": "4", "segment.bytes": "4096"}))
-    assert verdict.actions == (Grow(4), Configure({"retention.ms": "5"}), Replicate(2))
-    assert ready(verdict) == ("False", "Differs")
+    planned = alone(described, topic(2, config={"retention.ms": "4", "segment.bytes": "4096"}))
+    assert planned.actions == (Grow(4), Configure({"retention.ms": "5"}), Replicate(2))
+    assert ready(planned) == ("False", "Differs")
 
 
 def test_configuration_of_others_stays_and_own_is_given_back() -> None:
@@ -79,14 +79,14 @@ def test_configuration_of_others_stays_and_own_is_given_back() -> None:
 
 
 def test_partitions_never_shrink() -> None:
-    verdict = alone(resource(partitions=1), topic(3))
-    assert (verdict.actions, ready(verdict)) == ((), ("False", "MorePartitions"))
+    planned = alone(resource(partitions=1), topic(3))
+    assert (planned.actions, ready(planned)) == ((), ("False", "MorePartitions"))
 
 
 def test_replicas_on_their_way_are_not_asked_for_again() -> None:
     moving = topic(each=PartitionSeen(0, (0,), (0,), moving=True))
-    verdict = alone(resource(replication_factor=2), moving)
-    assert (verdict.actions, ready(verdict)) == ((), ("True", "Moving"))
+    planned = alone(resource(replication_factor=2), moving)
+    assert (planned.actions, ready(planned)) == ((), ("True", "Moving"))
 
 
 @pytest.mark.parametrize(("partition", "expected"), [
@@ -120,14 +120,14 @@ def test_unmanaged_and_paused_resources_do_nothing() -> None:
 
 
 def test_a_topic_of_the_cluster_s_own_is_left_alone() -> None:
-    verdict = alone(resource(partitions=60), topic(50, internal=True))
-    assert (verdict.actions, ready(verdict)) == ((), ("False", "InternalTopic"))
+    planned = alone(resource(partitions=60), topic(50, internal=True))
+    assert (planned.actions, ready(planned)) == ((), ("False", "InternalTopic"))
 
 
 def test_a_topic_that_somebody_deleted_is_made_anew_with_a_warning() -> None:
-    verdict = alone(resource(status={"topicId": "id-0"}), None)
-    assert verdict.actions == (Create(1, -1, {}),)
-    assert [(note.type, note.reason) for note in verdict.notes] == [("Warning", "TopicGone")]
+    planned = alone(resource(status={"topicId": "id-0"}), None)
+    assert planned.actions == (Create(1, -1, {}),)
+    assert [(note.type, note.reason) for note in planned.notes] == [("Warning", "TopicGone")]
     assert [note.reason for note in alone(resource(status={"topicId": "id-0"}), topic()).notes] == ["TopicReplaced"]
 
 
@@ -160,8 +160,8 @@ def test_delete_deletes_the_topic_that_it_knew_and_then_lets_go() -> None:
     {"status": {}},
 ])
 def test_whatever_is_in_doubt_keeps_the_records(fields: dict[str, Any]) -> None:
-    verdict = alone(going(**fields), topic())
-    assert (verdict.actions, verdict.finalizer) == ((), False)
+    planned = alone(going(**fields), topic())
+    assert (planned.actions, planned.finalizer) == ((), False)
 
 
 def test_a_topic_that_another_resource_describes_is_not_deleted() -> None:
@@ -199,15 +199,15 @@ def test_at_most_one_resource_acts_and_only_where_it_may(
     first = owner(claimants)
     assert [each.meta.uid for each in acting] in ([], [first.meta.uid if first else None])
     for each in claimants:
-        verdict = plan(each, claimants, seen)
-        if verdict.actions:
+        planned = plan(each, claimants, seen)
+        if planned.actions:
             assert each.acts and not (seen is not None and seen.internal)
-        for action in verdict.actions:
+        for action in planned.actions:
             if isinstance(action, Delete):
                 assert each.meta.deleting and each.deletion_policy == DELETE
                 assert seen is not None and action.topic_id == seen.topic_id == each.status.get("topicId")
                 assert FINALIZER in each.meta.finalizers
             if isinstance(action, Grow):
                 assert seen is not None and action.partitions > len(seen.partitions)
-        if each.meta.deleting and FINALIZER in each.meta.finalizers and not verdict.actions:
-            assert verdict.finalizer is False  # nothing waits for ever
+        if each.meta.deleting and FINALIZER in each.meta.finalizers and not planned.actions:
+            assert planned.finalizer is False  # nothing waits for ever

@@ -13,7 +13,7 @@ import pytest
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax_operator.conditions import Condition
-from hapax_operator.plan_topic import Verdict
+from hapax_operator.plan_topic import TopicPlan
 from hapax_operator.reconciler import PolicyUid, Reconciler
 from hapax_operator.resources import PRODUCERS, TOPICS, Ref
 
@@ -71,7 +71,7 @@ async def test_a_status_that_was_not_taken_is_no_reason_to_forget_the_resource(
     async with reconciler(Api(found)) as made:
         made.seen(TOPICS, body("1"))
         (resource,) = made.resources.claimants("orders")
-        await made._write(resource, Verdict(conditions=(Condition("Ready", "True", "Made", ""),), status={}))
+        await made._write(resource, TopicPlan(conditions=(Condition("Ready", "True", "Made", ""),), status={}))
         known = made.resources.claimants("orders")
         assert [(each.meta.uid, each.partitions) for each in known] == ([] if left is None else [left])
 

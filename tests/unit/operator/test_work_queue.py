@@ -11,7 +11,7 @@ import pytest
 from hapax_operator.conditions import Condition, merged
 from hapax_operator.resources import BadResource, read_producer, read_topic
 from hapax_operator.status import StatusWriter
-from hapax_operator.work import WorkQueue
+from hapax_operator.work_queue import WorkQueue
 
 
 async def test_a_key_is_in_the_queue_once_and_in_one_worker_s_hands() -> None:

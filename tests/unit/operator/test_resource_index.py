@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax_operator.known import Known
+from hapax_operator.resource_index import ResourceIndex
 from hapax_operator.resources import (
     PRODUCERS,
     TOPICS,
@@ -36,22 +36,22 @@ leases = st.builds(
 
 @given(st.lists(topics | producers | leases | st.tuples(st.sampled_from([TOPICS, PRODUCERS]), names)))
 def test_it_finds_what_a_search_finds(steps: list[Resource | tuple[str, str]]) -> None:
-    known, model = Known(), dict[Ref, Resource]()
+    index, model = ResourceIndex(), dict[Ref, Resource]()
     for step in steps:
         if isinstance(step, tuple):
             ref = Ref(step[0], "team", step[1])
-            assert known.pop(ref) == model.pop(ref, None)
+            assert index.pop(ref) == model.pop(ref, None)
         else:
-            assert known.put(step) == model.get(step.meta.ref)
+            assert index.put(step) == model.get(step.meta.ref)
             model[step.meta.ref] = step
     everything = list(model.values())
     for topic in "xy":
         found = [each for each in everything if isinstance(each, TopicResource) and each.topic == topic]
-        assert known.claimants(topic) == sorted(found, key=lambda each: each.meta.age)
-    assert set(known.topics()) == {each.topic for each in everything if isinstance(each, TopicResource)}
+        assert index.claimants(topic) == sorted(found, key=lambda each: each.meta.age)
+    assert set(index.topics()) == {each.topic for each in everything if isinstance(each, TopicResource)}
     for lease in "xy":
         held = [each for each in everything if isinstance(each, ProducerResource) and each.lease is not None
                 and each.lease.name == lease]
-        assert known.lessees(lease) == sorted(held, key=lambda each: each.meta.age)
-    assert {each.meta.ref for each in known.producers()} == {ref for ref in model if ref.plural == PRODUCERS}
-    assert all(known.get(ref) == each and ref in known for ref, each in model.items())
+        assert index.lessees(lease) == sorted(held, key=lambda each: each.meta.age)
+    assert {each.meta.ref for each in index.producers()} == {ref for ref in model if ref.plural == PRODUCERS}
+    assert all(index.get(ref) == each and ref in index for ref, each in model.items())

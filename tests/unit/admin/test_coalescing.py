@@ -1,4 +1,4 @@
-"""`Shared`: who gets which working out."""
+"""`QueryCoalescer`: which callers share which computation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hapax.admin.shared import Shared
+from hapax.admin.coalescing import QueryCoalescer
 
 
 class Work:
@@ -26,11 +26,11 @@ async def _turns() -> None:
 
 
 async def test_whoever_comes_later_gets_what_began_later() -> None:
-    shared, work = Shared(10), Work()
-    first = asyncio.ensure_future(shared.call("lag", work))
+    coalescer, work = QueryCoalescer(10), Work()
+    first = asyncio.ensure_future(coalescer.call("lag", work))
     await _turns()
-    later = [asyncio.ensure_future(shared.call("lag", work)) for _ in range(3)]
-    other = asyncio.ensure_future(shared.call("another", work))
+    later = [asyncio.ensure_future(coalescer.call("lag", work)) for _ in range(3)]
+    other = asyncio.ensure_future(coalescer.call("another", work))
     await _turns()
     assert len(work.gates) == 2  # one for each key
     work.gates[0].set_result("old")
@@ -40,32 +40,32 @@ async def test_whoever_comes_later_gets_what_began_later() -> None:
     assert await asyncio.gather(*later) == ["new"] * 3
     work.gates[1].set_result("other")
     assert await other == "other"
-    again = asyncio.ensure_future(shared.call("lag", work))
+    again = asyncio.ensure_future(coalescer.call("lag", work))
     await _turns()
     work.gates[3].set_result("newest")
     assert await again == "newest"
 
 
 async def test_a_caller_that_is_given_up_and_one_that_fails_keep_nobody() -> None:
-    shared, work = Shared(10), Work()
-    first = asyncio.ensure_future(shared.call("lag", work))
+    coalescer, work = QueryCoalescer(10), Work()
+    first = asyncio.ensure_future(coalescer.call("lag", work))
     await _turns()
-    second = asyncio.ensure_future(shared.call("lag", work))
+    second = asyncio.ensure_future(coalescer.call("lag", work))
     await _turns()
     first.cancel()
     second.cancel()
-    third = asyncio.ensure_future(shared.call("lag", work))
+    third = asyncio.ensure_future(coalescer.call("lag", work))
     await _turns()
     work.gates[0].set_exception(ValueError("it went wrong"))
     await _turns()
     work.gates[1].set_exception(ValueError("again"))
     with pytest.raises(ValueError, match="again"):
         await third
-    assert not shared._running and not shared._next
+    assert not coalescer._running and not coalescer._next
 
 
 async def test_what_takes_too_long_ends() -> None:
-    shared, work = Shared(0.01), Work()
+    coalescer, work = QueryCoalescer(0.01), Work()
     with pytest.raises(TimeoutError):
-        await shared.call("lag", work)
-    assert not shared._running
+        await coalescer.call("lag", work)
+    assert not coalescer._running

@@ -10,7 +10,7 @@ from hapax_operator.resources import ProducerResource, Ref, Resource, TopicResou
 _Resource = TypeVar("_Resource", TopicResource, ProducerResource)
 
 
-class Known:
+class ResourceIndex:
     def __init__(self) -> None:
         self._all: dict[Ref, Resource] = {}
         self._topics: dict[str, dict[Ref, TopicResource]] = {}

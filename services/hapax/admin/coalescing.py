@@ -11,7 +11,7 @@ from hapax.runtime import supervision
 T = TypeVar("T")
 
 
-class Shared:
+class QueryCoalescer:
     """Callers who come while the same is being worked out share the next time it is: each gets what began after it had
     asked, and however many ask there is one at work."""
 

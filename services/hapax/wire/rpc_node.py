@@ -1,0 +1,68 @@
+"""A node that answers gRPC calls and has no Kafka listener: a PID allocator or a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hapax.codec.metadata import NodeRecord, Role
+from hapax.core.types import NodeId
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.node_ids import open_ids
+from hapax.runtime.ports import Ports, RpcHandler, RpcServer
+from hapax.runtime.registration import Registration, register
+from hapax.runtime.settings import Address, Settings
+from hapax.wire.events import EventLog
+
+
+class RpcNode:
+    """The node's gRPC server, its registration, and the events that it records."""
+
+    def __init__(
+        self, role: Role, ports: Ports, settings: Settings, view: ClusterView, metrics: telemetry.Metrics
+    ) -> None:
+        self.registration: Registration | None = None
+        self._role = role
+        self._ports = ports
+        self._settings = settings
+        self._view = view
+        self._metrics = metrics
+        self._server: RpcServer | None = None
+        self._events: EventLog | None = None
+
+    @property
+    def rpc_address(self) -> str:
+        return "" if self._server is None else self._server.address
+
+    async def serve(
+        self, handlers: dict[str, RpcHandler], identity: str, http_address: str, on_lost: Callable[[str], None]
+    ) -> None:
+        """Listens first, because the port is part of the registration. Raises NodeIdTaken, OSError."""
+        ports, settings = self._ports, self._settings
+        listen = settings.rpc_address
+        self._server = await ports.network.serve_rpc(listen.host, listen.port, handlers)
+        advertised = settings.advertised_rpc(Address.parse(self._server.address))
+        record = NodeRecord(
+            NodeId(settings.node_id), self._role, advertised.host, 0, str(advertised), http_address,
+            rack=settings.broker_rack or "", identity=identity,
+        )
+        registration = self.registration = await register(
+            ports.metadata, self._view.keys, record, random=ports.random, on_lost=on_lost,
+            ttl_s=settings.broker_session_timeout_ms / 1000, among=open_ids(settings))
+        self._events = EventLog(
+            ports.network, ports.clock, self._view, ports.random, registration.record.node_id, registration.epoch,
+            registration.record.session, self._metrics)
+
+    def record(self, kind: str, **fields: object) -> None:
+        """Records one of the cluster's events. Only after `serve`."""
+        assert self._events is not None
+        self._events.record(kind, **fields)
+
+    async def close(self, grace_s: float) -> None:
+        """`grace_s`: seconds that calls in progress have to finish."""
+        if self._events is not None:
+            await self._events.close()
+        if self.registration is not None:
+            await self.registration.close()
+        if self._server is not None:
+            await self._server.close(grace=grace_s)
