@@ -27,6 +27,7 @@ from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataStore, Ports
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
+from hapax.runtime.telemetry import Metrics
 from hapax_sim.clock import SimClock
 from hapax_sim.loop import SimLoop, SimProcess
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
@@ -220,10 +221,12 @@ class ControlWorld:
             self.ports(process), self.settings(node_id, **settings), on_lost=self._on_lost(process)))
         return process, service
 
-    async def allocator(self, node_id: int = 200, **settings: object) -> tuple[SimProcess, PidService]:
+    async def allocator(
+        self, node_id: int = 200, metrics: Metrics | None = None, **settings: object
+    ) -> tuple[SimProcess, PidService]:
         process = self.process(f"pid-{node_id - 200}")
         service = await self.inside(process, hapax.pid.service.start(
-            self.ports(process), self.settings(node_id, **settings), on_lost=self._on_lost(process)))
+            self.ports(process), self.settings(node_id, **settings), on_lost=self._on_lost(process), metrics=metrics))
         return process, service
 
     def settings(self, node_id: int, **settings: object) -> Settings:

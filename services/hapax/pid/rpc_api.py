@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
+
+from google.protobuf.message import Message
 
 from hapax.codec.metadata import PidLeaseRecord
 from hapax.core.errors import ErrorCode, Refusal
@@ -14,7 +17,7 @@ from hapax.core.types import NO_PRODUCER_ID, PartitionIndex, TopicIdPartition
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding
 from hapax.pid.leases import Leases
-from hapax.pid.metrics import BLOCKS, IDS_BELOW, LEASES_GRANTED
+from hapax.pid.metrics import BLOCKS, IDS_BELOW, LEASES_GRANTED, LEASES_REFUSED
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.runtime import telemetry
@@ -28,7 +31,6 @@ log = telemetry.logger("pid")
 ALLOCATOR: Final = "/hapax.internal.v1.PidAllocator/"
 LEASES: Final = "/hapax.v1.ProducerLeases/"
 
-_T = TypeVar("_T")
 _Wanted = list[tuple[lease_pb2.Partition, TopicIdPartition | None]]
 
 
@@ -45,6 +47,7 @@ class RpcApi:
         self._random = random
         self._blocks_allocated = metrics.counter(BLOCKS)
         self._leases_granted = metrics.counter(LEASES_GRANTED)
+        self._leases_refused = metrics.counters(LEASES_REFUSED)
         self._ids_below = metrics.gauge(IDS_BELOW)
 
     def handlers(self, cluster_id: str) -> dict[str, RpcHandler]:
@@ -95,10 +98,7 @@ class RpcApi:
             return lease_pb2.LeasePidResponse(
                 name=name, former_holder=former, partitions=self._leased(lease, held, wanted))
 
-        def refused(code: int, reason: str) -> lease_pb2.LeasePidResponse:
-            return lease_pb2.LeasePidResponse(error=code, reason=reason, name=name)
-
-        return (await _answered(answer, refused)).SerializeToString()
+        return await self._reply(answer, partial(lease_pb2.LeasePidResponse, name=name))
 
     async def _renew_lease(self, request: lease_pb2.RenewLeaseRequest) -> bytes:
 
@@ -107,10 +107,7 @@ class RpcApi:
                 request.name, request.producer_id, request.generation, request.expire_ms)
             return lease_pb2.RenewLeaseResponse(expires_at_ms=lease.expires_at_ms)
 
-        def refused(code: int, reason: str) -> lease_pb2.RenewLeaseResponse:
-            return lease_pb2.RenewLeaseResponse(error=code, reason=reason)
-
-        return (await _answered(answer, refused)).SerializeToString()
+        return await self._reply(answer, lease_pb2.RenewLeaseResponse)
 
     async def _release_lease(self, request: lease_pb2.ReleaseLeaseRequest) -> bytes:
 
@@ -118,10 +115,7 @@ class RpcApi:
             await self._leases.release(request.name, request.producer_id, request.generation)
             return lease_pb2.ReleaseLeaseResponse()
 
-        def refused(code: int, reason: str) -> lease_pb2.ReleaseLeaseResponse:
-            return lease_pb2.ReleaseLeaseResponse(error=code, reason=reason)
-
-        return (await _answered(answer, refused)).SerializeToString()
+        return await self._reply(answer, lease_pb2.ReleaseLeaseResponse)
 
     async def _list_leases(self, request: lease_pb2.ListLeasesRequest) -> bytes:
         try:
@@ -152,10 +146,21 @@ class RpcApi:
                     (self._named(p), p) for p in held if held[p].error != ErrorCode.UNKNOWN_TOPIC_ID]
             ])
 
-        def refused(code: int, reason: str) -> lease_pb2.GetProducerProgressResponse:
-            return lease_pb2.GetProducerProgressResponse(error=code, reason=reason)
+        return await self._reply(answer, lease_pb2.GetProducerProgressResponse)
 
-        return (await _answered(answer, refused)).SerializeToString()
+    async def _reply(self, answer: Callable[[], Awaitable[Message]], refused: Callable[..., Message]) -> bytes:
+        """A refusal is part of the response, whose type `refused` is. A status says that the call itself failed."""
+        try:
+            return (await answer()).SerializeToString()
+        except Refusal as refusal:
+            code, reason = refusal.code, refusal.reason
+        except StoreRefused as error:
+            log.error(str(error))
+            code, reason = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+        except (MetadataUnavailable, TimeoutError) as error:
+            code, reason = ErrorCode.REQUEST_TIMED_OUT, f"the metadata store did not answer: {error}"
+        self._leases_refused.labels(code.name).value += 1
+        return refused(error=code, reason=reason).SerializeToString()
 
     # --- names and ids
 
@@ -208,15 +213,3 @@ def _progress(name: lease_pb2.Partition, holding: Holding) -> lease_pb2.Producer
         last_sequence=holding.last_sequence, last_offset=holding.last_offset, error=holding.error,
         reason=holding.reason,
     )
-
-
-async def _answered(answer: Callable[[], Awaitable[_T]], refused: Callable[[int, str], _T]) -> _T:
-    try:
-        return await answer()
-    except Refusal as refusal:
-        return refused(refusal.code, refusal.reason)
-    except StoreRefused as refusal:
-        log.error(str(refusal))
-        return refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal))
-    except (MetadataUnavailable, TimeoutError) as error:
-        return refused(ErrorCode.REQUEST_TIMED_OUT, f"the metadata store did not answer: {error}")

@@ -21,6 +21,7 @@ from hapax.rpc.gen.hapax.v1 import lease_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Put, RpcError
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
+from hapax.runtime.telemetry import Metrics
 from unit.control_world import KEYS, ControlWorld, FakeBroker, run
 
 
@@ -288,13 +289,16 @@ def test_a_holder_resumes_where_it_was() -> None:
 
 
 def test_a_careful_taker_fences_nobody() -> None:
+    metrics = Metrics()
+
     async def scenario(lab: Lab) -> None:
         first = await lab.lease(0, holder="a", unless_held=True)
         refused = await lab.lease(0, holder="b", unless_held=True)
         assert refused.error == ErrorCode.INVALID_REQUEST and "held by 'a'" in refused.reason
         assert lab.write(first, 0, 1)
+        assert metrics.values()['hapax_pid_leases_refused_total{code="INVALID_REQUEST"}'] == 1
 
-    in_lab(scenario)
+    in_lab(scenario, metrics=metrics)
 
 
 def test_renewal_moves_the_end_everywhere_and_stops_at_it() -> None:
