@@ -1,6 +1,6 @@
 """`make chaos`: runs scenarios, prints a verdict for each, writes build/chaos.json, ends with `N passed, N failed`.
 
-What ran before at the same commit is kept in build/chaos.json and counted in; a run begins with what has not run yet.
+build/chaos.json keeps earlier runs at the same commit and counts them. Scenarios that have not run yet come first.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hapax_chaos.world import Layout, NotAtRest, World
 
 BUILD: Final = Path(__file__).parents[2] / "build"
 SUMMARY: Final = BUILD / "chaos.json"
+TABLE: Final = BUILD / "chaos-results.md"
 _SCENARIOS_PER_WORLD: Final = 12
 _Job = tuple[Scenario, str]
 
@@ -174,13 +175,16 @@ def _replicated(scenario: Scenario, replication: int) -> Scenario:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="no new scenario begins after so long")
-    parser.add_argument("--only", action="append", help="scenarios of such names (repeatable, with *)")
-    parser.add_argument("--client", action="append", choices=CLIENTS, help="one kind of client (repeatable)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="start no new scenario after this many minutes")
+    parser.add_argument("--only", action="append", help="run the scenarios of this name; takes * (repeatable)")
+    parser.add_argument("--client", action="append", choices=CLIENTS, help="run this client alone (repeatable)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replication", type=int, default=3)
-    parser.add_argument("--fresh", action="store_true", help="forget what ran before at this commit")
-    parser.add_argument("--report", type=Path, help="run nothing; write what ran at this commit as a page")
+    parser.add_argument("--fresh", action="store_true", help="ignore earlier runs at this commit")
+    parser.add_argument(
+        "--report", type=Path,
+        help="run nothing; write a summary of build/chaos.json to this page, and all runs to build/chaos-results.md",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="only print the scenarios' names")
     arguments = parser.parse_args(argv)
     arguments.only = arguments.only or ["*"]
@@ -197,7 +201,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     deadline = time.monotonic() + 60 * arguments.minutes
     if arguments.report is not None:
-        write_report(json.loads(SUMMARY.read_text()), arguments.report)
+        write_report(json.loads(SUMMARY.read_text()), arguments.report, TABLE)
         return 0
     summary = Summary(not arguments.fresh)
     jobs, skipped = _jobs(arguments)

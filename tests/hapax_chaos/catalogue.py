@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -95,10 +95,7 @@ class Scenario:
 
 def scenarios() -> list[Scenario]:
     """In a fixed order; names are unique."""
-    found = [
-        *_processes(), *_disks(), *_damages(), *_network(), *_single_requests(), *_clocks(), *_clients(),
-        *_compositions(),
-    ]  # fmt: skip
+    found = [scenario for group in GROUPS.values() for scenario in group()]
     assert len({scenario.name for scenario in found}) == len(found)
     return found
 
@@ -242,3 +239,16 @@ def _compositions() -> Iterator[Scenario]:
                    both(requests("unanswered", ends, 0.3), kill(t["client"], times=2)), PROXIED)
     yield Scenario("late@anything+rolling-stop@coordinators",
                    both(requests("late", list(ApiKey)[3:], 0.1), rolling_stop("coordinator")), PROXIED)
+
+
+GROUPS: Final[dict[str, Callable[[], Iterator[Scenario]]]] = {
+    "processes killed, frozen and stopped": _processes,
+    "disks that fail, fill up or slow down": _disks,
+    "files torn, flipped, cut or removed": _damages,
+    "packets dropped, lost or reset": _network,
+    "single requests late, unanswered, doubled or slow": _single_requests,
+    "wall clocks that jump": _clocks,
+    "clients killed, frozen and replaced": _clients,
+    "several faults at once": _compositions,
+}
+"""The groups of docs/chaos-results.md, in the order in which their scenarios run."""
