@@ -1,4 +1,4 @@
-"""Writes the pages that come from the source: `python scripts/generate_docs.py [--check]`."""
+"""Generates docs/settings.md and docs/metrics.md from the source: `python scripts/generate_docs.py [--check]`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hapax.wire import metrics as wire
 from hapax_operator import metrics as operator
 
 _SECTIONS: tuple[tuple[str, str, ModuleType], ...] = (
-    ("Every process", "Also of those below.", process_metrics),
-    ("Requests", "Of brokers and coordinators, which speak the Kafka protocol.", node),
-    ("Events and fencings", "Of every service that has some.", wire),
-    ("Brokers", "Those with the labels `topic` and `partition` count each replica that the broker holds.", broker),
-    ("Coordinators", "Of the shards that the process owns: add them up over all coordinators.", coordinator),
+    ("Every process", "Every process has these, including those listed below.", process_metrics),
+    ("Requests", "Brokers and coordinators, which speak the Kafka protocol.", node),
+    ("Events and fencings", "Every service that reports events or fences.", wire),
+    ("Brokers", "Metrics with the labels `topic` and `partition` exist for each replica on the broker.", broker),
+    ("Coordinators", "These count the shards that the process owns: sum them over all coordinators.", coordinator),
     ("PID allocators", "Producer ids and leases.", pid),
     ("Controllers",
-     "Those that begin with `hapax_cluster_` every candidate shows alike, from its image of the metadata store.",
+     "Metrics that begin with `hapax_cluster_` are the same for every candidate: they come from the metadata store.",
      controller),
-    ("Operator", "On Kubernetes; it hosts a controller and has its metrics too.", operator),
+    ("Operator", "The Kubernetes operator. It hosts a controller and has the controller's metrics, too.", operator),
     ("Admin service", "The REST API.", admin),
     ("Client",
-     "Of a `hapax.client.Producer` or `Consumer`, for the application that holds it: `producer.metrics.values()`, or "
+     "A `hapax.client.Producer` or `Consumer` offers these to its application: `producer.metrics.values()`, or "
      "`prometheus_client.REGISTRY.register(producer.metrics)`.", client),
 )
 
@@ -48,7 +48,7 @@ def main() -> int:
     stale = [path for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
     if "--check" in sys.argv[1:]:
         for path in stale:
-            print(f"{path.relative_to(ROOT)} is not what the source says: run `make docs`", file=sys.stderr)
+            print(f"{path.relative_to(ROOT)} differs from the source: run `make docs`", file=sys.stderr)
         return 1 if stale else 0
     for path in stale:
         path.write_text(PAGES[path]())

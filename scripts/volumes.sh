@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Saves the volumes of an installed Hapax, its etcd's among them, into one file, and makes them again from it.
+# Saves the volumes of a Hapax release, including etcd's, to one file, and restores them from it.
 #   scripts/volumes.sh save    NAMESPACE RELEASE IMAGE FILE
 #   scripts/volumes.sh restore NAMESPACE RELEASE IMAGE FILE     into a namespace that has no such volumes
-# Nothing may run meanwhile: what is copied is what was there at one moment. IMAGE is Hapax's; a pod of it, which mounts
-# every volume, does the work.
+# No pod of the release may run meanwhile, because all volumes must be of one moment. IMAGE is the image of Hapax: a pod
+# of it mounts every volume and does the work.
 set -euo pipefail
 [[ $# == 5 ]] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 verb=$1 namespace=$2 release=$3 image=$4 file=$5
@@ -48,7 +48,7 @@ save)
     running=$(kube get pods -l "app.kubernetes.io/instance=$release" -o name)
     [[ -z $running ]] || { say "still running: ${running//$'\n'/ }"; exit 1; }
     start_pod "${names[@]}"
-    # What the claims asked for lies beside their contents: names, sizes, classes and labels.
+    # FILE.claims has the claims' names, sizes, classes and labels.
     kube get persistentvolumeclaims "${names[@]}" -o json | python3 -c '
 import json, sys
 items = [{"apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -56,14 +56,14 @@ items = [{"apiVersion": "v1", "kind": "PersistentVolumeClaim",
           "spec": {key: each["spec"][key] for key in ("accessModes", "resources", "storageClassName")
                    if key in each["spec"]}} for each in json.load(sys.stdin)["items"]]
 json.dump({"apiVersion": "v1", "kind": "List", "items": items}, sys.stdout)' >"$file.claims"
-    # Without the volumes' own folders, which belong to whoever makes volumes.
+    # The root folders of the volumes are left out: they belong to the storage provider.
     kube exec "$pod" -- sh -c "cd /volumes && find . -mindepth 2 -maxdepth 2 ! -name lost+found -print0 |
         tar --null --files-from=- -cf -" >"$file.new"
     mv "$file.new" "$file"
     say "saved ${names[*]}"
     ;;
 restore)
-    [[ -z $(claims) ]] || { say "$namespace has volumes of $release; they are left alone"; exit 1; }
+    [[ -z $(claims) ]] || { say "$namespace already has volumes of $release; restoring would overwrite them"; exit 1; }
     kube create -f "$file.claims" >/dev/null
     mapfile -t names < <(claims)
     start_pod "${names[@]}"

@@ -1,1 +1,1 @@
-"""Load on a cluster, and the count after it: every record has a number, and what was promised is looked for."""
+"""Load on a cluster, and the count after it: every record has a number, and every acknowledged record is looked up."""

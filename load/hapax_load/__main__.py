@@ -1,8 +1,8 @@
-"""`python -m hapax_load`: load on a local cluster whose processes are killed, or on any cluster; then the count.
+"""`python -m hapax_load`: puts load on a cluster while processes are killed, then counts every record.
 
 Without `--bootstrap` it starts three brokers and two coordinators of its own and kills one process after another.
-With `--kube NAMESPACE` it follows the load that the chart runs there, and kills pods. Ends with 0 only where nothing
-was lost, doubled, shown or torn; writes report.html, verdict.json and locust's own files.
+With `--kube NAMESPACE` it follows the load that the chart runs there, and kills pods. The exit code is 0 only if no
+record was lost, doubled, shown or torn. Writes report.html, verdict.json and locust's own files.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ USERS: Final = {"produce": "ProduceUser", "transactions": "TransactionUser", "co
 VICTIMS: Final = ("broker-0", "coordinator-0", "broker-1", "controller-0", "broker-2", "coordinator-1", "pid-0")
 _KILL_EVERY_S: Final = {"soak": 300.0}
 _DOWN_S: Final = 3.0
-"""A killed process is away for so long."""
+"""From the kill of a process to its restart."""
 _SAMPLE_S: Final = 5.0
 _STOP_S: Final = 150
 _SLACK_S: Final = 300
-"""For locust's start, until its workers are there, and its end."""
+"""Time for locust to start, for its workers to connect, and for locust to end."""
 _END_S: Final = 10
 _COPY_LIMIT_S: Final = 600.0
 _SOAKED: Final = {"segment.bytes": str(1 << 20), "retention.bytes": str(8 << 20)}
-"""Of the topics of a soak: what is kept of them is as much in the end as after some minutes, so that memory and handles
-can be judged. Every record is read while it is there."""
+"""Configuration of a soak's topics. Retention keeps their size level after some minutes, so that memory and handles can
+be judged. Every record is read before retention removes it."""
 _SOAKING: Final = (
     "log.retention.check.interval.ms=10000",
-    # The cluster's own logs begin a segment, and compact the others, every minute or two and not every twenty.
+    # The internal topics roll and compact segments every minute or two instead of every twenty.
     "transaction.state.log.segment.bytes=262144", "offsets.topic.segment.bytes=262144",
 )
 _IDLE_STEPS: Final = 2
 
 
 class Background:
-    """A thread that does something again and again until the block ends, which raises what the thread has raised."""
+    """A thread that calls `each` repeatedly until the block ends. The block then raises the thread's exception."""
 
     def __init__(self, each: Callable[[], None], pause_s: float) -> None:
         self._each, self._pause_s = each, pause_s
@@ -89,7 +89,7 @@ class Background:
 
 
 class Killer:
-    """Kills one process of a local cluster after the other, and starts it again."""
+    """Kills one process of a local cluster after another, and restarts it."""
 
     def __init__(self, cluster: LocalCluster, began: float) -> None:
         self._cluster, self._began = cluster, began
@@ -105,7 +105,7 @@ class Killer:
 
 
 class Watch:
-    """Samples every process of a local cluster, and starts one that ended by itself again, as Kubernetes would."""
+    """Samples every process of a local cluster, and restarts a process that ended by itself, as Kubernetes would."""
 
     def __init__(self, cluster: LocalCluster, began: float) -> None:
         self._cluster, self._began = cluster, began
@@ -120,7 +120,7 @@ class Watch:
                 steadiness.sample(life, now, process.http_port)
             elif process.state.startswith("exited"):
                 self.ended.append(Kill(time.time() - self._began, f"{process.name} (by itself)"))
-                with contextlib.suppress(LocalClusterError):  # it is started, and not ready yet
+                with contextlib.suppress(LocalClusterError):  # started, but not ready yet
                     self._cluster.start(process.name, timeout=120)
 
     def slopes(self) -> dict[str, dict[str, steadiness.Slope]]:
@@ -132,7 +132,7 @@ def locust_command(
     bootstrap: str, users_of: Sequence[str], *, users: int, seconds: float, shape: str = "steady",
     record_size: int = 200, host: str = "", workers: int = 0,
 ) -> list[str]:
-    """Of one process without a screen. `users_of`: names of classes; `workers`: of which there are so many."""
+    """Of one headless locust process. `users_of`: names of user classes; `workers`: the number of worker processes."""
     return [
         sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("locustfile.py")), "--headless",
         "--bootstrap", bootstrap, "--shape", shape, "--most-users", str(users), "--seconds", str(seconds),
@@ -163,7 +163,7 @@ def locust(arguments: argparse.Namespace, bootstrap: str, out: Path) -> list[lis
 
 
 def work_for(arguments: argparse.Namespace) -> None:
-    """Becomes a worker of a master elsewhere."""
+    """Replaces this process by a locust worker of a master elsewhere."""
     command = locust_command(
         arguments.bootstrap, [USERS[name] for name in arguments.users_of.split(",")], users=arguments.users,
         seconds=arguments.minutes * 60, shape=arguments.shape, record_size=arguments.record_size, host=arguments.rest,
@@ -174,7 +174,7 @@ def work_for(arguments: argparse.Namespace) -> None:
 
 
 def drive(commands: Sequence[list[str]], token: str, out: Path, limit_s: float) -> None:
-    """Runs them to the end of the first. Raises RuntimeError where that fails, TimeoutError where it does not end."""
+    """Runs the commands until the first ends. Raises RuntimeError if it fails, TimeoutError if it does not end."""
     environment = {**os.environ, "LOCUST_REST_TOKEN": token}
     with (out / "locust.log").open("ab") as log, contextlib.ExitStack() as stack:
         processes = []
@@ -200,11 +200,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def copied_to_the_end(bootstrap: str) -> None:
-    """Copies what the copying users left. Raises TimeoutError."""
+    """Copies the records that the copying users left. Raises TimeoutError."""
     deadline = time.monotonic() + _COPY_LIMIT_S
     for partition in range(PARTITIONS):
         copier, idle = Copier(bootstrap, partition), 0
-        # A fetch may come back empty though there is more; what is left over would count as lost.
+        # A fetch may return nothing although there are more records, and records that are not copied count as lost.
         while idle < _IDLE_STEPS:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the copies of partition {partition} did not catch up")
@@ -234,7 +234,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             bootstrap = state.bootstrap
             if rest:
                 arguments.rest = f"http://127.0.0.1:{state.process('admin-0').port}"
-                arguments.rest_token = cluster.folder.rest_tokens().read_text().split()[-1]  # who may read only
+                arguments.rest_token = cluster.folder.rest_tokens().read_text().split()[-1]  # the read-only token
         create_topics(
             bootstrap, 3 if cluster is not None else arguments.replication, replace=arguments.replace,
             config=_SOAKED if soaks else None)
@@ -272,7 +272,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         slopes = watch.slopes()
         steadiness.write_samples(watch.lives.values(), out / "samples.csv")
     if not all(verdict.kept for verdict in verdicts.values()):
-        raise RuntimeError(f"a topic of the load is empty: see {out / 'locust.log'}")
+        raise RuntimeError(f"a topic of the load has no acknowledged record: see {out / 'locust.log'}")
     steady = steadiness.steady(slopes)
     title = f"{arguments.shape} load, {arguments.users} users, {len(kills)} kills"
     (out / "report.html").write_text(
@@ -283,7 +283,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     (out / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     show(console, verdicts, title)
     if arguments.shape == "soak" and not steady:
-        console.print("[red]not steady[/]" if slopes else "[red]too short to tell whether it is steady[/]")
+        console.print("[red]not steady[/]" if slopes else "[red]no process lived long enough to be judged[/]")
     console.print(f"report: {out / 'report.html'}")
     clean = all(verdict.clean for verdict in verdicts.values())
     return clean and (arguments.shape != "soak" or steady)
@@ -301,31 +301,31 @@ def show(console: Console, verdicts: dict[str, Verdict], title: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hapax_load", description=__doc__)
-    parser.add_argument("--bootstrap", default="", help="a cluster that runs already; nothing of it is killed")
-    parser.add_argument("--replication", type=int, default=-1, help="of the topics in a cluster that runs already")
+    parser.add_argument("--bootstrap", default="", help="use this running cluster, and kill none of its processes")
+    parser.add_argument("--replication", type=int, default=-1, help="replicas of the topics, with --bootstrap")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--users", type=int, default=12)
-    parser.add_argument("--users-of", default="produce,transactions,copy", help=f"of {','.join(USERS)}")
-    parser.add_argument("--shape", choices=SHAPES, default="steady")
-    parser.add_argument("--record-size", type=int, default=200)
+    parser.add_argument("--users-of", default="produce,transactions,copy", help=f"kinds of users: {','.join(USERS)}")
+    parser.add_argument("--shape", choices=SHAPES, default="steady", help="users over time")
+    parser.add_argument("--record-size", type=int, default=200, help="bytes of a record's value")
     parser.add_argument(
         "--kill-every", type=float,
-        help="seconds from one kill to the next; 0: none; by default 15, and 300 for a soak: "
-        "processes must live long enough to be judged")
-    parser.add_argument("--workers", type=int, default=0, help="locust processes; 0: one that is its own master")
+        help="seconds between kills; 0: kill nothing. Default: 15, and 300 for a soak, so that processes live long "
+        "enough to be judged")
+    parser.add_argument("--workers", type=int, default=0, help="locust worker processes; 0: one process in all")
     parser.add_argument("--master-port", type=int, default=5557)
     parser.add_argument(
         "--expect-workers", type=int, default=0,
-        help="be a master only, of so many workers that come by themselves; workers are told it, too")
-    parser.add_argument("--worker-of", default="", metavar="HOST", help="be a worker of that master, and nothing else")
-    parser.add_argument("--replace", action="store_true", help="delete the topics of a former load first")
-    parser.add_argument("--serve", type=int, default=0, metavar="PORT", help="the report over HTTP once it is there")
-    parser.add_argument("--serve-seconds", type=float, default=3600.0)
+        help="run only the locust master and wait for this many workers to connect; give the workers the same number")
+    parser.add_argument("--worker-of", default="", metavar="HOST", help="run only a worker of this locust master")
+    parser.add_argument("--replace", action="store_true", help="delete the topics of an earlier load first")
+    parser.add_argument("--serve", type=int, default=0, metavar="PORT", help="serve the finished report over HTTP")
+    parser.add_argument("--serve-seconds", type=float, default=3600.0, help="serve the report for this many seconds")
     parser.add_argument("--kube", default="", metavar="NAMESPACE", help="follow the load that the chart runs there")
-    parser.add_argument("--rest", default="", help="address of the REST API of a cluster that runs already")
-    parser.add_argument("--rest-token", default=os.environ.get("HAPAX_TOKEN", ""))
+    parser.add_argument("--rest", default="", help="address of the REST API, with --bootstrap")
+    parser.add_argument("--rest-token", default=os.environ.get("HAPAX_TOKEN", ""), help="default: HAPAX_TOKEN")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the own cluster")
-    parser.add_argument("--out", default="build/load")
+    parser.add_argument("--out", default="build/load", help="folder of the report")
     return parser
 
 
@@ -338,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         words.error(f"no such users: {', '.join(sorted(unknown))}")
     if "rest" in arguments.users_of.split(",") and arguments.bootstrap and not arguments.rest:
-        words.error("users of the REST API need its address: --rest")
+        words.error("--users-of rest needs --rest, the address of the REST API")
     if arguments.worker_of:
         work_for(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Reads the topics of a load back and holds them against its ledger."""
+"""Reads the topics of a load and compares them with its ledger."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def create_topics(
     bootstrap: str, replication: int, timeout_s: float = 60.0, *, replace: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    """Those of the load, which must not be there yet: what they held before would count as doubled. `replace`: those
-    of a former load go first, and what its group had committed."""
+    """Creates the topics of the load. They must not exist, because older records would count as doubled. `replace`
+    deletes the topics and committed offsets of an earlier load first."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     there = set(admin.list_topics(timeout=timeout_s).topics) & set(ALL)
     if there and replace:
@@ -29,7 +29,7 @@ def create_topics(
             deleted.result(timeout_s)
         asyncio.run(_forget_group(bootstrap))
     elif there:
-        raise ValueError(f"{', '.join(sorted(there))} exist: a load counts what it wrote itself; delete them first")
+        raise ValueError(f"{', '.join(sorted(there))} exist; their records would count as doubled: delete them first")
     new = [NewTopic(name, PARTITIONS, replication, config=dict(config or {})) for name in ALL]
     for created in admin.create_topics(new).values():
         created.result(timeout_s)
@@ -45,7 +45,7 @@ async def _forget_group(bootstrap: str) -> None:
 
 
 class Reading:
-    """Every committed record of some topics, from their beginnings: at once, or while they are written."""
+    """Reads every committed record of some topics from offset 0, during the load or after it."""
 
     def __init__(self, bootstrap: str, topics: Iterable[str]) -> None:
         """Raises KafkaException."""
@@ -65,8 +65,8 @@ class Reading:
         self._consumer.close()
 
     def step(self) -> None:
-        """What there is, or comes within a second. Raises KafkaException (also where records were deleted before they
-        were read), ValueError."""
+        """Reads the records that are there or arrive within a second. Raises KafkaException (also if records were
+        deleted before they were read), ValueError."""
         for message in self._consumer.consume(5_000, 1.0):
             error = message.error()
             if error is not None:
@@ -76,8 +76,8 @@ class Reading:
                 self.seen[message.topic() or ""].add(*number_of(message.value() or b""))
 
     def to_the_end(self, limit_s: float = 300.0) -> None:
-        """Of what is written by now. Raises KafkaException, TimeoutError, ValueError."""
-        # An open transaction of a client that was killed holds the end back until it is aborted: wait for it.
+        """Reads up to the present ends. Raises KafkaException, TimeoutError, ValueError."""
+        # An open transaction of a killed client holds the last stable offset back until it is aborted: wait for it.
         deadline = time.monotonic() + limit_s
         ends = {(p.topic, p.partition): _end(self._consumer, p, deadline) for p in self._partitions}
         open_ones = {place for place, end in ends.items() if end > 0}
@@ -91,7 +91,7 @@ class Reading:
 
 
 def _end(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
-    """The high watermark, once the partition has a leader that says it."""
+    """The high watermark. Retries until the partition has a leader."""
     while True:
         try:
             return int(consumer.get_watermark_offsets(partition, timeout=10)[1])
@@ -101,7 +101,7 @@ def _end(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
 
 
 def audit(seen: Mapping[str, Seen], ledger: Ledger, *, copied: bool) -> dict[str, Verdict]:
-    """Topic -> verdict, of those that were written to. `copied`: so was COPIES, and all of PLAIN is to be in it."""
+    """Topic -> verdict, for the topics that were written. `copied`: COPIES must contain every record of PLAIN once."""
     verdicts = {topic: judge(facts, seen[topic]) for topic, facts in by_topic(ledger.facts()).items()}
     if copied:
         verdicts[COPIES] = judge_copy(seen[PLAIN], seen[COPIES])

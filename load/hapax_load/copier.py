@@ -1,4 +1,4 @@
-"""Consume, process, produce: every record of one topic once into another, the offsets inside the transaction."""
+"""Consume, process, produce: copies every record of a topic once, with the offsets in the same transaction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from hapax_load.topics import COPIES, GROUP, PLAIN
 
 ANSWER_S: Final = 120.0
-"""A call that has not done what it should by then has failed."""
+"""Time-out of each call to the cluster."""
 _MOST: Final = 500
 
 
 class Copier:
-    """Copies one partition; `step` is one transaction. The partition's transactional id is the same whoever copies it:
-    a second one fences the first."""
+    """Copies one partition; `step` is one transaction. All copiers of a partition use the same transactional id, so a
+    second copier fences the first."""
 
     def __init__(self, bootstrap: str, partition: int) -> None:
         self._partition = partition
@@ -26,8 +26,8 @@ class Copier:
         self._consumer: Consumer | None = None
 
     def step(self, wait_s: float = 1.0) -> int:
-        """Copies what is there, at most 500 records; returns how many. Raises KafkaException: nothing of it was done,
-        or all, and the next step finds out which."""
+        """Copies up to 500 records and returns their number. Raises KafkaException if the outcome is unknown (all
+        records or none were copied); the next step finds out."""
         try:
             return self._step(wait_s)
         except KafkaException:
@@ -54,7 +54,7 @@ class Copier:
 
     def _open(self) -> tuple[Producer, Consumer]:
         producer = Producer({**self._settings, "transactional.id": f"load-copy-{self._partition}"})
-        # First: it ends what a former copier has left open, so that the offset read below is the last word.
+        # This comes first: it ends the open transaction of an earlier copier, so the offset read below is final.
         producer.init_transactions(ANSWER_S)
         consumer = Consumer({
             **self._settings, "group.id": GROUP, "isolation.level": "read_committed", "enable.auto.commit": False,
@@ -71,7 +71,7 @@ class Copier:
 
 
 def until_done(call: Callable[[], Any]) -> None:
-    """As the transactional API is to be used: what is retriable is called again. Raises KafkaException."""
+    """Repeats a call while its errors are retriable, as the transactional API requires. Raises KafkaException."""
     deadline = time.monotonic() + ANSWER_S
     while True:
         try:

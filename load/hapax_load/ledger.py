@@ -1,7 +1,7 @@
-"""What a load's writers were promised, and what readers found of it. Pure: no client, no clock.
+"""The outcomes that writers saw, compared with the records that readers found. Pure: no client, no clock.
 
-Every record is one number of one writer, from 0 on without gaps. A writer notes what became of a run of numbers that
-went out together (a transaction, or the records that one wait covered) as a `Fact`; `judge` holds the facts against
+Every record has a writer and a number; a writer's numbers start at 0 and have no gaps. A `Fact` is the outcome of a
+run of numbers that were sent together: a transaction, or the records of one flush. `judge` compares the facts with
 how often each number was read.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 Outcome = Literal["kept", "withdrawn", "unknown", "torn"]
-"""kept: acknowledged, or its transaction committed; withdrawn: its transaction aborted; unknown: no answer came, all or
-nothing is there; torn: no answer came, and each record is there or not by itself."""
+"""kept: acknowledged, or the transaction committed. withdrawn: the transaction aborted. unknown: a transaction
+without an answer; all of its records exist or none. torn: no answer, and each record may exist or not."""
 
 _MOST: Final = 255
 
@@ -31,13 +31,13 @@ class Fact:
 
 
 class Ledger:
-    """Facts, those that adjoin joined. What is under way is `unknown` until it is settled."""
+    """Facts; adjacent ones are merged. Records that were sent are `unknown` until they are settled."""
 
     def __init__(self, facts: Iterable[Fact] = ()) -> None:
         self._last: dict[tuple[str, str, Outcome], Fact] = {}
         self._facts: list[Fact] = []
         self.under_way: dict[str, dict[str, Fact]] = defaultdict(dict)
-        """Reporter -> writer -> what it has begun and not settled."""
+        """Reporter -> writer -> the fact that it has begun and not settled."""
         for fact in facts:
             self.add(fact)
 
@@ -45,14 +45,14 @@ class Ledger:
         self.under_way[reporter][fact.writer] = fact
 
     def settle(self, fact: Fact, reporter: str = "") -> None:
-        """In place of what the writer had begun."""
+        """Replaces the fact that the writer had begun."""
         self.under_way[reporter].pop(fact.writer, None)
         self.add(fact)
 
     def add(self, fact: Fact) -> None:
         key = fact.topic, fact.writer, fact.outcome
         last = self._last.get(key)
-        # What is unknown as a whole stays apart: all of it is there or none.
+        # Unknown transactions are not merged: each exists completely or not at all.
         if last is not None and fact.outcome != "unknown" and last.first + last.count == fact.first:
             self._last[key] = Fact(*key, last.first, last.count + fact.count)
             return
@@ -61,11 +61,11 @@ class Ledger:
         self._last[key] = fact
 
     def facts(self) -> list[Fact]:
-        """All of them; what is under way is among them as it would be if nobody ever answered."""
+        """All facts, including those that are not settled."""
         return [*self._facts, *self._last.values(), *(f for each in self.under_way.values() for f in each.values())]
 
     def take(self) -> list[Fact]:
-        """The settled ones, which are forgotten here: they travel to whoever collects them."""
+        """Returns the settled facts and removes them: a worker sends them to its master."""
         facts = [*self._facts, *self._last.values()]
         self._facts.clear()
         self._last.clear()
@@ -111,19 +111,19 @@ class Verdict:
     """Of one topic, in records. All but `kept`, `unknown_kept` and `unreported` must be 0."""
 
     kept: int = 0
-    """Promised, and read."""
+    """Acknowledged or committed, and read."""
     lost: int = 0
-    """Promised, and not there."""
+    """Acknowledged or committed, but not read."""
     doubled: int = 0
     """Read more than once; each reading beyond the first counts."""
     shown: int = 0
-    """Of aborted transactions, and read."""
+    """Read although the transaction was aborted."""
     torn: int = 0
-    """Of transactions without an answer, of which only a part is there: the smaller part counts."""
+    """Of transactions without an answer of which only a part was read; the smaller part counts."""
     unknown_kept: int = 0
-    """Without an answer, and there."""
+    """Read, although no answer arrived."""
     unreported: int = 0
-    """Read, and in no ledger: of a worker that was killed between its reports."""
+    """Read, but in no ledger, because a worker was killed between two reports."""
 
     @property
     def clean(self) -> bool:
@@ -153,7 +153,7 @@ def judge(facts: Iterable[Fact], seen: Seen) -> Verdict:
 
 
 def judge_copy(source: Seen, copy: Seen) -> Verdict:
-    """Of a topic into which every record of another one was to be copied once."""
+    """The verdict on a topic that must contain every record of another topic once."""
     verdict = Verdict()
     for writer, number, _ in source.numbers():
         there = copy.times(writer, number) > 0

@@ -1,4 +1,4 @@
-"""What `locust -f` is given: the users, their number over time, and the ledger that workers send to the master."""
+"""The file for `locust -f`: the users, their number over time, and the ledger that workers send to the master."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def _(parser: ArgumentParser) -> None:
     parser.add_argument("--shape", choices=SHAPES, default="steady")
     parser.add_argument("--most-users", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--worker-count", type=int, default=1, help="of all workers together; copies are shared out")
+    parser.add_argument("--worker-count", type=int, default=1, help="workers in all; they share the partitions to copy")
     parser.add_argument("--record-size", type=int, default=200, help="bytes of a record's value")
     parser.add_argument(
         "--rest-token", env_var="LOCUST_REST_TOKEN", default="", help="bearer token of the REST API", is_secret=True)
-    parser.add_argument("--ledger", default="", help="the file that the promises are written to in the end")
+    parser.add_argument("--ledger", default="", help="write the ledger to this file at the end")
 
 
 def _told() -> dict[str, Any]:
-    """What a worker reports; the settled facts are the master's from then on."""
+    """A worker's report. It removes the settled facts from the worker's ledger."""
     return {"settled": [asdict(fact) for fact in LEDGER.take()],
             "under_way": [asdict(fact) for fact in LEDGER.under_way[""].values()]}
 
@@ -72,8 +72,8 @@ def _(environment: Environment, **_: Any) -> None:
 
 @events.test_stop.add_listener
 def _(environment: Environment, **_: Any) -> None:
-    """What a worker's users did since its last report goes ahead of its word that it has stopped: a report that it
-    sends when it is told to quit may find the master gone."""
+    """A worker sends a last report before it confirms that it has stopped. A report sent later, when it is told to
+    quit, might find the master gone."""
     if isinstance(environment.runner, WorkerRunner):
         environment.runner.send_message(_LAST_REPORT, _told())
 

@@ -1,6 +1,6 @@
-"""Follows a load that the chart runs (`load.enabled`): kills the release's pods meanwhile, fetches what was found.
+"""Follows a load that the chart runs (`load.enabled`): kills the release's pods meanwhile, and fetches the results.
 
-Everything goes through `kubectl`, so it is KUBECONFIG that says which cluster.
+Everything goes through `kubectl`, so KUBECONFIG selects the cluster.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from hapax_load.report import page
 from hapax_load.statistics import read_history
 
 BEGINS: Final = "the load begins"
-"""The master says so, and then that it is over."""
+"""Lines in the log of the locust master."""
 OVER: Final = "the load is over"
 FOLDER: Final = "/out"
-"""In the master's pod."""
+"""The folder of the results in the master's pod."""
 FILES: Final = ("verdict.json", "locust_stats_history.csv", "locust.html", "ledger.jsonl")
 _VICTIMS: Final = ("broker", "coordinator", "operator", "pid")
 _LOOK_EVERY_S: Final = 1.0
 _CALL_S: Final = 60
 _READ_BACK_S: Final = 1200.0
-"""For the count, after the load is over."""
+"""Time for the count after the load."""
 _START_S: Final = 300.0
 
 
@@ -66,7 +66,7 @@ def ready(pod: dict[str, Any]) -> bool:
 
 
 def in_turn(pods: Sequence[dict[str, Any]]) -> list[str]:
-    """Names, so that one role follows the other."""
+    """The pods' names, alternating between roles."""
     turns: dict[str, itertools.count[int]] = {}
     named = sorted((pod["metadata"]["labels"]["app.kubernetes.io/component"], pod["metadata"]["name"]) for pod in pods)
     return [name for _, _, name in sorted(
@@ -74,7 +74,7 @@ def in_turn(pods: Sequence[dict[str, Any]]) -> list[str]:
 
 
 class PodKiller:
-    """Deletes one pod after the other with no grace, each once all of them are ready."""
+    """Deletes one pod after another without a grace period, each when all pods are ready."""
 
     def __init__(self, release: Release, instance: str, every_s: float) -> None:
         self._release, self._every_s = release, every_s
@@ -97,7 +97,7 @@ class PodKiller:
 
 
 def follow(namespace: str, kill_every_s: float, out: Path) -> bool:
-    """Returns whether nothing was lost, doubled, shown or torn; writes report.html, verdict.json and locust's files.
+    """Returns True if no record was lost, doubled, shown or torn. Writes report.html, verdict.json and locust's files.
     Raises RuntimeError, TimeoutError."""
     release = Release(namespace)
     name, instance = _found(release.master())
@@ -128,7 +128,7 @@ def _found(master: dict[str, Any]) -> tuple[str, str]:
 
 
 def told(out: Path, kills: Sequence[tuple[float, str]]) -> bool:
-    """The report anew, with what was killed; whether the verdict is clean."""
+    """Adds the kills to the report and the verdict. Returns whether the verdict is clean."""
     verdict = json.loads((out / "verdict.json").read_text())
     began = float(verdict["began"])
     on_line = [Kill(at - began, pod) for at, pod in kills]

@@ -1,4 +1,4 @@
-"""The report page: what was promised and found, throughput and latency over time, and the kills, on one time line."""
+"""The report page: the verdict, and throughput, latency and kills on one time line."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def page(
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         f"<title>Hapax: {escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>",
-        "<p>Every record has a number; what was acknowledged is looked for afterwards. <em>Shown</em>: records of "
-        "aborted transactions that a committed reader sees. <em>Torn</em>: records of transactions of which only a "
-        "part is there. <em>Unreported</em>: of a worker that was killed before it told what it wrote.</p>",
+        "<p>Every record has a number, and every acknowledged record is looked up after the load. <em>Shown</em>: "
+        "records of aborted transactions that a read_committed consumer sees. <em>Torn</em>: records of transactions "
+        "of which only a part exists. <em>Unreported</em>: records of a worker that was killed before its report.</p>",
         "<table><tr><th>topic<th>kept<th>unknown, kept<th>unreported<th>lost<th>doubled<th>shown<th>torn</tr>",
         f"{rows}</table><table><tr><th>request<th>answers<th>failures</tr>{requests}</table>",
         chart("Throughput", [Line(name, c.rate) for name, c in courses.items()], kills, unit="/s", end=seconds),

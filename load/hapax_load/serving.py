@@ -1,4 +1,4 @@
-"""A folder over HTTP for a while: how the report of a load in a pod is fetched."""
+"""Serves a folder over HTTP for some time, so that the report can be fetched from a pod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def serve(folder: Path, port: int, seconds: float) -> None:
-    """Returns after so long, or at SIGTERM."""
+    """Returns after `seconds`, or at SIGTERM."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))

@@ -1,4 +1,4 @@
-"""How many users there are at which moment of a run. Pure."""
+"""The number of users over time. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final, Literal, get_args
 Shape = Literal["steady", "spike", "soak"]
 SHAPES: Final = get_args(Shape)
 RAMP_S: Final = 10.0
-"""Until all users of a steady load or of a soak are there."""
+"""Time until all users of a steady load or a soak have started."""
 
 
 def users_at(shape: Shape, second: float, users: int, length: float) -> int | None:
-    """Users of a run of `length` seconds in its `second`; None: it is over.
+    """The users at `second` of a run of `length` seconds; None: the run is over.
 
-    steady: all of them after ten seconds. spike: a third, and all of them in the middle fifth of the run.
-    soak: as steady; it differs in what is measured.
+    steady: all users after ten seconds. spike: a third of them, and all in the middle fifth of the run.
+    soak: as steady; more is measured.
     """
     if second >= length:
         return None

@@ -13,7 +13,7 @@ _TOTAL: Final = "Aggregated"
 
 @dataclass
 class Course:
-    """Of one kind of request: points are (seconds since the beginning, value)."""
+    """Answers and latencies of one kind of request over time; points are (seconds since the start, value)."""
 
     rate: list[tuple[float, float]] = field(default_factory=list)
     """Answers per second."""

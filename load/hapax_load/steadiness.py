@@ -1,4 +1,4 @@
-"""Whether a process's memory, file handles and tasks stay level: sampled from outside, judged by their slope."""
+"""Checks that a process's memory, file handles and tasks stay level, by the slope of samples taken from outside."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Final
 import psutil
 
 WARM_UP_S: Final = 600.0
-"""Of a process's life that do not count."""
+"""The first seconds of a process's life, which are not judged."""
 LEAST_S: Final = 600.0
-"""A process is judged by no less than so much of its life."""
+"""A process is judged only if it lived this many seconds after the warm-up."""
 MOST_PER_10_MIN: Final = 0.01
-"""Of growth, as a share."""
+"""Growth that still counts as level, as a share of the mean."""
 _WHOLES: Final = 1.0
-"""Of what is counted in whole things, so many more in ten minutes are none yet."""
+"""Growth of handles or tasks in ten minutes that still counts as level, in whole ones."""
 _MINUTE_S: Final = 60.0
 _TASKS: Final = re.compile(r"^hapax_process_tasks (\S+)$", re.MULTILINE)
 
@@ -33,12 +33,12 @@ class Sample:
     """Bytes."""
     handles: int
     tasks: int | None
-    """asyncio's; None where the process does not tell."""
+    """asyncio tasks; None if the process did not report them."""
 
 
 @dataclass
 class Watched:
-    """One life of a process: a restarted one is another."""
+    """One life of a process; a restart begins another one."""
 
     name: str
     pid: int
@@ -47,7 +47,7 @@ class Watched:
 
 
 def sample(watched: Watched, now: float, http_port: int) -> None:
-    """Adds one, where the process still lives."""
+    """Adds a sample if the process still lives."""
     try:
         process = psutil.Process(watched.pid)
         resident, handles = process.memory_info().rss, process.num_fds()
@@ -66,7 +66,7 @@ def _tasks(http_port: int) -> int | None:
 
 
 def write_samples(lives: Iterable[Watched], path: Path) -> None:
-    """As CSV, a line for each."""
+    """Writes all samples as CSV, one line each."""
     with path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(("process", "pid", "second", "resident_bytes", "handles", "tasks"))
@@ -77,7 +77,7 @@ def write_samples(lives: Iterable[Watched], path: Path) -> None:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the straight line nearest to the points, as a share of their mean in ten minutes."""
+    """The least-squares slope of (second, value) points, as a share of their mean per ten minutes."""
     if len(points) < 2:
         return 0.0
     middle = sum(x for x, _ in points) / len(points)
@@ -90,12 +90,12 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Of one figure of one life."""
+    """The slope of one figure in one life of a process."""
 
     share: float
-    """Of the figure's mean, in ten minutes."""
+    """Growth in ten minutes, as a share of the figure's mean."""
     most: float
-    """What grows faster is not level."""
+    """The largest share that still counts as level."""
 
     @property
     def level(self) -> bool:
@@ -103,7 +103,7 @@ class Slope:
 
 
 def slopes(watched: Watched, warm_up_s: float = WARM_UP_S, least_s: float = LEAST_S) -> dict[str, Slope] | None:
-    """Of resident, handles, tasks; None for a life too short to be judged."""
+    """Slopes of `resident`, `handles` and `tasks`; None for a life too short to be judged."""
     counted = [each for each in watched.samples if each.second >= warm_up_s]
     if not counted or counted[-1].second - counted[0].second < least_s:
         return None
@@ -116,17 +116,16 @@ def slopes(watched: Watched, warm_up_s: float = WARM_UP_S, least_s: float = LEAS
 
 
 def _of_wholes(points: Sequence[tuple[float, float]]) -> Slope:
-    """By the least of each minute: what comes and goes does not count, and what leaked is there always."""
+    """The slope of each minute's minimum. Handles and tasks that come and go do not raise it; leaked ones do."""
     minutes: dict[int, list[float]] = {}
     for second, value in points:
         minutes.setdefault(int(second // _MINUTE_S), []).append(value)
-    full = max(map(len, minutes.values()), default=0) / 2  # one that was hardly looked at may have missed its least
+    full = max(map(len, minutes.values()), default=0) / 2  # a minute with few samples may have missed its minimum
     floor = [(minute * _MINUTE_S, min(values)) for minute, values in minutes.items() if len(values) >= full]
     total = sum(value for _, value in floor)
     return Slope(slope(floor), max(MOST_PER_10_MIN, _WHOLES * len(floor) / total if total else 0.0))
 
 
 def steady(judged: Mapping[str, Mapping[str, Slope]]) -> bool:
-    """Of all processes that lived long enough to be judged (process -> figure -> slope); False where none did: nothing
-    is known then."""
+    """True if all judged figures (process -> figure -> slope) are level. False if no process could be judged."""
     return bool(judged) and all(each.level for figures in judged.values() for each in figures.values())

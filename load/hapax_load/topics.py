@@ -1,4 +1,4 @@
-"""The topics of a load, and how a record bears its number."""
+"""The topics of a load, and the encoding of a record's number in its value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 PLAIN: Final = "load-plain"
 TRANSACTIONS: Final = "load-transactions"
 COPIES: Final = "load-copies"
-"""Of every record of PLAIN."""
+"""Must contain every record of PLAIN once."""
 ALL: Final = (PLAIN, TRANSACTIONS, COPIES)
 GROUP: Final = "load-copies"
 PARTITIONS: Final = 6
@@ -19,6 +19,6 @@ def value_of(writer: str, number: int, size: int) -> bytes:
 
 
 def number_of(value: bytes) -> tuple[str, int]:
-    """Raises ValueError for a record that is none of a load's."""
+    """(writer, number). Raises ValueError if the value is not one of a load."""
     writer, number, _ = value.split(b":", 2)
     return writer.decode(), int(number)

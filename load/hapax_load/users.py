@@ -1,7 +1,7 @@
-"""The users of a load, for locust: each one has a client of its own, in a thread that gevent does not touch.
+"""The users of a load, for locust. Each user has its own client in its own thread.
 
-locust makes every blocking call of Python cooperative; librdkafka's are not Python's. So whatever a user asks its
-client is asked in that thread, and the user waits for it as for anything else.
+gevent, which locust uses, makes Python's blocking calls cooperative, but not librdkafka's. Therefore all calls to a
+client run in the user's thread, and the user waits for them cooperatively.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hapax_load.ledger import Fact, Ledger, Outcome
 from hapax_load.topics import GROUP, PARTITIONS, PLAIN, TRANSACTIONS, value_of
 
 LEDGER = Ledger()
-"""Of this process; a worker's travels to the master."""
+"""The ledger of this process. A worker sends it to the master."""
 BURST = 20
-"""Records that go out together."""
+"""Records that are sent together."""
 _TRANSACTION_TIMEOUT_MS = 30_000
 _ABORT_EVERY = 10
 
@@ -48,13 +48,13 @@ class KafkaUser(User):
         self._thread.kill()
 
     def close(self) -> None:
-        """In the thread."""
+        """Runs in the user's thread."""
 
     def settings(self, **more: Any) -> dict[str, Any]:
         return {"bootstrap.servers": self.options.bootstrap, "client.id": self.writer, "log_level": 2, **more}
 
     def ask(self, name: str, call: Callable[[], T], length: int = 0) -> T | None:
-        """Runs the call in the user's thread; it is a request of the statistics. None where it failed."""
+        """Runs the call in the user's thread and counts it as a request. Returns None if it failed."""
         began = time.perf_counter()
         result, failure = None, None
         try:
@@ -68,7 +68,7 @@ class KafkaUser(User):
         return result
 
     def begin(self, topic: str, first: int, count: int) -> Callable[[Outcome], Fact]:
-        """Notes that these are under way. What it returns settles them."""
+        """Enters records that are about to be sent. The function that it returns enters their outcome."""
         LEDGER.begin(Fact(topic, self.writer, "unknown", first, count))
 
         def settle(outcome: Outcome) -> Fact:
@@ -80,7 +80,7 @@ class KafkaUser(User):
 
 
 class ProduceUser(KafkaUser):
-    """Bursts from an idempotent producer, each of which is waited for."""
+    """Sends bursts from an idempotent producer and waits for each burst's acknowledgements."""
 
     def on_start(self) -> None:
         self.producer = Producer(self.settings(**{"enable.idempotence": True, "delivery.timeout.ms": 100_000}))
@@ -158,8 +158,8 @@ class TransactionUser(KafkaUser):
         return "withdrawn"
 
     def _failed(self, producer: Producer, error: KafkaException) -> Outcome:
-        """A transaction that must be aborted is; after anything worse there is a new producer, which ends the old one's
-        transaction, and what became of it nobody says."""
+        """Aborts the transaction if librdkafka demands it. After any other error the next transaction uses a new
+        producer, which ends the open one; the outcome is then unknown."""
         if error.args[0].txn_requires_abort():
             return self._aborted(producer)
         self.producer = None
@@ -167,8 +167,8 @@ class TransactionUser(KafkaUser):
 
 
 class CopyUser(KafkaUser):
-    """Copies partitions, exactly once. As many of them as there are partitions have work, and where they are fewer each
-    copies its share: a partition that nobody copies would lose to retention what it holds."""
+    """Copies partitions exactly once. With fewer users than partitions, each copies several, because retention would
+    remove the records of a partition that no user copies. Further users have no work."""
 
     _slots: ClassVar = itertools.count()
 
@@ -193,7 +193,7 @@ class CopyUser(KafkaUser):
 
 
 class RestUser(FastHttpUser):
-    """Looks at the cluster through its REST API, as a dashboard does."""
+    """Reads the cluster's state through the REST API, as a dashboard does."""
 
     wait_time = between(0.05, 0.15)
     paths: ClassVar = ("/v1/topics", f"/v1/topics/{PLAIN}", "/v1/transactions", f"/v1/groups/{GROUP}/lag", "/v1/nodes")

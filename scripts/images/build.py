@@ -1,12 +1,11 @@
-"""Builds the images of the tests' Kubernetes without Docker: pause, etcd, Hapax, its Spark and its load, as
-docker-archives.
+"""Builds the images for the tests' Kubernetes without Docker, as docker-archives: pause, etcd, Hapax, Spark, load.
 
     python scripts/images/build.py [pause] [etcd] [hapax] [hapax-spark] [hapax-load]
 
-Prints `NAME:TAG PATH` for each; `ctr images import`, `docker load`, `kind load image-archive`, `skopeo copy
-docker-archive:PATH ...` take them. They lie in the user's cache under a hash of what they are made from. Hapax's base
-is Debian by mmdebstrap, which needs root; images/*/Dockerfile make the same images with Docker. Exit code 4:
-something that is needed is not to be had here; one line says what.
+Prints `NAME:TAG PATH` for each. `ctr images import`, `docker load`, `kind load image-archive` and `skopeo copy
+docker-archive:PATH ...` accept them. They are stored in the user's cache under a hash of their sources. Hapax's base
+is a Debian made by mmdebstrap, which needs root. images/*/Dockerfile build the same images with Docker. Exit code 4:
+a requirement is missing on this machine; one line names it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ USER: Final = "10001:10001"
 SUITE: Final = "bookworm"
 PACKAGES: Final = ("python3", "ca-certificates", "libstdc++6")
 PYTHON: Final = "3.11"
-"""The suite's, for which wheels are chosen."""
+"""The Python version of the suite. Wheels are chosen for it."""
 THIS: Final = Path(__file__)
 DEBIAN: Final = (
     "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}", "--dpkgopt=force-unsafe-io",
@@ -46,7 +45,7 @@ DEBIAN: Final = (
 )  # fmt: skip
 JAVA: Final = (
     "--include=openjdk-17-jre-headless,tini,procps",
-    # Java's packages put links to pages that are left out into this folder.
+    # Java's packages create links in this folder to manual pages, which are excluded above.
     '--essential-hook=mkdir -p "$1"/usr/share/man/man1',
     # Hadoop's login asks for the name of the user that it runs as.
     '--customize-hook=echo "hapax:x:10001:10001::/tmp:/usr/sbin/nologin" >>"$1"/etc/passwd',
@@ -67,7 +66,7 @@ LOAD: Final = "load/hapax_load"
 
 
 class NotPossible(Exception):
-    """One sentence: what is not to be had here."""
+    """A requirement is missing on this machine. The message names it in one sentence."""
 
 
 def say(text: str) -> None:
@@ -104,7 +103,7 @@ class Image:
 
 
 def write_layer(path: Path, sources: Sequence[tuple[Path, str]]) -> Path:
-    """A tar of files and folders at the places in the image that are named with them; all belong to root."""
+    """A tar of (file or folder, its path in the image). All entries belong to root."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
@@ -131,15 +130,15 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-# --- what is kept from one run to the next ------------------------------------------------------------------------
+# --- the cache ----------------------------------------------------------------------------------------------------
 
 
 def cached(kind: str, made_of: str, make: Callable[[Path], None], former: int = 2) -> Path:
-    """CACHE/kind-HASH.tar; `make` writes it where it is not there yet. So many of the `former` ones are kept."""
+    """CACHE/kind-HASH.tar; `make` writes it if it does not exist. Keeps `former` older archives of this kind."""
     path = CACHE / f"{kind}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.tar"
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / f"{kind}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever waited finds it made
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a process that waited here finds the archive
         if not path.exists():
             unfinished = path.with_suffix(".new")
             make(unfinished)
@@ -152,7 +151,7 @@ def cached(kind: str, made_of: str, make: Callable[[Path], None], former: int = 
 
 
 def tree_hash(names: Sequence[str]) -> str:
-    """Of names, modes and contents of all files below these, without what Python compiles."""
+    """A hash over names, modes and contents of all files in these folders, without Python's bytecode."""
     total = hashlib.sha256()
     for path in _files(names):
         total.update(f"{path.relative_to(ROOT)} {path.stat().st_mode & 0o100} {file_hash(path)}\n".encode())
@@ -176,7 +175,7 @@ def kubernetes_binary(name: str) -> Path:
     done = subprocess.run(
         [ROOT / "scripts" / "kubernetes" / "build.sh"], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise NotPossible("the tests' Kubernetes is not built and cannot be (`make kube-binaries`)")
+        raise NotPossible("building the tests' Kubernetes failed; `make kube-binaries` shows why")
     return Path(done.stdout.strip()) / name
 
 
@@ -193,7 +192,7 @@ def pause() -> tuple[str, Path]:
 
 
 def etcd() -> tuple[str, Path]:
-    """The server with etcdctl and etcdutl, as the project's own image of etcd has them."""
+    """The server with etcdctl and etcdutl, like the official image of etcd."""
     name = "localhost/etcd:3.6.16"
     small = built_binary()
     server = small if small.exists() else kubernetes_binary("etcd").resolve()
@@ -215,7 +214,7 @@ def hapax() -> tuple[str, Path]:
 
 
 def hapax_load() -> tuple[str, Path]:
-    """Hapax's with locust and what that needs."""
+    """The image of Hapax with locust and its dependencies."""
     lock = ROOT / "images" / "hapax-load" / "requirements.lock"
     words = ("--no-deps", *WHEELS)
     more = cached("load-packages", f"{file_hash(lock)} {words}", lambda path: _packages(path, lock, words))
@@ -258,12 +257,13 @@ def _of_layers(name: str, kind: str, layers: list[Path], command: list[str]) -> 
 
 
 def hapax_spark() -> tuple[str, Path]:
-    """Java 17, PySpark with its jars for Kubernetes, Hapax's client and data source, and the first program."""
+    """Java 17, PySpark with its jars for Kubernetes, Hapax's client and data source, and the entry point."""
     name = "localhost/hapax-spark:test"
     system = (*DEBIAN, *JAVA)
     base = cached("java", f"{SUITE} {system}", lambda path: _debian(path, system))
     lock = ROOT / "images" / "hapax-spark" / "requirements.lock"
-    # PySpark comes as sources without anything to compile, which pip takes for another Python only so.
+    # PySpark is published as a source distribution without code to compile. pip accepts that for another Python version
+    # only without --only-binary.
     words = ("--no-deps", *WHEELS[1:])
     packages = cached("pyspark", f"{file_hash(lock)} {words}", lambda path: _packages(path, lock, words))
 
@@ -287,7 +287,7 @@ def _debian(path: Path, options: Sequence[str]) -> None:
     if shutil.which("mmdebstrap") is None:
         install_debian_packages("mmdebstrap")
     say(f"making a Debian {SUITE} (once, about a minute): {path.stem.partition('-')[0]}")
-    # Where this machine gets its packages from, if it is the same suite; else where mmdebstrap looks by itself.
+    # Use this machine's package sources if they are of the same suite; otherwise mmdebstrap's default.
     known = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
     sources = [str(each) for each in known if each.exists() and SUITE in each.read_text()]
     command = ["mmdebstrap", "--quiet", *options, "--format=tar", SUITE, str(path), *sources[:1]]
@@ -300,7 +300,7 @@ def _debian(path: Path, options: Sequence[str]) -> None:
 def install_debian_packages(*names: str) -> None:
     """Raises NotPossible."""
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise NotPossible(f"needed are {', '.join(names)}, and only root can install them, where there is apt-get")
+        raise NotPossible(f"{', '.join(names)} must be installed first: that needs root and apt-get")
     say(f"installing {', '.join(names)}")
     for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *names]):
         done = subprocess.run(
@@ -311,7 +311,7 @@ def install_debian_packages(*names: str) -> None:
 
 
 def _packages(path: Path, lock: Path, options: Sequence[str]) -> None:
-    say(f"installing what images/{lock.parent.name} needs")
+    say(f"installing the packages of images/{lock.parent.name}")
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         target = Path(folder) / "target"
         _install(target, "--require-hashes", *options, "-r", str(lock))
@@ -319,7 +319,7 @@ def _packages(path: Path, lock: Path, options: Sequence[str]) -> None:
 
 
 def _without_leftovers(folder: Path) -> Path:
-    """A copy of the sources: a build writes into the folder that it is given."""
+    """A copy of the sources, because a build writes into its source folder."""
     for source in _files(SOURCES):
         target = folder / source.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -333,14 +333,14 @@ def _install(target: Path, *words: str) -> None:
         capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotPossible(f"pip: {done.stderr.strip()[-2000:]}")
-    shutil.rmtree(target / "bin", ignore_errors=True)  # they would name this machine's Python
+    shutil.rmtree(target / "bin", ignore_errors=True)  # their first lines name this machine's Python
     _compile(target)
 
 
 def _compile(target: Path) -> None:
     if f"{sys.version_info.major}.{sys.version_info.minor}" == PYTHON:
-        # In a pod the root file system is read-only: what is not compiled here is compiled anew at each start. Modules
-        # have no time in a layer, so they must not be compared with it.
+        # A pod's root file system is read-only: a module that is not compiled here would be compiled at each start.
+        # Layers have no modification times, so Python must not compare them.
         compileall.compile_dir(
             target, quiet=2, workers=0, stripdir=str(target), prependdir="/opt/hapax",
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
@@ -351,8 +351,8 @@ WANTED: Final = ("pause", "etcd", "hapax")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="docker-archives in the user's cache")
-    parser.add_argument("images", nargs="*", choices=[*IMAGES, []], help="without a name: those of `make kube-test`")
+    parser = argparse.ArgumentParser(description="Builds images as docker-archives in the user's cache.")
+    parser.add_argument("images", nargs="*", choices=[*IMAGES, []], help="default: the images of `make kube-test`")
     try:
         for each in parser.parse_args().images or WANTED:
             name, path = IMAGES[each]()

@@ -1,7 +1,7 @@
-"""Writes images/*/requirements.lock: what of requirements.lock each image needs. `--check` only compares.
+"""Writes images/*/requirements.lock: the part of requirements.lock that each image needs. `--check` only compares.
 
-Those are the dependencies of the package, of those of its extras that the image has, and theirs, as the installed
-packages name them; versions and hashes are the lock's.
+The part consists of the dependencies of the package and of the image's extras, and their dependencies in turn, as the
+installed packages declare them. Versions and hashes come from requirements.lock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LOCK: Final = ROOT / "requirements.lock"
 IMAGES: Final = {"hapax": ("admin", "operator"), "hapax-spark": ("spark",), "hapax-load": ("load",)}
 """The extras of each."""
 BELOW: Final = {"hapax-load": "hapax"}
-"""The image that another one begins with: what it has need not be there twice."""
+"""Image -> the image that it is built on, whose packages it need not contain."""
 _NOT_NEEDED: Final = {canonicalize_name("kubernetes")}
-"""In a pod kopf logs in by the service account's files and needs no other client; it would double the image."""
+"""In a pod, kopf logs in with the service account's files and needs no other client. It would double the image."""
 
 
 def wanted(extras_of_ours: tuple[str, ...]) -> set[NormalizedName]:

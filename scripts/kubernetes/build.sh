@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds a Kubernetes for the tests, and helm, from Go modules whose sums go.sum pins, into the user's cache.
-# Prints the folder of the binaries. The folder's name is a hash of everything that decides what is built, so a second
-# run, from whatever clone, finds it. Exit code 3: there is no Go toolchain.
-#   build.sh            builds where needed
-#   build.sh --find     only looks; exit code 4 where nothing is built
+# Prints the folder of the binaries. The folder's name is a hash of all inputs of the build, so a second run from any
+# clone finds it. Exit code 3: there is no Go toolchain.
+#   build.sh            builds if needed
+#   build.sh --find     does not build; exit code 4 if there are no binaries
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./versions.env
@@ -23,7 +23,7 @@ command -v go >/dev/null || { say "building needs a Go toolchain"; exit 3; }
 
 mkdir -p "$cache"
 exec 9>"$cache/kubernetes.lock"
-flock 9 # one build at a time on a machine; whoever waited finds it done
+flock 9 # one build at a time on a machine; a process that waited here finds the result
 if [[ -f $folder/complete ]]; then
     echo "$folder"
     exit 0

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Writes go.mod and go.sum anew after a change in versions.env; the result belongs in git.
+# Rewrites go.mod and go.sum after a change in versions.env. Commit the result.
 #
-# One module for every program, so that they share one copy of what they are made of. The staging modules that
-# k8s.io/kubernetes replaces by folders of its own are published under the same version with a leading 0; what decides how
-# the API server behaves (CEL, OpenAPI, server-side apply) is held at Kubernetes' own choice, whatever helm would like.
+# One module builds every program, so that they share their dependencies. k8s.io/kubernetes replaces its staging modules
+# by folders; they are also published, under the same version with a leading 0. The modules that determine the API
+# server's behaviour (CEL, OpenAPI, server-side apply) keep the versions that Kubernetes chose, even if helm wants others.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./versions.env

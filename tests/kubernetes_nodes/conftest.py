@@ -81,11 +81,11 @@ def cluster(own_cluster: Cluster | None) -> Cluster:
 
 @pytest.fixture(scope="session")
 def page(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """docs/operations.md, whose commands find there what they name."""
+    """docs/kubernetes.md, whose commands find there what they name."""
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(VALUES, folder / "values.yaml")
     return Page(
-        ROOT / "docs" / "operations.md", tools, folder, IMAGE=os.environ.get("HAPAX_KUBE_IMAGE", HAPAX))
+        ROOT / "docs" / "kubernetes.md", tools, folder, IMAGE=os.environ.get("HAPAX_KUBE_IMAGE", HAPAX))
 
 
 @pytest.fixture(scope="session")

@@ -115,7 +115,7 @@ def test_clients_outside_are_told_addresses_that_they_reach(outside: str, releas
 def test_a_broker_comes_gets_its_share_and_leaves_without_it(
     release: Release, page: Page, admin: Admin, load: Load, figures: dict[str, float]
 ) -> None:
-    """As docs/operations.md says."""
+    """As docs/kubernetes.md says."""
     began = time.monotonic()
     page.follow("More brokers")
     release.wait_ready()
@@ -140,7 +140,7 @@ def test_a_broker_comes_gets_its_share_and_leaves_without_it(
 def test_a_machine_is_drained(
     cluster: Cluster, release: Release, page: Page, load: Load, figures: dict[str, float]
 ) -> None:
-    """As docs/operations.md says."""
+    """As docs/kubernetes.md says."""
     node = cluster.node_of(release.namespace, f"{NAME}-1")
     before = {pod["metadata"]["uid"] for pod in release.pods("broker") if pod["spec"]["nodeName"] == node}
     began = time.monotonic()

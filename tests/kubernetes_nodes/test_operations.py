@@ -1,4 +1,4 @@
-"""docs/operations.md, followed command by command: what it says to do works as it stands there.
+"""docs/kubernetes.md, followed command by command: what it says to do works as it stands there.
 
 The release of all tests is installed as it says, and test_upgrade.py upgrades it as it says. This ends with the release
 whole again, but new: nothing that other tests wrote is there any more.

@@ -1,4 +1,4 @@
-"""`helm upgrade` as docs/operations.md says, while transactions run: every pod is replaced, no record is lost, none is
+"""`helm upgrade` as docs/kubernetes.md says, while transactions run: every pod is replaced, no record is lost, none is
 there twice."""
 
 from __future__ import annotations
