@@ -18,7 +18,7 @@ REFUSED: Final = re.compile(
     r"\b(so long|so many|anew|whoever|nobody|dear|mend(s|ed|ing)?|is told of|begins again|at one go)\b", re.IGNORECASE
 )
 
-_TEXT: Final = (".py", ".md", ".proto", ".sh", ".yaml", ".yml", ".json", ".toml", ".tpl", ".txt", ".html", ".svg", ".go")
+_TEXT: Final = (".py", ".md", ".proto", ".sh", ".yaml", ".yml", ".json", ".toml", ".tpl", ".txt", ".html", ".svg")
 _GENERATED: Final = ("services/hapax/rpc/gen/",)
 
 
