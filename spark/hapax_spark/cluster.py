@@ -1,7 +1,7 @@
-"""The native client as Spark's workers need it: blocking, over a loop in a thread of its own.
+"""The native client for Spark's workers: blocking calls, on an event loop in its own thread.
 
-So deliveries, renewals and answers go on while a task computes its next rows, however long that takes. A call that has
-to wait for room in buffer.memory waits here too, which holds the task back.
+Deliveries, renewals and answers continue while a task computes its next rows, however long that takes. A call that
+waits for room in buffer.memory blocks the task, too.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ Where = tuple[str, int]
 
 
 _FETCH_BYTES = "2097152"
-"""A task reads one partition: larger answers than a consumer of many asks for."""
+"""Larger than a consumer's default, because a task reads a single partition."""
 _ASIDE_S = 5.0
-"""How long what decides nothing (a group's position, the age of what waits) may hold a micro-batch up."""
+"""Limit of calls whose outcome decides nothing (a group's position, the age of waiting records) in a micro-batch."""
 _PAUSE_S = 0.2
-"""Between two questions for what ought to be there soon."""
+"""Between two requests for a result that is expected soon."""
 _GONE_AFTER_S = 2.0
-"""How long an answer about offsets may take before it is asked whether the topics are there at all."""
+"""If an answer about offsets takes longer, the cluster is asked whether the topics still exist."""
 _NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -79,7 +79,7 @@ class TopicGoneError(LookupError):
 
 
 _LOST = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-"""Codes by which brokers and coordinator refuse a writer whose transaction is over."""
+"""Errors of brokers and coordinator for a writer whose transaction has ended."""
 
 
 class Cluster:
@@ -88,7 +88,7 @@ class Cluster:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.settings = {"bootstrap.servers": options.bootstrap_servers, **options.client}
-        # A client that is told another's settings refuses them; Spark's options are for all of them.
+        # Spark's options are for all clients, and each client refuses the settings of another.
         self._admin_settings = {k: v for k, v in self.settings.items() if k in SETTINGS and "a" in SETTINGS[k].users}
         self._open: list[Any] = []
         self._multi_writer: MultiWriter | None = None
@@ -96,7 +96,7 @@ class Cluster:
         self._admin: Admin | None = None
         self._cluster_id: str | None = None
         self.finished: tuple[Token, int] | None = None
-        """What this process finished an attempt of last, and in which transaction (its serial)."""
+        """The token of the last attempt that this process finished, and the serial of its transaction."""
 
     def __enter__(self) -> Self:
         return self
@@ -107,8 +107,8 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Disconnects, and waits for nothing: the garbage collector may call this, from any thread and within any lock
-        that the loop's thread needs."""
+        """Disconnects without waiting: the garbage collector may call this from any thread, while that thread holds a
+        lock that the loop's thread needs."""
         clients, self._open = self._open, []
         for each in clients:
             blocking.submit(each.close())
@@ -155,12 +155,12 @@ class Cluster:
         return self._admin
 
     def to_choose_from(self, also: Iterable[str] = ()) -> dict[str, TopicInfo]:
-        """Of the topics that exist those that the options or `also` name; all where the options have a pattern."""
+        """The existing topics that the options or `also` name; all topics if the options have a pattern."""
         named = self.options.named_topics()
         return self.run(self._topics(None if self.options.subscribe_pattern else {*named, *also}))
 
     async def _topics(self, names: Iterable[str] | None) -> dict[str, TopicInfo]:
-        """Those of these topics that exist; None: all."""
+        """The topics of `names` that exist; None: all topics."""
         found = await (await self._administrator()).list_topics(None if names is None else sorted(set(names)))
         return {topic.name: topic for topic in found}
 
@@ -172,8 +172,8 @@ class Cluster:
         return self._offsets(partitions, self._reader().end_offsets(_named(partitions)))
 
     def latest_from(self, least: Mapping[Where, int]) -> dict[Where, int]:
-        """The last stable offsets as soon as they are so large, or what they are when default.api.timeout.ms is over:
-        a new leader may not know at once how far its log is committed."""
+        """The last stable offsets, once they have reached `least`, or after default.api.timeout.ms. A new leader may
+        not know at once how far its log is committed."""
         deadline = time.monotonic() + self._patience_s()
         while True:
             latest = self.latest(list(least))
@@ -185,14 +185,14 @@ class Cluster:
         return int(self.settings.get("default.api.timeout.ms", 60_000)) / 1000
 
     def offsets_for_times(self, times: Mapping[Where, int]) -> dict[Where, int | None]:
-        """The first record at or after a time (ms since 1970); None where there is none."""
+        """Offset of the first record at or after a time (ms since 1970); None if there is none."""
         asking = self._reader().offsets_for_times({_partition(where): at_ms for where, at_ms in times.items()})
         found = self._ask_about(list(times), asking)
         return {where: None if (hit := found.get(_partition(where))) is None else hit[0] for where in times}
 
     def first_timestamps(self, positions: Mapping[Where, int]) -> dict[Where, int]:
-        """When the first record batch at or after each position was written, ms since 1970; positions without one
-        are left out. Raises HapaxError, or TimeoutError where nobody answers soon."""
+        """Timestamp (ms since 1970) of the first record batch at or after each position; positions without one are left
+        out. Raises HapaxError, or TimeoutError if there is no answer within some seconds."""
         consumer = self._reader()
 
         async def look() -> dict[Where, int]:
@@ -209,8 +209,8 @@ class Cluster:
         return self.run(look())
 
     def commit_position(self, positions: Mapping[Where, int]) -> bool:
-        """Commits offsets for the consumer group of the options. False, with a warning, where that cannot be done
-        soon: nothing depends on it."""
+        """Commits offsets for the consumer group of the options. Returns False, with a warning, if that fails or takes
+        too long: nothing depends on it."""
         consumer = self._reader()
 
         async def commit() -> None:
@@ -231,14 +231,15 @@ class Cluster:
         return {(p.topic, int(p.partition)): offset for p, offset in self._ask_about(partitions, asking).items()}
 
     def _ask_about(self, partitions: Sequence[Where], asking: Coroutine[Any, Any, T]) -> T:
-        """Raises TopicGoneError, soon: the client waits for a topic that is not there, which might be coming."""
+        """Raises TopicGoneError soon. The client itself would wait, because a missing topic may be about to be
+        created."""
         names = {topic for topic, _ in partitions}
 
         async def watched() -> T:
             answer = supervision.judged(asking)
             try:
                 while not (await asyncio.wait([answer], timeout=_GONE_AFTER_S))[0]:
-                    with contextlib.suppress(HapaxError):  # while nobody can say, the answer may come
+                    with contextlib.suppress(HapaxError):  # if the topics cannot be listed, keep waiting for the answer
                         if gone := names - set(await self._topics(names)):
                             raise TopicGoneError(gone)
             finally:
@@ -251,7 +252,7 @@ class Cluster:
         self, topic: str, partition: int, topic_id: str, start: int, end: int
     ) -> Iterator[pa.RecordBatch]:
         """Committed records with start <= offset < end, in order; `end` is at most the last stable offset. The next
-        answer is on its way while one is decoded. Raises DataLossError, HapaxError."""
+        fetch is under way while an answer is decoded. Raises DataLossError, HapaxError."""
         consumer, fail = self._reader(), self.options.fail_on_data_loss
         name = f"{topic}-{partition}"
         position = start
@@ -322,7 +323,7 @@ class Cluster:
             records = 0
 
             async def send(batch: pa.RecordBatch) -> None:
-                producer.check()  # what failed since the batch before
+                producer.check()  # raises errors of earlier batches
                 await sender.send(batch)
 
             for batch in rows:
@@ -367,7 +368,7 @@ class Cluster:
             raise self.named(token, error, kinds) from error
 
     def named(self, token: Token, error: HapaxError, kinds: Sequence[str] = ()) -> Exception:
-        """What an error of a transaction means for the batch of the token. `kinds`: of its fingerprints."""
+        """Translates an error of a transaction for the batch of the token. `kinds`: of its fingerprints."""
         if isinstance(error, TokenConflictError):
             return refusal(token, error, self.cluster_id, kinds)
         if error.code in _LOST:
@@ -378,7 +379,7 @@ class Cluster:
         return error
 
     def describe(self, transactional_id: str) -> IdentityInfo | None:
-        """What the coordinator knows of the id; None: nothing. Raises HapaxError."""
+        """The coordinator's state of the id; None: it has none. Raises HapaxError."""
 
         async def ask() -> IdentityInfo | None:
             async with Identities(self._admin_settings) as identities:
@@ -387,7 +388,7 @@ class Cluster:
         return self.run(ask())
 
     def abort(self, token: Token) -> None:
-        """Whatever transaction this run of the token has open; none of another run's."""
+        """Aborts the open transaction of this run of the token, and no transaction of another run."""
         self.run(self._decide(token, lambda t: t.abort(token.commit_token())))
 
     async def _decide(self, token: Token, call: Any) -> Any:
@@ -397,9 +398,9 @@ class Cluster:
 class Attempt:
     """One task attempt's place in its batch's transaction, which it keeps open from here until `leave`.
 
-    It is taken up at the first row, or where the task computes for a third of the time-out before that: the
-    transaction may belong to other tasks, which have long ended. Renewals go on while the task computes; where one is
-    refused, the next call raises what it says.
+    The attempt joins at its first row, or earlier if the task has computed for a third of the time-out: the
+    transaction may belong to tasks that ended long ago. Renewals continue while the task computes. If one is refused,
+    the next call raises its error.
     """
 
     def __init__(self, cluster: Cluster, token: Token, member_key: str, columns: OutputColumns) -> None:
@@ -409,19 +410,19 @@ class Attempt:
         self._joining = asyncio.Lock()
         self._joined: Joined | None = None
         self._open_until = 0.0
-        """When the transaction would be aborted, on the monotonic clock."""
+        """Deadline of the transaction on the monotonic clock."""
         self._writer: Writer | None = None
         self._sender: RowSender | None = None
         self._renewing = blocking.submit(self._keep_open())
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Sends rows; does nothing where the token was committed before. Raises TransactionLostError."""
+        """Sends rows. Does nothing if the token is committed already. Raises TransactionLostError."""
         with self._losses_named():
             self._check_open()
             self._cluster.run(self._write(rows))
 
     def _check_open(self) -> None:
-        """Raises what ended the renewals."""
+        """Raises the error that ended the renewals."""
         if self._renewing.done():
             self._renewing.result()
 
@@ -432,7 +433,7 @@ class Attempt:
             await self._sender.send(rows)
 
     async def _place(self) -> Joined:
-        """The place in the transaction, which is taken up once."""
+        """Joins the transaction once, and returns the place in it."""
         async with self._joining:
             if self._joined is None:
                 if self._transactions is None:
@@ -442,14 +443,14 @@ class Attempt:
                 )
                 self._check_same(self._joined)
                 self._open_until = time.monotonic() + self._joined.remaining_ms / 1000
-                # One that a driver left which died may end before the first renewal would come.
+                # A transaction left by a dead driver may expire before the first renewal.
                 if not self._joined.already_committed and self._joined.remaining_ms < self._timeout_ms * 2 / 3:
                     await self._renew(self._joined)
             return self._joined
 
     def _check_same(self, joined: Joined) -> None:
-        """A batch is one transaction. Where an attempt of this process was finished in an earlier one, the batch can
-        not be committed any more, and its tasks need not work until the driver finds that out."""
+        """A batch is one transaction. If this process finished an attempt in an earlier transaction, the batch can no
+        longer be committed, and its tasks need not continue until the driver notices."""
         token, serial = self._cluster.finished or (None, 0)
         if token == self._token and joined.serial != serial and not joined.already_committed:
             raise TransactionLostError(self._token, self._timeout_ms, "the tasks that had ended wrote in another one")
@@ -466,17 +467,17 @@ class Attempt:
 
     @property
     def serial(self) -> int:
-        """Of the transaction in which records were written; 0: none were."""
+        """The serial of the transaction in which records were written; 0: none were."""
         return self._joined.serial if self._writer is not None and self._joined is not None else 0
 
     @property
     def told(self) -> int:
-        """The serial of the transaction that had committed the token before; 0: it was not told of any."""
+        """The serial of the earlier transaction that committed the token; 0: the coordinator reported none."""
         return self._joined.serial if self._joined is not None and self._joined.already_committed else 0
 
     def finish(self) -> Winner | None:
-        """Everything is stored: what the commit has to name; None where nothing was written. The driver has nine
-        tenths of the time-out from here to commit, or more. Raises TransactionLostError."""
+        """Waits until all records are stored. Returns the winner for the commit, or None if nothing was written. From
+        here the driver has at least nine tenths of the time-out to commit. Raises TransactionLostError."""
         with self._losses_named():
             self._check_open()
             winner = self._cluster.run(self._finish())
@@ -489,13 +490,12 @@ class Attempt:
             return None
         assert self._joined is not None
         winner = await self._writer.finish()
-        if self._open_until - time.monotonic() < 0.9 * self._timeout_ms / 1000:  # each renewal is a record of the log
+        if self._open_until - time.monotonic() < 0.9 * self._timeout_ms / 1000:  # a renewal costs a record in the log
             await self._renew(self._joined)
         return winner
 
     def leave(self) -> None:
-        """The task ends here, well or not: the transaction is no longer kept open for its sake. It stays as it is: the
-        driver decides it."""
+        """The task ends, successfully or not, and stops renewing. The transaction stays open; the driver decides it."""
         self._renewing.cancel()
         if self._writer is not None:
             self._cluster.run(self._writer.close())
@@ -508,8 +508,8 @@ class Attempt:
             raise self._cluster.named(self._token, error) from error
 
     async def _keep_open(self) -> None:
-        """Pushes the deadline out while the task works, however long it computes between two rows. Raises HapaxError
-        where that is refused."""
+        """Renews the transaction while the task works, even if it computes for long between two rows. Raises
+        HapaxError if a renewal is refused."""
         while True:
             await asyncio.sleep(self._timeout_ms / 3000)
             try:
@@ -530,10 +530,10 @@ def _partition(where: Where) -> TopicPartition:
 
 
 _kept: dict[str, Cluster] = {}
-"""By settings: the Python worker that runs a task runs the next ones, too."""
+"""Settings -> cluster. A Python worker runs several tasks, which share its connections."""
 _KEPT_AT_MOST = 4
 _inherited: list[dict[str, Cluster]] = []
-"""What the process that this one was forked from keeps: its connections stay its own."""
+"""The connections of the parent process. They are kept alive here, because closing them would close the parent's."""
 
 
 def _forked() -> None:
@@ -547,8 +547,8 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextlib.contextmanager
 def kept_cluster(options: Options) -> Iterator[Cluster]:
-    """A cluster whose connections serve this process' next caller with the same settings. They are given up where the
-    caller does not finish: what is under way on them is unknown then."""
+    """A cluster whose connections the next caller with the same settings reuses. If the caller fails, they are closed,
+    because requests may still be under way on them."""
     key = repr(sorted({"bootstrap.servers": options.bootstrap_servers, **options.client}.items()))
     cluster = _kept.pop(key, None) or Cluster(options)
     cluster.options = options
@@ -565,6 +565,6 @@ def kept_cluster(options: Options) -> Iterator[Cluster]:
 
 
 def close_kept_clusters() -> None:
-    """Disconnects what `kept_cluster` keeps."""
+    """Closes the connections that `kept_cluster` keeps."""
     while _kept:
         _kept.popitem()[1].close()

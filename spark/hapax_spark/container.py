@@ -1,11 +1,11 @@
-"""The first program of the image hapax-spark, under tini: what a container of it does, by its arguments.
+"""The entry point of the image hapax-spark, under tini. Its arguments select what the container runs:
 
-    driver WORDS...     Spark's own contract of cluster mode: spark-submit starts the driver's pod so
-    executor            the same, for executors: what it is comes in SPARK_EXECUTOR_* and SPARK_DRIVER_URL
+    driver WORDS...     a driver in cluster mode, as spark-submit starts it
+    executor            an executor, described by SPARK_EXECUTOR_* and SPARK_DRIVER_URL
     run JOB ARGS...     a driver in client mode in this pod: `hapax_spark.jobs.driver`
-    PROGRAM WORDS...    anything else is run as it is, such as spark-submit
+    PROGRAM WORDS...    any other program, such as spark-submit
 
-Run by its path, not as a module: an executor is a JVM, and importing the package would import PySpark first.
+It is run by its path, not as a module: an executor is a JVM, and importing the package would import PySpark first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 
 class MissingVariableError(Exception):
-    """The environment lacks what Spark's scheduler gives to every executor."""
+    """The environment lacks a variable that Spark's scheduler sets for every executor."""
 
 
 def command(words: list[str], environment: Mapping[str, str]) -> list[str]:
-    """The program that takes this one's place, with its arguments. Raises MissingVariableError."""
+    """The program that replaces this one, with its arguments. Raises MissingVariableError."""
     match words:
         case ["run", *job]:
             return [sys.executable, "-m", "hapax_spark.jobs.driver", *job]

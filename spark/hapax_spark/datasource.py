@@ -1,4 +1,4 @@
-"""The data source as Spark knows it by the name `hapax`."""
+"""The data source that Spark registers under the name `hapax`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HapaxDataSource(DataSource):
     def _parsed(self) -> Options:
         return _options.parse(self.options)
 
-    # Imports are late: a task that writes needs nothing of what reads, and workers start for every task.
+    # Imports are late because workers may start for every task, and a writing task does not need the reader's modules.
 
     def schema(self) -> StructType:
         from hapax_spark.arrow import source_schema

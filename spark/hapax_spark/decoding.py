@@ -1,8 +1,8 @@
-"""Records of a fetch answer -> Arrow columns, a column at a time: no Python object is made for a record.
+"""Decodes the records of a fetch answer to Arrow columns, a column at a time, without a Python object per record.
 
 A record is a chain of variable-length integers, keys and values (`length attributes timestampDelta offsetDelta
-keyLength key valueLength value headers`). Only its length must be followed record by record; everything else is read
-for all records of an answer at once, and Arrow gathers keys and values out of the bytes as they came.
+keyLength key valueLength value headers`). Only the lengths are followed record by record. Everything else is decoded
+for all records of an answer at once, and Arrow gathers keys and values from the bytes of the answer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Numbers = npt.NDArray[np.int64]
 
 _COMPRESSION: Final = 0x07
 _RUN: Final = 16
-"""Fewer records of one length in a row are not worth the look at all of them."""
+"""Shortest run of equally long records for which checking the whole run pays off."""
 _WALK: Final = 512
-"""Records to follow one by one before the next such look."""
+"""Records to follow one by one before the next such check."""
 
 
 def batches_to_arrow(
@@ -95,7 +95,7 @@ def _damaged(how: str) -> Refusal:
 def _plain(
     data: bytes, batches: Iterable[tuple[BatchHeader, int]]
 ) -> tuple[bytes, list[tuple[BatchHeader, int, int]]]:
-    """A buffer without compression, and the batches with the first position of their records in it and the end."""
+    """An uncompressed buffer, and the batches with the start and the end of their records in it."""
     batches = list(batches)
     if not any(header.attributes & _COMPRESSION for header, _ in batches):
         return data, [(header, at + HEADER_SIZE, at + header.size) for header, at in batches]
@@ -111,7 +111,7 @@ def _plain(
 
 
 def _starts(buffer: bytes, places: Iterable[tuple[BatchHeader, int, int]]) -> Numbers:
-    """Where each record begins."""
+    """The start of each record."""
     octets = np.frombuffer(buffer, np.uint8)
     runs: list[Numbers] = []
     for header, at, end in places:
@@ -130,7 +130,7 @@ def _starts(buffer: bytes, places: Iterable[tuple[BatchHeader, int, int]]) -> Nu
 
 
 def _alike(buffer: bytes, octets: npt.NDArray[np.uint8], at: int, end: int, most: int) -> tuple[Numbers, int]:
-    """As many records as are just as long as the first, at least that one, and the position behind them."""
+    """The first record and those after it of the same length, and the position after them."""
     length, body = _varint(buffer, at)
     size = body + length - at
     if size <= 0:
@@ -139,13 +139,13 @@ def _alike(buffer: bytes, octets: npt.NDArray[np.uint8], at: int, end: int, most
     same = octets[places] == octets[at]
     for behind in range(1, body - at):
         same &= octets[places + behind] == octets[at + behind]
-    # The first begins where it should; so does each one behind a record of the length that leads to it.
+    # The first record begins at `at`. Each record after one of that length begins at the next multiple.
     count = len(same) if same.all() else int(same.argmin())
     return places[:count], at + size * count
 
 
 def _followed(buffer: bytes, at: int, count: int) -> tuple[Numbers, int]:
-    """So many records of any length, one by one."""
+    """`count` records of any length, one by one."""
     starts: list[int] = []
     append = starts.append
     for _ in range(count):
@@ -164,7 +164,7 @@ def _followed(buffer: bytes, at: int, count: int) -> tuple[Numbers, int]:
 
 
 def _varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """One zigzag number, and the position behind it."""
+    """One zigzag number, and the position after it."""
     value = shift = 0
     while True:
         octet = buffer[at]
@@ -176,7 +176,7 @@ def _varint(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def _varints(octets: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
-    """The zigzag numbers at these positions, and the positions behind them."""
+    """The zigzag numbers at these positions, and the positions after them."""
     try:
         low = octets[at]
         value = low.astype(np.int64)
@@ -199,7 +199,7 @@ def _varints(octets: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbe
 
 
 def _gather(buffer: bytes, keys: Numbers, key_ends: Numbers, values: Numbers, value_ends: Numbers) -> pa.Array:
-    """The bytes cut at every border: element 4i is key i, 4i + 2 value i, what is between them of no interest."""
+    """The bytes, cut at every border: element 4i is key i, element 4i + 2 value i; the others are not used."""
     borders = np.empty((len(keys), 4), np.int32)
     borders[:, 0] = keys
     borders[:, 1] = key_ends
@@ -220,7 +220,7 @@ def _taken(gathered: pa.Array, first: int, lengths: Numbers) -> pa.Array:
 def _headers(
     buffer: bytes, octets: npt.NDArray[np.uint8], at: Numbers
 ) -> list[list[dict[str, str | bytes | None]] | None]:
-    """Headers are rare: read one by one where there are some. Spark's Kafka source shows none as null."""
+    """Headers, decoded record by record because they are rare. No headers are null, as in Spark's Kafka source."""
     counts, positions = _varints(octets, at)
     found: list[list[dict[str, str | bytes | None]] | None] = [None] * len(counts)
     for index in np.flatnonzero(counts):

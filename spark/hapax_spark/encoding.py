@@ -1,7 +1,7 @@
-"""Rows of Spark -> records of the log, a column at a time: no Python object is made for a row.
+"""Encodes rows of Spark as records of the log, a column at a time, without a Python object per row.
 
-The numbers in front of and between keys and values are computed for all rows at once; Arrow joins them with the keys
-and values, and the bytes that it has then are a batch's records. The format: `hapax_spark.decoding`.
+The numbers before and between keys and values are computed for all rows at once. Arrow joins them with the keys and
+values; the result is the records of a batch. `hapax_spark.decoding` describes the format.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Encoded(NamedTuple):
 
 
 def batches(rows: Rows, limit: int) -> Iterator[Encoded]:
-    """The rows in order, in batches of at most `limit` bytes, a row that is larger in one of its own."""
+    """The rows in order, in batches of at most `limit` bytes. A larger row is a batch of its own."""
     sizes = _OVERHEAD + np.maximum(lengths(rows.keys), 0) + np.maximum(lengths(rows.values), 0)
     if rows.headers is not None:
         sizes += lengths(rows.headers)
@@ -111,7 +111,7 @@ def _widths(numbers: npt.NDArray[np.uint64]) -> Numbers:
 
 
 def _octets(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
-    """Numbers of each row one behind the other, seven bits to a byte: a binary array."""
+    """The varints of each row, concatenated: a binary array."""
     count = len(columns[0])
     widths = [max((int(numbers.max()).bit_length() + 6) // 7, 1) for numbers in columns]
     table = np.empty((count, sum(widths)), np.uint8)
@@ -138,8 +138,8 @@ def _octets(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
 
 
 def encode_headers(headers: pa.Array) -> pa.Array | None:
-    """A column of headers as the bytes that end each record; None where no row has any. Headers are rare: row by
-    row. Raises SchemaError for a header that is null or has no key."""
+    """A column of headers, encoded row by row because they are rare; None if no row has any. Raises SchemaError for a
+    header that is null or has no key."""
     entries = headers.flatten()
     if len(entries) == 0:
         return None

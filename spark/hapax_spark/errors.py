@@ -1,4 +1,4 @@
-"""Errors of the data source that users meet: a sentence that says what is wrong, and one that says what to do."""
+"""Errors for users of the data source. Each message has a sentence with the cause and one with the remedy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ log = logging.getLogger("hapax.spark.source")
 
 
 class DataLossError(RuntimeError):
-    """Records between two offsets are gone, or the offsets are not this cluster's."""
+    """Records between two offsets no longer exist, or the offsets belong to another cluster."""
 
 
 class CheckpointError(RuntimeError):
-    """The cluster knows nothing of the commits that the checkpoint goes on from."""
+    """The cluster does not know the commits that precede the checkpoint's next batch."""
 
 
 def lost(sentence: str, advice: str, fail: bool) -> None:

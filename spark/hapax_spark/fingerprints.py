@@ -1,9 +1,9 @@
-"""Fingerprints of a micro-batch: whether two batches of one number are the same work.
+"""Fingerprints of a micro-batch tell whether two batches with one number are the same work.
 
-The best is what Spark planned: its offset log says from where to where the batch reads each source, whatever sources
-those are, and a batch that is run again has the very same file. It also tells whether the batch before, which is
-committed, is the one that this checkpoint knows. Where the driver cannot read the checkpoint (an object store, HDFS),
-it is what the tasks have written: the records, in any order.
+The best fingerprint is Spark's plan: the offset log states the range that the batch reads of each source, and a
+replayed batch has the same file. It also tells whether the preceding, committed batch is the one that this checkpoint
+knows. If the driver cannot read the checkpoint (an object store, HDFS), the fingerprint is a hash of the written
+records, in any order.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 OFFSETS: Final = "offsets"
-"""Where the batch begins and ends, and the topic."""
+"""Start and end of the batch, and the topic."""
 END: Final = "end"
-"""Where it ends alone, which the next batch can tell, too."""
+"""The end alone, which the next batch knows, too."""
 RECORDS: Final = "records"
 
 
 def records_in(run: str) -> str:
-    """The kind for records that a run of a query commits. It runs each batch once: where records are compared by this
-    kind, they are two writes in one batch, never a batch that is run again."""
+    """The kind for records that a run of a query commits. A run executes each batch once, so equal records of this kind
+    are two writes in one batch, never a replayed batch."""
     return f"{RECORDS} in {run}"
 
 
@@ -38,13 +38,13 @@ Digest = tuple[int, int]
 _Words = npt.NDArray[np.uint64]
 
 _LONG: Final = 512
-"""Bytes from which a value is hashed by itself: few words at a time of few values would be slow."""
+"""Values of at least this many bytes are hashed one by one, because hashing few long values by columns is slow."""
 _ODD: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 _MASK: Final = (1 << 64) - 1
 
 
 def local_checkpoint(location: str | None) -> Path | None:
-    """The folder of `checkpointLocation`, where it is one on this machine with a query's files."""
+    """The folder of `checkpointLocation`, if it is a local folder with the files of a query."""
     if location is None:
         return None
     parts = urlsplit(location)
@@ -55,8 +55,8 @@ def local_checkpoint(location: str | None) -> Path | None:
 
 
 class Plan(NamedTuple):
-    """What Spark has planned for a batch. It is read before the batch is written, so a later change of the checkpoint
-    does not change which batch this is."""
+    """Spark's plan of a batch. It is read before the batch is written, so a later change of the checkpoint does not
+    change the identity of the batch."""
 
     query: str
     batch: int
@@ -89,8 +89,8 @@ def plan_of(location: str | None, topic: str | None, batch: int | None = None) -
 
 
 class RecordDigest:
-    """Of records in any order: the sum of a hash of each. Two sets of records that differ have, but for a chance of
-    2^-64, different ones."""
+    """A fingerprint of records in any order: the sum of their hashes. Different sets of records have different sums,
+    except with a probability of 2^-64."""
 
     def __init__(self, topic: str | None) -> None:
         self._seed = _of_bytes((topic or "").encode())

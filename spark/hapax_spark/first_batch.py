@@ -1,9 +1,9 @@
-"""The first batch of a stream, where nothing in the cluster tells a query that is run again from a new one.
+"""The first batch of a stream, for which the cluster cannot tell a replay from a new query.
 
-Later batches follow a commit, and are refused under a name that knows none. The first one follows nothing: committed,
-and run again under another scope, transactional id or query id, it would be committed again. So before it is written
-the checkpoint notes under which name it will be; and where it is to be another, the cluster is asked what became of it
-under that one.
+Later batches follow a commit, and are refused under a name without commits. The first batch follows none: if it was
+committed and is replayed under another scope, transactional id or query id, it would be committed again. Therefore the
+checkpoint records the name before the batch is written. If the name changes, the cluster is asked for the outcome under
+the former name.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hapax_spark.tokens import FirstName, Token
 log = logging.getLogger("hapax.spark")
 
 NOTE: Final = "hapax-sink.json"
-"""In the folder of the checkpoint, where Spark keeps nothing by this name."""
+"""A file in the folder of the checkpoint. Spark uses no such name."""
 
 
 def check_first_batch(options: Options, plan: Plan | None) -> None:
-    """On the driver, before a batch is written, and again before it is committed. Raises CheckpointError where it was
-    committed under another name, or may be yet; ScopeTakenError; HapaxError."""
+    """Runs on the driver before a batch is written, and again before it is committed. Raises CheckpointError if the
+    batch was or may yet be committed under another name; ScopeTakenError; HapaxError."""
     folder = local_checkpoint(options.checkpoint_location)
     if folder is None or plan is None or plan.batch > 0 or options.delivery != "exactly-once":
         return
@@ -43,7 +43,7 @@ def check_first_batch(options: Options, plan: Plan | None) -> None:
             refused = renamed(token, name, former, known)
             if refused is not None:
                 raise refused
-        # Noted is only what may be committed: in another's scope, this could not be told of it later.
+        # Record only a name under which a commit is possible: in another query's scope it could not be found later.
         known = cluster.describe(name.transactional_id)
         newest = None if known is None else newest_in(name.scope, known)
         if newest is not None and newest.owner not in ("", name.owner) and (

@@ -1,4 +1,4 @@
-"""How far a micro-batch's end is behind what there is to read, in records and in time."""
+"""The lag of a micro-batch's end behind the committed records, in records and in time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hapax_spark.cluster import Cluster, Where
 from hapax_spark.positions import waiting
 
 _LOOK_EVERY_S: Final = 5.0
-"""A look at a timestamp costs the first batch that waits in a partition."""
+"""Interval of the look-ups of timestamps; each reads the first waiting batch of a partition."""
 _LOOKED_AT: Final = 8
 """Partitions: those with the most records waiting."""
 
@@ -39,7 +39,7 @@ class Lag:
             try:
                 oldest = self._cluster.first_timestamps({tp: end[tp] for tp in behind})
             except (HapaxError, TimeoutError):
-                return  # a later plan looks again; a lag is not worth a query's end
+                return  # a later plan tries again; a query must not fail because of its lag
             self._ms = max(0, int(time.time() * 1000) - min(oldest.values())) if oldest else 0
 
     def told(self) -> dict[str, int]:

@@ -1,8 +1,7 @@
 """Options of the data source, under the names that Spark's Kafka source and sink use.
 
-`bootstrap.servers` and any other client setting may be given bare or with the prefix `kafka.`; what Spark's own
-source calls by a name has the same name here. Unknown options are refused: a misspelt `startingOffset` that is
-ignored costs a day.
+`bootstrap.servers` and any other client setting may be given bare or with the prefix `kafka.`. Options of Spark's own
+source have the same names here. Unknown options are refused: ignoring a misspelt `startingOffset` would cost a day.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OffsetSpec = Literal["earliest", "latest"] | dict[str, dict[int, int]]
 
 
 class OptionError(ValueError):
-    """An option is unknown or has a bad value; the sentence says what to write instead."""
+    """An option is unknown or has a bad value. The message states what to write instead."""
 
 
 class Option(NamedTuple):
@@ -130,12 +129,12 @@ def options_table() -> str:
 
 
 _IGNORED = {"path", "checkpointlocation", "queryname", "includeexistingfiles", "outputmode"}
-"""What Spark itself puts among the options."""
+"""Options that Spark itself adds."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything a reader or writer needs; picklable, so that it can travel to the tasks."""
+    """All options of a reader or writer. Picklable, because it is sent to the tasks."""
 
     bootstrap_servers: str
     topics: tuple[str, ...] = ()
@@ -160,7 +159,7 @@ class Options:
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     transactional_id: str | None = None
     transactional_prefix: str = "spark-"
-    """Of the transactional id where none is given; the scope follows it."""
+    """Prefix of the transactional id if none is given; the scope follows it."""
     transaction_timeout_ms: int = 60_000
     scope: str | None = None
     continue_from: tuple[str, int] | None = None
@@ -177,15 +176,15 @@ class Options:
     """Further client settings, passed on as they are (`kafka.` removed)."""
 
     ends_given: tuple[str, ...] = ()
-    """Options that say where reading ends, which only a batch query has."""
+    """The given options for the end of reading, which only batch queries accept."""
 
     @property
     def group_id(self) -> str | None:
-        """The consumer group that shows how far a query is."""
+        """The consumer group that shows the query's position."""
         return self.client.get("group.id")
 
     def named_topics(self) -> tuple[str, ...]:
-        """Names of the topics to read; () where a pattern chooses them. Raises OptionError where none is named."""
+        """Names of the topics to read; () if a pattern selects them. Raises OptionError if there is neither."""
         names = self.topics or tuple(self.assign)
         if not names and self.subscribe_pattern is None:
             raise OptionError(
@@ -195,14 +194,15 @@ class Options:
         return names
 
     def wanted_topics(self, there: Iterable[str]) -> tuple[str, ...]:
-        """Those to read: the named ones, whether they are there or not, or those there that match the pattern."""
+        """The topics to read: the named ones, even if they do not exist, or the existing ones that match the
+        pattern."""
         if self.subscribe_pattern is None:
             return self.named_topics()
         matches = _pattern(self.subscribe_pattern).fullmatch
         return tuple(name for name in sorted(there) if matches(name) and name not in INTERNAL_TOPICS)
 
     def described(self) -> str:
-        """What is read, for people: `subscribe flights, delays`."""
+        """A description for people: `subscribe flights, delays`."""
         if self.subscribe_pattern is not None:
             return f"subscribePattern {self.subscribe_pattern}"
         if self.topics:
@@ -223,7 +223,7 @@ def parse(options: Mapping[str, str]) -> Options:
     for key in ("compression.type", "batch.size"):
         if key in given:
             client[key] = given.pop(key)
-    # Spark's Kafka users write the sink's client settings with the prefix.
+    # Users of Spark's Kafka sink write these client settings with the prefix.
     for key in ("transactional.id", "transaction.timeout.ms"):
         if key in client:
             given.setdefault(key, client.pop(key))
@@ -269,7 +269,7 @@ def parse(options: Mapping[str, str]) -> Options:
         include_headers=_boolean("includeHeaders", given.get("includeheaders", "false")),
         topic=given.get("topic"),
         delivery="at-least-once" if delivery == "at-least-once" else "exactly-once",
-        # What the operator gives to the driver of a TransactionalProducer, whose ids these are.
+        # The operator sets these variables for the driver of a TransactionalProducer.
         transactional_id=given.get("transactional.id") or os.environ.get("HAPAX_SPARK_TRANSACTIONAL_ID"),
         transactional_prefix=os.environ.get("HAPAX_SPARK_TRANSACTIONAL_ID_PREFIX", "spark-"),
         transaction_timeout_ms=_integer(

@@ -1,10 +1,10 @@
-"""Offsets of the source, without I/O: what they say, what they refuse, how they are shared out over tasks.
+"""Offsets of the source, without I/O: their format, their checks, and their division into tasks.
 
 An offset of the stream is `{"cluster": id, "topics": {topic: {partition: next offset}}, "ids": {topic: topic id}}`.
-Where a partition has no former offset, because the batch is the first one or the partition was added, the batch's end
-also holds its start, as `"begins": {topic: {partition: offset}}`: a replay must not ask again where the log begins,
-since retention may have moved that. The offset that a query starts with is marked `"initial": true`; it never gets
-into Spark's log. Offsets of earlier versions have no `begins`, and no `ids` either.
+A partition has no earlier offset in the first batch and after it was added. The batch's end then also holds its
+start, as `"begins": {topic: {partition: offset}}`. A replay must not ask for the start of the log, because retention
+may have moved it. The offset that a query starts with is marked `"initial": true`; it never gets into Spark's log.
+Offsets of earlier versions have neither `begins` nor `ids`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OffsetRange(InputPartition):
     start: int
     end: int
     topic_id: str = ""
-    """The topic that the offsets are of: another of the same name has others."""
+    """The id of the topic: a new topic of the same name has other offsets."""
 
 
 def to_offset(
@@ -73,12 +73,12 @@ def from_offset(offset: Mapping[str, Any], cluster_id: str) -> Positions:
 
 
 def batch_begins(start: Mapping[str, Any], end: Mapping[str, Any], cluster_id: str) -> Positions:
-    """Where a batch starts in each partition of its end: at the former offset of the same topic; else where its end
-    says; else, as every partition that was added, at 0. Raises DataLossError for the checkpoint of another cluster."""
+    """The start of a batch in each partition of its end: the former offset of the same topic; else the start that the
+    end states; else 0, as for every added partition. Raises DataLossError for the checkpoint of another cluster."""
     before, after = ids_of(start), ids_of(end)
     former = from_offset(start, cluster_id)
     if start.get(INITIAL) and BEGINS in end:
-        former = {}  # asked for now, not when the batch was planned
+        former = {}  # read when the batch runs, not when it was planned
     former = {tp: offset for tp, offset in former.items() if before.get(tp[0]) in (after.get(tp[0]), None)}
     stored = _positions(end.get(BEGINS, {}))
     return {tp: former.get(tp, stored.get(tp, 0)) for tp in from_offset(end, cluster_id)}
@@ -98,8 +98,8 @@ def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, in
 
 
 def limit_rows(start: Positions, latest: Positions, rows: int) -> Positions:
-    """An end at most `rows` records after `start`, or one for each partition that has any waiting, so that none
-    starves; the rest is shared out in proportion to what waits."""
+    """An end at most `rows` records after `start`, with at least one record of each partition that has any, so that
+    none starves. The rest is divided in proportion to the waiting records."""
     counts = waiting(start, latest)
     total = sum(counts.values())
     if total <= rows:
@@ -140,12 +140,12 @@ def to_read(found: Mapping[str, TopicInfo], options: Options, known: Collection[
         if topic not in found:
             if topic in known:
                 continue
-            raise OptionError(f"Topic {topic!r} does not exist. Create it, or mend the option 'subscribe' or 'assign'")
+            raise OptionError(f"Topic {topic!r} does not exist. Create it, or fix the option 'subscribe' or 'assign'")
         there = sorted(int(p.partition) for p in found[topic].partitions)
         for partition in options.assign.get(topic, there):
             if partition not in there:
                 raise OptionError(
-                    f"Topic {topic!r} has no partition {partition}, only 0 to {len(there) - 1}. Mend the option "
+                    f"Topic {topic!r} has no partition {partition}, only 0 to {len(there) - 1}. Fix the option "
                     "'assign'"
                 )
             partitions.append((topic, partition))

@@ -1,4 +1,4 @@
-"""Running a query to its end, over micro-batches whose transaction was lost."""
+"""Runs a query to its end, and restarts it if the transaction of a micro-batch is lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ log = logging.getLogger("hapax.spark.queries")
 def await_termination(start: Callable[[], StreamingQuery], retries: int = 3) -> None:
     """Starts a query and waits for its end. `start` gives it the same checkpoint each time.
 
-    Where the transaction of a micro-batch was lost, nothing of the batch is visible, and the query ends with
-    TransactionLostError: Spark runs a failed task again, but not a batch. It is started again here, which replays the
-    batch, at most `retries` times in a row without a batch between. Raises StreamingQueryException.
+    If the transaction of a micro-batch is lost, none of its records is visible, and the query ends with
+    TransactionLostError, because Spark retries failed tasks but not batches. This function starts the query again,
+    which replays the batch, at most `retries` times in a row without a successful batch. Raises
+    StreamingQueryException.
     """
     failed_batch, failures = -1, 0
     while True:

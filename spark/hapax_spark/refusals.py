@@ -1,4 +1,4 @@
-"""Errors of commits: each situation has its own, and says what happened and what to do about it."""
+"""Errors of commits. Each situation has its own error, which states what happened and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hapax_spark.tokens import FirstName, Token
 
 
 class CommitRefusedError(RuntimeError):
-    """The cluster has another commit in the place of this one. Nothing of the batch is visible, nothing is lost."""
+    """The cluster has another commit in the place of this one. No record of the batch is visible, and none is lost."""
 
 
 class OldCheckpointError(CommitRefusedError):
@@ -21,7 +21,7 @@ class OldCheckpointError(CommitRefusedError):
 
 
 class ScopeTakenError(CommitRefusedError):
-    """The scope's commits are another query's."""
+    """The scope belongs to another query."""
 
 
 class OtherRecordsError(CommitRefusedError):
@@ -41,11 +41,11 @@ class SharedTransactionalIdError(CommitRefusedError):
 
 
 class FencedByOthersError(CommitRefusedError):
-    """Somebody initialised or fenced the transactional id."""
+    """Another program initialised or fenced the transactional id."""
 
 
 class TransactionLostError(RuntimeError):
-    """The batch's transaction ended before the driver could commit it. Nothing of the batch is visible."""
+    """The batch's transaction ended before the driver could commit it. No record of the batch is visible."""
 
     def __init__(self, token: Token, timeout_ms: int, reason: str) -> None:
         super().__init__(
@@ -58,7 +58,8 @@ class TransactionLostError(RuntimeError):
 def refusal(
     token: Token, error: TokenConflictError, cluster_id: str, kinds: Sequence[str] = ()
 ) -> Exception:
-    """The error for a token that the cluster refuses by what is committed. `kinds`: of the batch's fingerprints."""
+    """The error for a token that the cluster refuses because of another commit. `kinds`: of the batch's
+    fingerprints."""
     newest = error.newest
     if error.conflict is Conflict.OTHER_RUN:
         return _other_run(token)
@@ -192,7 +193,7 @@ _SENTENCES = {
 
 
 def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None) -> Exception:
-    """The error for a transaction that ended before its commit, by what the coordinator knows of its id."""
+    """The error for a transaction that ended before its commit, derived from the coordinator's state of the id."""
     if info is None:
         return TransactionLostError(token, timeout_ms, reason)
     newest = newest_in(token.scope, info)
@@ -230,8 +231,8 @@ def newest_in(scope: str, info: IdentityInfo) -> LastToken | None:
 
 
 def renamed(token: Token, name: FirstName, former: FirstName, known: IdentityInfo | None) -> CheckpointError | None:
-    """The error for a first batch that was begun under a `former` name, if it is committed there or may be yet.
-    `known`: of the former transactional id."""
+    """The error for a first batch that was begun under a `former` name, if it was or may yet be committed there.
+    `known`: the coordinator's state of the former transactional id."""
     first = f"This is {token.what}, the first one of its checkpoint. It was begun "
     under = f"as scope {former.scope!r} under the transactional id {former.transactional_id!r}"
     nothing = "Nothing of this run of it was written."
@@ -260,7 +261,7 @@ def renamed(token: Token, name: FirstName, former: FirstName, known: IdentityInf
             "are there. If they are, use a new checkpointLocation with startingOffsets after this batch; if not, "
             "allowUnknownHistory=true writes them"
         )
-    opened = known.open_token if known.state == "Ongoing" else None  # else its end is decided
+    opened = known.open_token if known.state == "Ongoing" else None  # otherwise its outcome is decided
     if opened is not None and opened.scope == former.scope and opened.owner in owners:
         return CheckpointError(
             f"{first}{under}, in a transaction that is open and may be committed yet. {nothing} Stop the driver that "
@@ -271,12 +272,12 @@ def renamed(token: Token, name: FirstName, former: FirstName, known: IdentityInf
 
 
 def _whence(token: Token) -> str:
-    """How a number comes to be used again. A query has an id in its checkpoint, an application has none."""
+    """Possible reasons why a number is used again. A query has an id in its checkpoint, an application has none."""
     return "the checkpoint is an older copy" + (", or a new one, which counts from 0" if token.is_version else "")
 
 
 def _commit(newest: LastToken) -> str:
-    """As the option continueFrom takes it."""
+    """The value for the option continueFrom."""
     return f"{newest.owner}:{newest.value}"
 
 

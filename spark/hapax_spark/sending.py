@@ -1,4 +1,4 @@
-"""Arrow batches of rows -> a producer: which topic and partition each row goes to, and batches for each."""
+"""Sends Arrow batches of rows through a producer: chooses each row's topic and partition, and builds record batches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hapax_spark.encoding import Numbers, Rows, batches, encode_headers, partiti
 from hapax_spark.options import OptionError, Options
 
 BATCH_SIZE: Final = 262_144
-"""Bytes at which a batch is full, where the option `batch.size` says nothing else: a task has many rows at once."""
+"""Bytes at which a batch is full, unless the option `batch.size` is set. It is large because a task has many rows."""
 
 _LARGEST: Final = ("max.request.size", "buffer.memory")
-"""Settings that no batch may be larger than."""
+"""Settings that limit the size of a batch."""
 
 
 class RowSender:
@@ -37,9 +37,9 @@ class RowSender:
         self._limit = min(int(options.client.get("batch.size", BATCH_SIZE)), largest - HEADER_SIZE)
         self._compression = COMPRESSION[options.client.get("compression.type", "none").lower()]
         self._partitions: dict[str, int] = {}
-        """Topics written to, and how many partitions each has."""
+        """Topic -> its number of partitions."""
         self._turns: dict[str, int] = {}
-        """Per topic the number of batches without keys, which go round."""
+        """Topic -> number of batches without keys so far; these go to the partitions in turn."""
 
     async def send(self, batch: pa.RecordBatch) -> None:
         """Raises SchemaError for a row that has nowhere to go, HapaxError."""
@@ -51,7 +51,7 @@ class RowSender:
             if topic not in self._partitions:
                 if not await self._producer.existing_topics([topic]):
                     raise OptionError(
-                        f"Topic {topic!r} does not exist. Create it, or mend the option or column 'topic'"
+                        f"Topic {topic!r} does not exist. Create it, or fix the option or column 'topic'"
                     )
                 self._partitions[topic] = await self._producer.partitions_of(topic)
             of_topic = rows if places is None else rows.take(places)
@@ -99,8 +99,8 @@ class RowSender:
             outside = numbers[(numbers < 0) | (numbers >= partitions)]
             if len(outside):
                 raise SchemaError(
-                    f"A row names partition {outside[0]} of topic {topic!r}, which has 0 to {partitions - 1}. Mend the "
-                    "column 'partition', or add partitions to the topic"
+                    f"A row names partition {outside[0]} of topic {topic!r}, which has 0 to {partitions - 1}. Fix "
+                    "the column 'partition', or add partitions to the topic"
                 )
         for partition in np.unique(chosen):
             part = rows.take(np.flatnonzero(chosen == partition))

@@ -1,11 +1,11 @@
-"""Writing topics: each micro-batch is one multi-writer transaction, named by a commit token (query id, batch id).
+"""Writes topics. Each micro-batch is one multi-writer transaction, named by a commit token (query id, batch id).
 
-Every task attempt joins the transaction of its batch with a producer identity of its own and says at the end what it
-wrote. The driver's `commit` is one call that names the winning attempts; the coordinator commits exactly their
-records and aborts everything else: losing attempts, speculative ones, those of a driver that died. A batch that Spark
-replays, because the driver died before it had noted the commit, carries the same token and the same fingerprint, and is
-answered 'already committed'. What bears a batch's number but is other work, or older, is refused (`refusals`). `abort`
-after a commit that took effect does nothing, by the same token.
+Every task attempt joins the transaction of its batch with a producer identity of its own, and reports at its end what
+it wrote. The driver's `commit` is one call that names the winning attempts. The coordinator commits exactly their
+records and aborts all others: losing and speculative attempts, and attempts of a dead driver. If the driver dies
+before it has recorded the commit, Spark replays the batch with the same token and fingerprint, and the coordinator
+answers 'already committed'. A batch with a known number that is other work, or older, is refused (`refusals`).
+`abort` after a successful commit does nothing, because of the token.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from hapax_spark.tokens import MicroBatch, Token
 log = logging.getLogger("hapax.spark.sink")
 
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""Spark's property of the tasks of a micro-batch, also of those that `foreachBatch` starts."""
+"""Spark sets this property for the tasks of a micro-batch, including those that `foreachBatch` starts."""
 _RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""What Spark gives to the jobs of a run as their group, unless the function of `foreachBatch` sets another."""
+"""The job group that Spark sets for a run, unless the function of `foreachBatch` sets another."""
 
 
 @dataclass
 class AttemptMessage(WriterCommitMessage):
-    """What one task attempt wrote, sent to the driver."""
+    """The report of one task attempt to the driver."""
 
     token: Token
     records: int
     serial: int = 0
     winner: Winner | None = None
-    """None: an empty task, or the token had been committed before."""
+    """None: the task had no rows, or the token was committed before."""
     digest: Digest | None = None
-    """Of the records, where nothing else says what the batch is."""
+    """Fingerprint of the records, if there is no plan to identify the batch."""
     plan: Plan | None = None
     """Of the batch."""
     told: int = 0
-    """The serial of the transaction that had committed the token before; 0: the task was not told of any."""
+    """The serial of the earlier transaction that committed the token; 0: the coordinator reported none."""
 
 
 def write_attempt(
     options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch], plan: Plan | None = None
 ) -> AttemptMessage:
-    """One task attempt: join, write, report. A token that was committed before is only counted, and hashed."""
+    """One task attempt: join, write, report. If the token is committed already, records are only counted and hashed."""
     with kept_cluster(options) as cluster:
         if options.delivery == "at-least-once":
             return AttemptMessage(token, cluster.send_plainly(rows, columns))
@@ -97,7 +97,7 @@ def commit_attempts(options: Options, token: Token, messages: list[AttemptMessag
     winners = [m.winner for m in messages if m.winner is not None]
     serials = {m.serial for m in messages if m.winner is not None}
     told = max((m.told for m in messages), default=0)
-    if told:  # some tasks wrote nothing for that reason: it is confirmed, or nothing is
+    if told:  # some tasks wrote nothing because the token was committed: confirm that commit, or fail
         winners, serials = [], {told}
     if len(serials) > 1:
         reason = f"its tasks wrote in {len(serials)} transactions, so the first had timed out while others still worked"
@@ -113,7 +113,7 @@ def commit_attempts(options: Options, token: Token, messages: list[AttemptMessag
 
 
 def abort_attempts(options: Options, token: Token) -> None:
-    """The driver gave the batch up. Where the token has been committed after all, this changes nothing."""
+    """The driver gave the batch up. This changes nothing if the token was committed after all."""
     with kept_cluster(options) as cluster:
         cluster.abort(token)
 
@@ -131,7 +131,7 @@ def _micro_batch() -> MicroBatch | None:
 
 
 def _planned(plan: Plan | None, batch: MicroBatch) -> Plan | None:
-    """The plan of this very batch: the option may name another query's checkpoint, and that may have gone on."""
+    """The plan, if it is of this batch: the option may name another query's checkpoint, which may have progressed."""
     return plan if plan is not None and plan[:2] == (batch.query, batch.number) else None
 
 
@@ -143,9 +143,9 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
             raise OptionError("txnAppId and txnVersion are for df.write, as in foreachBatch: streams have batch ids")
         self._options = options
         self._columns = output_columns(schema, options.topic)
-        # Spark makes a writer for each batch once that is planned, on the driver, which may be able to read the
-        # checkpoint, and carries it to the tasks; and another one to commit the batch, or to abort it. So the first
-        # batch's name is looked at again while its transaction is open: another driver may have changed it.
+        # Spark creates a writer when a batch is planned, on the driver, which may be able to read the checkpoint, and
+        # sends it to the tasks. It creates another writer to commit or abort the batch. So the name of the first batch
+        # is checked again while its transaction is open, because another driver may have changed it.
         self._plan = plan_of(options.checkpoint_location, options.topic)
         check_first_batch(options, self._plan)
 
@@ -168,13 +168,13 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
 
 
 class HapaxBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("hapax")`: exactly once within one run of the write; another run is another write, unless
-    `txnAppId` and `txnVersion` say that it is the same."""
+    """`df.write.format("hapax")`: exactly once within one run of the write. Another run is another write, unless
+    `txnAppId` and `txnVersion` name the same one."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._columns = output_columns(schema, options.topic)
-        # Made on the driver and carried to the tasks with the writer.
+        # Created on the driver and sent to the tasks with the writer.
         self._token = token = Token.for_write(options, uuid.uuid4().hex)
         # Where versions are the numbers of micro-batches.
         self._plan = plan_of(options.checkpoint_location, options.topic, token.value) if token.is_version else None

@@ -1,8 +1,8 @@
-"""Reading topics: batch and micro-batch, in Arrow, up to the last stable offset.
+"""Reads topics, in batches and micro-batches, in Arrow, up to the last stable offset.
 
-What lies between two offsets of the stream (`hapax_spark.positions`) never changes: the upper one is bounded by the
-last stable offset, so every transaction below it is decided, and readers leave out aborted records. A replay of the
-same two offsets therefore gives the same rows.
+The rows between two offsets of the stream (`hapax_spark.positions`) never change: the end is at most the last stable
+offset, so every transaction below it is decided, and aborted records are left out. A replay of the same two offsets
+therefore gives the same rows.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from hapax_spark.starting import ending_positions, starting_positions
 T = TypeVar("T")
 
 _COMMIT_AGAIN_S: Final = 30.0
-"""After a position could not be committed: the attempt holds a trigger up."""
+"""Pause after a failed commit of a position, because each attempt delays a trigger."""
 
 
 def read_range(options: Options, part: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """The committed rows of a range; runs in a task, on the connections of the tasks before it in its process."""
+    """The committed rows of a range. Runs in a task and reuses the connections of earlier tasks in its process."""
     with kept_cluster(options) as cluster:
         yield from cluster.committed_rows(part.topic, part.partition, part.topic_id, part.start, part.end)
 
 
 def _again_where_gone(ask: Callable[[], T]) -> T:
-    """A topic may be deleted between the question which there are and the one where they end: asked again, the first
-    one says what that means for the query."""
+    """A topic may be deleted between the listing of topics and the look-up of offsets. The call is then repeated: its
+    listing decides what the deletion means for the query."""
     while True:
         try:
             return ask()
@@ -109,17 +109,17 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self) -> None:
         self._cluster: Cluster | None = None
         self._target: tuple[Positions, dict[str, str]] | None = None
-        """Where a run of Trigger.AvailableNow ends, and the ids of the topics that have these ends."""
+        """The end of a run of Trigger.AvailableNow, and the ids of its topics."""
         self._known_latest: Positions = {}
         self._lag: Lag | None = None
         self._committed: Positions = {}
-        """What the consumer group was told last."""
+        """The position committed last for the consumer group."""
         self._commit_from_s = 0.0
         self._last_batch_s: float | None = None
-        """When minOffsetsPerTrigger let a batch through."""
+        """The time of the last batch that minOffsetsPerTrigger allowed."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # Travels to the tasks, which need the options only.
+        # This object is sent to the tasks, which need only the options.
         return {"_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -133,7 +133,8 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _topics(self, *offsets: Mapping[str, Any]) -> dict[str, TopicInfo]:
-        """Those to read that exist, and those that these offsets name: a topic may be subscribed to no longer."""
+        """The existing topics to read, and those that the offsets name, because a query may have stopped reading a
+        topic."""
         return self._connected().to_choose_from({topic for offset in offsets for topic in offset["topics"]})
 
     def initialOffset(self) -> dict[str, Any]:
@@ -151,7 +152,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        # Topics that are gone are the next call's to tell, which knows the checkpoint.
+        # The next call reports missing topics, because it knows the checkpoint.
         named = () if self._options.subscribe_pattern else self._options.named_topics()
 
         def target() -> tuple[Positions, dict[str, str]]:
@@ -163,7 +164,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if not start.get(INITIAL):
-            self.commit(start)  # Spark tells `commit` of a batch only when it plans the next one
+            self.commit(start)  # Spark calls `commit` for a batch only when it plans the next one
         return _again_where_gone(lambda: self._latest_offset(start, limit))
 
     def _latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -180,7 +181,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             added = check_loss(self._options, added, cluster.earliest(list(added)))
             begin |= added
             begins |= added
-        # A partition that is not read any more stays where it is.
+        # A partition that is no longer read keeps its position.
         end = {tp: latest.get(tp, offset) for tp, offset in begin.items()}
         if not isinstance(limit, ReadAllAvailable):
             if self._too_few(sum(waiting(begin, end).values())) and not start.get(INITIAL):
@@ -188,7 +189,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets_per_trigger
             end = end if most is None else limit_rows(begin, end, most)
         offset = to_offset(cluster.cluster_id, end, topic_ids(found.values()), begins)
-        # Without new records it is the same text, also where the former batch began in partitions of its own.
+        # Without new records the text is the same, even if the last batch added partitions.
         same = offset == {name: value for name, value in start.items() if name != BEGINS}
         return self._planned(start if same else offset, end)
 
@@ -198,7 +199,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _too_few(self, records: int) -> bool:
-        """Whether a batch has to wait for more (minOffsetsPerTrigger). The first one of a run never does."""
+        """Whether a batch has to wait for more records (minOffsetsPerTrigger). The first batch of a run never waits."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or not records:
             return False
@@ -209,7 +210,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _ends(self, partitions: list[TopicPartition], found: Mapping[str, TopicInfo]) -> Positions:
-        """Where there is nothing more to read: for Trigger.AvailableNow what was so when the run began, of the topics
+        """The ends to read up to. For Trigger.AvailableNow these are the ends at the start of the run, of the topics
         that are still the same ones."""
         if self._target is None:
             return self._connected().latest(partitions)
@@ -217,9 +218,9 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {tp: ends[tp] for tp in ends if tp[0] in found and found[tp[0]].topic_id == ids[tp[0]]}
 
     def _not_behind(self, begin: Positions, latest: Positions) -> Positions:
-        """The ends, none below where reading goes on. A new leader may not know yet how far its log is committed, so
-        it is asked again for a while; then records are missing. What was written meanwhile is for the next batch: a run
-        of Trigger.AvailableNow must not run after it."""
+        """The ends, each at least at the position to continue from. A new leader may not know yet how far its log is
+        committed, so it is asked repeatedly for a while; after that, records are missing. Records written meanwhile are
+        left to the next batch, so that a run of Trigger.AvailableNow ends."""
         behind = [tp for tp in latest if latest[tp] < begin.get(tp, 0)]
         if behind:
             found = self._connected().latest_from({tp: begin[tp] for tp in behind})
@@ -233,8 +234,8 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Shown as `latestOffset` in the query's progress, with the lag, for which the interface has no place of its
-        own: `{..., "reads": "subscribe flights", "lag": {"records": 12, "ms": 3400}}`."""
+        """`latestOffset` in the query's progress. It includes the lag, because the interface has no field for it:
+        `{..., "reads": "subscribe flights", "lag": {"records": 12, "ms": 3400}}`."""
         if not self._known_latest or self._lag is None:
             return None
         told = to_offset(self._connected().cluster_id, self._known_latest, {})
@@ -259,8 +260,8 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tells the consumer group, where there is one, how far the query is. Spark's checkpoint holds the position;
-        the group's is for people and for tools that show lag."""
+        """Commits the query's position for the consumer group, if there is one. The position that counts is in Spark's
+        checkpoint; the group's is for people and for tools that show lag."""
         if self._options.group_id is None:
             return
         cluster = self._connected()

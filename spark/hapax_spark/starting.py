@@ -1,4 +1,4 @@
-"""What the options say about where reading begins and ends, looked up in the cluster."""
+"""Resolves the options for the start and the end of reading to offsets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TIMES = "startingOffsetsByTimestamp or endingOffsetsByTimestamp name"
 def starting_positions(
     cluster: Cluster, options: Options, partitions: Sequence[TopicPartition], *, streaming: bool = True
 ) -> Positions:
-    """Where a query begins in these partitions. Raises OptionError. As in Spark's Kafka source a time for all goes
-    before times for each, and those before offsets."""
+    """The start offsets of a query. As in Spark's Kafka source, a time for all partitions has priority over times for
+    single ones, and these over offsets. Raises OptionError."""
     times = _times(options.starting_timestamp, options.starting_timestamps, partitions)
     if times is None:
         spec = options.starting if streaming or options.starting_given else "earliest"
@@ -36,7 +36,7 @@ def starting_positions(
 
 
 def ending_positions(cluster: Cluster, options: Options, partitions: Sequence[TopicPartition]) -> Positions:
-    """Where a batch query ends in these partitions. Raises OptionError."""
+    """The end offsets of a batch query. Raises OptionError."""
     times = _times(options.ending_timestamp, options.ending_timestamps, partitions)
     if times is None:
         return _at_offsets(cluster, options, partitions, options.ending, LATEST)
@@ -81,7 +81,7 @@ def _at_offsets(
 def _named(
     spec: Mapping[str, Mapping[int, int]], partitions: Sequence[TopicPartition], what: str
 ) -> dict[TopicPartition, int]:
-    """Raises OptionError for a partition that is not read: it may be a misspelt one that shall be."""
+    """Raises OptionError for a named partition that is not read, because the name may be misspelt."""
     named = {(t, p): value for t, parts in spec.items() for p, value in parts.items()}
     for topic, partition in sorted(set(named) - set(partitions)):
         raise OptionError(

@@ -1,4 +1,4 @@
-"""What names a commit: of a query's micro-batch, of an application's version, of one batch write."""
+"""Tokens that name a commit: of a query's micro-batch, of an application's version, or of one batch write."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def _transactional_id(options: Options, scope: str) -> str:
 
 
 class MicroBatch(NamedTuple):
-    """What Spark tells the tasks of a streaming query's batch."""
+    """Properties that Spark sets for the tasks of a streaming query's batch."""
 
     query: str
     number: int
     run: str
-    """Another one each time that the query is started."""
+    """Changes with each start of the query."""
 
 
 class FirstName(NamedTuple):
-    """Where, and under which name, a stream's first batch is committed."""
+    """The cluster and the name under which a stream's first batch is committed."""
 
     cluster: str
     transactional_id: str
@@ -42,23 +42,23 @@ class Token:
     transactional_id: str
     scope: str
     value: int
-    """As the owner counts: the batch id, or the version."""
+    """The batch id or the version."""
     allow_unknown_history: bool = False
     single_use: bool = False
     owner: str = ""
-    """The query's id, which is kept in its checkpoint; empty: a batch write that nothing repeats."""
+    """The query's id from its checkpoint; empty for a batch write that is never repeated."""
     run: str = ""
-    """Spark's id of this run of the query: another one each time that it is started."""
+    """Spark's id of this run of the query; it changes with each start."""
     consecutive: bool = False
-    """The commit before it has the value before."""
+    """The preceding commit must have the preceding value."""
     continue_from: tuple[str, int] | None = None
     allow_other_records: bool = False
     within: str = ""
-    """The run of the query whose micro-batch this write is a part of."""
+    """The run of the query to whose micro-batch this write belongs."""
 
     @staticmethod
     def for_query(options: Options, query_id: str, batch_id: int, run: str = "") -> Token:
-        """A query keeps its id in its checkpoint, so a restarted driver goes on in the same scope."""
+        """A query keeps its id in its checkpoint, so a restarted driver continues in the same scope."""
         scope = options.scope or query_id
         return Token(
             _transactional_id(options, scope), scope, batch_id, options.allow_unknown_history, owner=query_id, run=run,
@@ -67,8 +67,8 @@ class Token:
 
     @staticmethod
     def for_write(options: Options, write_id: str) -> Token:
-        """A batch write is a scope of its own with one commit, which nothing repeats, unless it is the version of an
-        application. Raises OptionError."""
+        """A batch write is a scope of its own with a single commit that is never repeated, unless it is the version
+        of an application. Raises OptionError."""
         if options.scope is not None:
             raise OptionError(
                 f"scope={options.scope!r} says nothing about which write this is: it would be taken for the last one "
@@ -89,12 +89,12 @@ class Token:
 
     @property
     def is_version(self) -> bool:
-        """Of an application that counts its writes; else a query's micro-batch, or a write that nothing repeats."""
+        """True for an application that counts its writes; False for a query's micro-batch or a write without a name."""
         return self.owner.startswith(_APPLICATION)
 
     @property
     def what(self) -> str:
-        """For sentences."""
+        """The token's name in messages."""
         if self.is_version:
             return f"version {self.value} of {self.owner}"
         return f"batch {self.value} of query {self.owner}" if self.owner else f"the write {self.scope}"
@@ -113,13 +113,13 @@ class Token:
         )  # fmt: skip
 
     def allows(self, fingerprints: Fingerprints, kept: Collection[str]) -> bool:
-        """Whether work that differs may be confirmed by what is `kept` (kinds). A batch of another plan is another
-        batch, and a second write in one run of a batch another write: never the same one with other records."""
+        """Whether a commit with `kept` fingerprints (kinds) may confirm different work. A batch with another plan is
+        another batch, and a second write in one run of a batch is another write; neither may ever be confirmed."""
         return self.allow_other_records and not any(kind != RECORDS and kind in kept for kind, _ in fingerprints)
 
     def in_micro_batch(self, options: Options, batch: MicroBatch) -> Token:
-        """This token of a batch write, as part of a micro-batch (`foreachBatch`), which Spark may run again.
-        Raises OptionError where nothing would tell the repetition from another write."""
+        """This token of a batch write, as part of a micro-batch (`foreachBatch`), which Spark may replay.
+        Raises OptionError if a replay could not be told from another write."""
         if not self.owner:
             raise OptionError(
                 f"This write is a part of batch {batch.number} of a streaming query (foreachBatch) and does not say "
@@ -128,7 +128,7 @@ class Token:
             )
         if self.value != batch.number:
             return self
-        # As in a stream, the batches before have to be known: under another name this one may be committed already.
+        # As in a stream, the preceding batches must be known: under another name this batch may be committed already.
         return replace(
             self, allow_unknown_history=options.allow_unknown_history, consecutive=options.txn_consecutive is not False,
             within=batch.run,

@@ -64,7 +64,7 @@ def test_offsets_and_partitions_that_are_not_there(
     with says(f"name {source}-7, which is not read.", "Name partitions of 'subscribe'"):
         reading(spark, cluster, source, endingOffsets=f'{{"{source}": {{"0": 5, "7": 5}}}}').collect()
     assigned = spark.read.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
-    with says(f"Topic '{source}' has no partition 7, only 0 to 1.", "Mend the option 'assign'"):
+    with says(f"Topic '{source}' has no partition 7, only 0 to 1.", "Fix the option 'assign'"):
         assigned.option("assign", f'{{"{source}": [7]}}').load().collect()
 
 
@@ -225,11 +225,11 @@ def test_the_sink_makes_no_topic_and_says_which_row_has_nowhere_to_go(
 ) -> None:
     target = topics[1]
     row = spark.range(1)
-    with says("Topic 'misspelt' does not exist.", "Create it, or mend the option or column 'topic'"):
+    with says("Topic 'misspelt' does not exist.", "Create it, or fix the option or column 'topic'"):
         write(row.selectExpr("'v' as value"), cluster, "misspelt")
     with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         assert all(topic.name != "misspelt" for topic in admin.list_topics())
-    with says(f"A row names partition 7 of topic '{target}', which has 0 to 1.", "Mend the column"):
+    with says(f"A row names partition 7 of topic '{target}', which has 0 to 1.", "Fix the column"):
         write(row.selectExpr("'v' as value", "7 as partition"), cluster, target)
     without = row.selectExpr("'v' as value", "cast(null as string) as topic").write.format("hapax")
     with says("A row has a null topic.", "Filter such rows, or set the option 'topic'"):

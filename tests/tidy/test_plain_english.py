@@ -11,7 +11,7 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-CLEAN: Final = ("README.md", "scripts/", "load/")
+CLEAN: Final = ("README.md", "scripts/", "load/", "spark/")
 """Files and folders that have none of the words."""
 
 REFUSED: Final = re.compile(

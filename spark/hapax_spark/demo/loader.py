@@ -1,8 +1,8 @@
 """The loader: reads the CSV line by line and writes each line once, however often it is killed.
 
-It keeps no state of its own. At start it takes over the lease of its name, which fences a former instance that may
-still run, and learns how many of its records each partition holds. A line's partition follows from its number, so
-that count says, partition by partition, how many lines to skip.
+It keeps no state of its own. At its start it takes over the lease of its name, which fences an earlier instance that
+may still run, and learns how many of its records each partition holds. A line's partition depends on its number
+alone, so these counts are the lines to skip in each partition.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Load flights.csv into a topic, resuming where it stopped")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", default="flights")
-    parser.add_argument("--limit", type=int, help="load only so many lines")
+    parser.add_argument("--limit", type=int, help="load at most this many lines")
     args = parser.parse_args()
     skipped, written = asyncio.run(load(args.bootstrap, args.topic, args.limit))
     print(f"skipped {skipped} lines that were stored before, wrote {written}")

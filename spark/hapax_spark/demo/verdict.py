@@ -1,4 +1,4 @@
-"""Counting: what went in, what came out, what is missing, what is there twice."""
+"""Counts input, output, lost and doubled records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hapax_spark.demo.flights_csv import WindowTotal
 
 @dataclass(frozen=True)
 class Count:
-    """Of one topic against its input: numbers of records."""
+    """One topic compared with its input, in records."""
 
     input: int
     output: int
@@ -22,10 +22,11 @@ class Count:
 
 
 async def _read(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Every committed (key, value) of a topic, partition by partition in order. Of what nobody has decided yet it waits
-    for the decision."""
+    """Every committed (key, value) of a topic, in order within a partition. Waits until open transactions are
+    decided."""
     settings = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "enable.auto.commit": "false"}
-    # A commit is answered before its markers are written: what is stable by now may lack the last one.
+    # A commit is answered before its markers are written, so the last stable offset may not include the last
+    # transaction.
     async with Consumer({**settings, "isolation.level": "read_uncommitted"}) as consumer:
         partitions = await consumer.partitions(topic)
         ends = await consumer.end_offsets(partitions)
@@ -40,14 +41,14 @@ async def _read(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | 
 
 
 def count_lines(bootstrap: str, topic: str, inputs: int) -> Count:
-    """Records of the topic bear the line number of their input as key; the inputs are the lines 1 to `inputs`."""
+    """The key of each record is the line number of its input; the inputs are the lines 1 to `inputs`."""
     keys = Counter(int(key) for key, _ in asyncio.run(_read(bootstrap, topic)) if key is not None)
     lost = sum(1 for number in range(1, inputs + 1) if number not in keys)
     return Count(inputs, keys.total(), lost, keys.total() - len(keys))
 
 
 def differing_windows(bootstrap: str, topic: str, expected: dict[str, WindowTotal]) -> dict[str, str]:
-    """Windows whose last total is not the expected one: key -> what was found."""
+    """Windows whose last total differs from the expected one: key -> the total that was found."""
     last: dict[str, WindowTotal] = {}
     for key, value in asyncio.run(_read(bootstrap, topic)):
         assert key is not None and value is not None

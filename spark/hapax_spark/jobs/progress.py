@@ -1,4 +1,4 @@
-"""How far the queries of a driver are: `GET http://ADDRESS:4041/progress`, from Spark's own listener.
+"""Serves the progress of a driver's queries: `GET http://ADDRESS:4041/progress`, from Spark's own listener.
 
 204 before the first micro-batch; then, as JSON:
 
@@ -10,12 +10,12 @@
      "sources": [{"reads": "subscribe flights", "lag": {"records": 250, "ms": 3400}}],
      "queries": [...]}
 
-`lag` is what waits behind the micro-batch: how many records, and the age of the oldest of them in ms; of all sources
-the sum and the oldest, null where none of them is a source `hapax`, which alone are among `sources`.
+`lag` is the number of records behind the micro-batch, and the age of the oldest in ms. A query's `lag` has the sum
+and the oldest of its sources, or null if it has no source of format `hapax`; `sources` lists only those.
 
 `timestampMs` is when the micro-batch began, `lastCommit.timestampMs` when it ended, by the driver's clock, in ms since
-1970. A driver with several queries names the one that progressed first, and all of them, in that order and with the
-same fields, in `queries`. The answer comes from memory: asking costs Spark nothing.
+1970. With several queries, the fields are those of the query that progressed first; `queries` has all of them in that
+order. The answer comes from memory, so it costs Spark nothing.
 """
 
 from __future__ import annotations
@@ -136,6 +136,6 @@ def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Whoever asks does so every few seconds."""
+            """Logs no requests: they arrive every few seconds."""
 
     return Handler
