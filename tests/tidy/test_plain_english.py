@@ -33,7 +33,7 @@ def _lines(prefixes: tuple[str, ...]) -> list[tuple[str, str]]:
         lines = [line.strip(" \t#/*|") for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
         found += [
             (f"{name}:{number}", f"{line} {after}")
-            for number, (line, after) in enumerate(zip(lines, [*lines[1:], ""], strict=True), 1)
+            for number, (line, after) in enumerate(zip(lines, [*lines[1:], ""], strict=False), 1)
         ]
     return found
 
