@@ -11,6 +11,7 @@ import struct
 from typing import Final
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
+from hapax.codec.varint import read_varint
 from hapax.core.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, ControlType, Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
@@ -92,27 +93,15 @@ def decode_control(buffer: Buffer, header: BatchHeader, position: int = 0) -> Co
 
 def _read_key_and_value(buffer: Buffer, position: int, end: int) -> tuple[bytes, bytes]:
     """Of the first record. Raises IndexError where it goes past `end`."""
-    _, position = _read_varint(buffer, position)
+    _, position = read_varint(buffer, position)
     position += 1  # the record's attributes
-    _, position = _read_varint(buffer, position)
-    _, position = _read_varint(buffer, position)
+    _, position = read_varint(buffer, position)
+    _, position = read_varint(buffer, position)
     fields = []
     for _ in range(2):
-        length, position = _read_varint(buffer, position)
+        length, position = read_varint(buffer, position)
         if length < 0 or position + length > end:
             raise IndexError(f"a field of {length} bytes")
         fields.append(bytes(buffer[position : position + length]))
         position += length
     return fields[0], fields[1]
-
-
-def _read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of at most ten bytes and the position after it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-    raise IndexError("a varint of more than ten bytes")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
-from hapax.codec.raw_records import read_varint
+from hapax.codec.varint import read_varint, varint
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 
@@ -23,10 +23,10 @@ def encode_batch(
     parts = []
     for delta, (key, value) in enumerate(records):
         body = b"".join((
-            b"\0\0", _varint(delta), _varint(len(key)), key,
-            b"\1" if value is None else _varint(len(value)), value or b"", b"\0",
+            b"\0\0", varint(delta), varint(len(key)), key,
+            b"\1" if value is None else varint(len(value)), value or b"", b"\0",
         ))
-        parts.append(_varint(len(body)))
+        parts.append(varint(len(body)))
         parts.append(body)
     return assemble_batch(
         b"".join(parts), record_count=len(records), attributes=TRANSACTIONAL if producer_id >= 0 else 0,
@@ -64,18 +64,3 @@ def decode_batch(buffer: Buffer, header: BatchHeader, position: int = 0) -> Iter
             yield base + delta, key, value
     except IndexError as error:
         raise Refusal(ErrorCode.INVALID_RECORD, f"damaged record in the batch at {base}: {error}") from None
-
-
-def _varint(value: int) -> bytes:
-    """Zigzag varint of a number that is not negative."""
-    if value < 64:
-        return bytes((value << 1,))
-    if value < 8192:
-        return bytes((value << 1 & 0x7F | 0x80, value >> 6))
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.group.machine import (
     NO_TIMESTAMP,
     NO_TOPIC_ID,
@@ -62,12 +63,12 @@ def encode_value(value: CommittedOffset) -> bytes:
     Else 1 with a retention of its own, and 3 without."""
     metadata = value.metadata.encode()
     if value.topic_id != NO_TOPIC_ID:
-        fields = [_uvarint(_TOPIC_ID_TAG), _uvarint(16), value.topic_id]
+        fields = [uvarint(_TOPIC_ID_TAG), uvarint(16), value.topic_id]
         if value.expire_timestamp != NO_TIMESTAMP:
-            fields += (_uvarint(_EXPIRE_TAG), _uvarint(_i64.size), _i64.pack(value.expire_timestamp))
+            fields += (uvarint(_EXPIRE_TAG), uvarint(_i64.size), _i64.pack(value.expire_timestamp))
         return b"".join((
-            _offset_and_epoch.pack(4, value.offset, value.leader_epoch), _uvarint(len(metadata) + 1), metadata,
-            _i64.pack(value.commit_timestamp), _uvarint(len(fields) // 3), *fields,
+            _offset_and_epoch.pack(4, value.offset, value.leader_epoch), uvarint(len(metadata) + 1), metadata,
+            _i64.pack(value.commit_timestamp), uvarint(len(fields) // 3), *fields,
         ))
     if value.expire_timestamp != NO_TIMESTAMP:
         return struct.pack(
@@ -96,13 +97,13 @@ def decode_record(key: bytes, value: bytes | None) -> OffsetRecord | MembershipR
             )
         if version == GROUP_KEY_VERSION:
             return MembershipRecord(reader.string(), None if value is None else _decode_membership(value))
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ValueError) as error:
         raise OffsetsLogError(f"key {key[:64]!r}: {error}") from error
     return None
 
 
 def decode_value(value: bytes) -> CommittedOffset:
-    """Raises OffsetsLogError for a version that is not 0-4, struct.error or IndexError for a damaged value."""
+    """Raises OffsetsLogError for a version not in 0-4; struct.error, IndexError, ValueError for a damaged value."""
     reader = _Reader(value)
     version = reader.i16()
     if not 0 <= version <= 4:
@@ -152,15 +153,6 @@ def _decode_membership(value: bytes) -> Membership:
     )
 
 
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 class _Reader:
     """Reads the fields of one message in order."""
 
@@ -202,14 +194,8 @@ class _Reader:
         return found
 
     def uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._position]
-            self._position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
+        value, self._position = read_uvarint(self._data, self._position)
+        return value
 
     def _unpack(self, layout: struct.Struct) -> int:
         (value,) = layout.unpack_from(self._data, self._position)
@@ -222,4 +208,3 @@ class _Reader:
             raise IndexError("the message ends too early")
         self._position += size
         return data
-

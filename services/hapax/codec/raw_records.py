@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
+from hapax.codec.varint import read_varint, varint
 from hapax.core.batch import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 
@@ -113,34 +114,9 @@ def _shifted(header: BatchHeader, data: bytes, record: RawRecord, shift: int) ->
     delta = timestamp_delta + shift
     if not -_INT64 <= delta < _INT64:
         raise _corrupt(header, "a timestamp is no 64-bit number")
-    written = data[body : body + 1] + _encoded(delta) + data[rest:end]
-    return _encoded(len(written)) + written
+    written = data[body : body + 1] + varint(delta) + data[rest:end]
+    return varint(len(written)) + written
 
 
 def _corrupt(header: BatchHeader, why: str) -> Refusal:
     return Refusal(ErrorCode.CORRUPT_MESSAGE, f"the records of the batch at {header.base_offset} are damaged: {why}")
-
-
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint of at most ten bytes and the position behind it. Raises IndexError."""
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    value = byte & 0x7F
-    for shift in range(7, 70, 7):
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position + 1
-    raise IndexError("a varint of more than ten bytes")
-
-
-def _encoded(value: int) -> bytes:
-    zigzag = value << 1 if value >= 0 else (-value << 1) - 1
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from hapax.codec.internal_records import KeyValue
+from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.transaction.record import (
     NO_TRANSACTION,
     CommittedToken,
@@ -149,7 +150,7 @@ def _delta_value(delta: Delta) -> bytes:
     if member is None:
         parts += (b"\x00", _I16.pack(NO_PRODUCER_EPOCH), b"\x01")
     else:
-        parts += (_string(member.key), _I16.pack(member.producer_epoch), _varint(len(member.partitions.topics) + 1))
+        parts += (_string(member.key), _I16.pack(member.producer_epoch), uvarint(len(member.partitions.topics) + 1))
         for topic, topic_id, bits in member.partitions.topics:
             parts += (_string(topic), topic_id, _bits(bits), b"\x00")
     return b"".join([*parts, b"\x00"])
@@ -167,16 +168,16 @@ def encode_value(transaction: Transaction) -> bytes:
         )
     ]
     if topics or transaction.state is not State.EMPTY:
-        parts.append(_varint(len(topics) + 1))
+        parts.append(uvarint(len(topics) + 1))
         for (topic, _), partitions in topics.items():
-            parts += (_string(topic), _varint(len(partitions) + 1), _int32s(partitions), b"\x00")
+            parts += (_string(topic), uvarint(len(partitions) + 1), _int32s(partitions), b"\x00")
     else:
         parts.append(b"\x00")
     parts.append(_TIMES.pack(transaction.last_update_ms, transaction.start_ms))
     fields = _tagged_fields(transaction, topics)
-    parts.append(_varint(len(fields)))
+    parts.append(uvarint(len(fields)))
     for tag, content in fields:
-        parts += (_varint(tag), _varint(len(content)), content)
+        parts += (uvarint(tag), uvarint(len(content)), content)
     return b"".join(parts)
 
 
@@ -208,7 +209,7 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_LAST_EPOCH, _I16.pack(transaction.last_producer_epoch)))
     if topics:
         ids = b"".join([topic_id for _, topic_id in topics])
-        fields.append((_TOPIC_IDS, _varint(len(topics) + 1) + ids))
+        fields.append((_TOPIC_IDS, uvarint(len(topics) + 1) + ids))
     if transaction.limit_ms:
         fields.append((_LIMIT, _TIMES.pack(transaction.elapsed_ms, transaction.limit_ms) + b"\x00"))
     if transaction.fencing is not None:
@@ -221,7 +222,7 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_OPEN_TOKEN, _string(scope) + _I64.pack(value) + b"\x00"))
     if transaction.idle_members:
         identities = b"".join([_IDENTITY.pack(*idle) + b"\x00" for idle in transaction.idle_members])
-        fields.append((_IDLE_MEMBERS, _varint(len(transaction.idle_members) + 1) + identities))
+        fields.append((_IDLE_MEMBERS, uvarint(len(transaction.idle_members) + 1) + identities))
     if transaction.policy is not None:
         fields.append((_POLICY, _policy(transaction.policy)))
     if transaction.holder is not None:
@@ -234,7 +235,7 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_SINGLE_USE, _tokens(transaction.tokens[len(lasting):])))
     if transaction.runs:
         runs = b"".join([_string(run) for run in transaction.runs])
-        fields.append((_RUNS, _varint(len(transaction.runs) + 1) + runs))
+        fields.append((_RUNS, uvarint(len(transaction.runs) + 1) + runs))
     if any(token.owner for token in lasting):
         fields.append((_TOKEN_OWNERS, _token_owners(lasting)))
     if transaction.open_token is not None and transaction.open_token.owner:
@@ -260,7 +261,7 @@ def _holder(holder: Holder) -> bytes:
 
 @lru_cache(maxsize=256)
 def _tokens(tokens: tuple[CommittedToken, ...]) -> bytes:
-    parts = [_varint(len(tokens) + 1)]
+    parts = [uvarint(len(tokens) + 1)]
     for token in tokens:
         tail = _TOKEN_TAIL.pack(token.value, token.record_count, token.serial, token.committed_at_ms)
         parts += (_string(token.scope), tail, b"\x00")
@@ -269,11 +270,11 @@ def _tokens(tokens: tuple[CommittedToken, ...]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _token_owners(tokens: tuple[CommittedToken, ...]) -> bytes:
-    parts = [_varint(len(tokens) + 1)]
+    parts = [uvarint(len(tokens) + 1)]
     for token in tokens:
-        parts += (_string(token.owner), _I64.pack(token.base), _varint(len(token.fingerprints) + 1))
+        parts += (_string(token.owner), _I64.pack(token.base), uvarint(len(token.fingerprints) + 1))
         for kind, digest in token.fingerprints:
-            parts += (_string(kind), _varint(len(digest) + 1), digest, b"\x00")
+            parts += (_string(kind), uvarint(len(digest) + 1), digest, b"\x00")
         parts.append(b"\x00")
     return b"".join(parts)
 
@@ -281,11 +282,11 @@ def _token_owners(tokens: tuple[CommittedToken, ...]) -> bytes:
 def _members(members: tuple[Member, ...], topics: _Topics) -> bytes:
     """A member's partitions name their topic by its place in TransactionPartitions."""
     place = {topic: index for index, topic in enumerate(topics)}
-    parts = [_varint(len(members) + 1)]
+    parts = [uvarint(len(members) + 1)]
     for member in members:
         identity = _IDENTITY.pack(member.producer_id, member.producer_epoch)
         won = {each[:2]: each.bits for each in member.won.topics}
-        parts += (_string(member.key), identity, _varint(len(member.partitions.topics) + 1))
+        parts += (_string(member.key), identity, uvarint(len(member.partitions.topics) + 1))
         for topic, topic_id, bits in member.partitions.topics:
             parts += (
                 _I32.pack(place[topic, topic_id]), _bits(bits), _bits(won.get((topic, topic_id), 0)), b"\x00",
@@ -297,12 +298,12 @@ def _members(members: tuple[Member, ...], topics: _Topics) -> bytes:
 def _bits(bits: int) -> bytes:
     """Compact bytes: bit i of byte n stands for 8 n + i."""
     size = (bits.bit_length() + 7) // 8
-    return _varint(size + 1) + bits.to_bytes(size, "little")
+    return uvarint(size + 1) + bits.to_bytes(size, "little")
 
 
 def _policy(policy: Policy) -> bytes:
     topics = b"".join([_string(topic) for topic in policy.allowed_topics])
-    return _varint(len(policy.allowed_topics) + 1) + topics + _I32.pack(policy.max_timeout_ms) + b"\x00"
+    return uvarint(len(policy.allowed_topics) + 1) + topics + _I32.pack(policy.max_timeout_ms) + b"\x00"
 
 
 def _int32s(values: list[int]) -> bytes:
@@ -313,18 +314,7 @@ def _int32s(values: list[int]) -> bytes:
 def _string(text: str) -> bytes:
     """A compact string. Topics, scopes and client ids repeat from record to record."""
     data = text.encode()
-    return _varint(len(data) + 1) + data
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return uvarint(len(data) + 1) + data
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -361,17 +351,9 @@ class _Reader:
         self._at += size
         return data
 
-    def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise ValueError("a varint of more than five bytes")
+    def uvarint(self) -> int:
+        value, self._at = read_uvarint(self._data, self._at)
+        return value
 
     def string(self) -> str:
         return self.take(self._length()).decode()
@@ -380,7 +362,7 @@ class _Reader:
         return tuple([item() for _ in range(self._length())])
 
     def tagged(self) -> dict[int, bytes]:
-        return {self.varint(): self.take(self.varint()) for _ in range(self.varint())}
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
 
     def bits(self) -> int:
         return int.from_bytes(self.take(self._length()), "little")
@@ -391,7 +373,7 @@ class _Reader:
 
     def _length(self) -> int:
         """Compact lengths count from 1; 0 is null, which is read as empty."""
-        return max(0, self.varint() - 1)
+        return max(0, self.uvarint() - 1)
 
 
 _TopicPartitions = tuple[str, tuple[int, ...]]
@@ -566,7 +548,7 @@ def _with_owners(tokens: tuple[CommittedToken, ...], owners: tuple[_TokenOwner, 
 
 
 def _read_fingerprint(reader: _Reader) -> Fingerprint:
-    kind, digest = reader.string(), reader.take(max(0, reader.varint() - 1))
+    kind, digest = reader.string(), reader.take(max(0, reader.uvarint() - 1))
     reader.tagged()
     return Fingerprint(kind, digest)
 

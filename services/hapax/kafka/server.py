@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from hapax.codec.varint import read_uvarint
 from hapax.core.errors import error_name
 from hapax.kafka.errors_in import errors_in
 from hapax.kafka.metrics import (
@@ -342,29 +343,16 @@ def _encode(ctx: RequestContext, answer: Any) -> Sequence[Chunk]:
 def _skip_tags(frame: memoryview, position: int) -> int:
     """Position after a header's tagged fields, -1 where they cannot be read."""
     try:
-        count, position = _varint(frame, position)
+        count, position = read_uvarint(frame, position)
         if count > 16:
             return -1
         for _ in range(count):
-            _, position = _varint(frame, position)
-            size, position = _varint(frame, position)
+            _, position = read_uvarint(frame, position)
+            size, position = read_uvarint(frame, position)
             position += size
     except (IndexError, ValueError):
         return -1
     return position if position <= len(frame) else -1
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise ValueError("a varint of more than five bytes")
 
 
 def _release(chunks: Sequence[Chunk]) -> None:

@@ -20,6 +20,8 @@ from typing import Any, Final
 from kafka.protocol.schemas.fields import array, simple, struct, struct_array
 from kafka.protocol.schemas.fields.codecs import encode_buffer, tagged_fields, types
 
+from hapax.codec.varint import read_uvarint
+
 _LOOP: Final = re.compile(r"( *)for \w+ in range\((\w+)\):$")
 _MAX_TAGS: Final = 1000
 
@@ -110,12 +112,12 @@ def _emit_tags(self: Any, ctx: Any, var_name: str, indent: str, version: int) ->
 
 def _read_tags(message: Any, data: memoryview, position: int, known: Any, version: int) -> int:
     """Sets the tagged fields of `message` that begin at `position`; returns the position after them."""
-    count, position = _varint(data, position)
+    count, position = read_uvarint(data, position)
     if count > _MAX_TAGS:
         raise ValueError(f"{count} tagged fields")
     for _ in range(count):
-        tag, position = _varint(data, position)
-        size, position = _varint(data, position)
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
         end = position + size
         if end > len(data):
             raise ValueError("a tagged field past the end of the frame")
@@ -135,17 +137,6 @@ def _read_tags(message: Any, data: memoryview, position: int, known: Any, versio
     return position
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in (0, 7, 14, 21, 28):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a varint of more than five bytes")
-
-
 _encode_known_tags: Final = tagged_fields.TaggedFields.encode_into
 
 
@@ -156,7 +147,7 @@ def _encode_tags(self: Any, item: Any, out: Any, version: int | None = None) -> 
         return
     known = encode_buffer.EncodeBuffer(256)
     _encode_known_tags(self, item, known, version=version)
-    count, start = _varint(memoryview(known.buf), 0)
+    count, start = read_uvarint(memoryview(known.buf), 0)
     put_varint = types.UnsignedVarInt32.encode_into
     put_varint(out, count + len(unknown))
     _put(out, bytes(known.buf[start : known.pos]))

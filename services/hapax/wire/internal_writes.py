@@ -11,8 +11,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from hapax.codec.varint import uvarint
 from hapax.core.types import NO_SHARD_EPOCH, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
-from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
+from hapax.wire.peer import INTERNAL_WRITE_TAG
 
 PRODUCE_VERSION: Final = 13
 

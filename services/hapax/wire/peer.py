@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hapax.codec.varint import read_uvarint
 from hapax.core.errors import ErrorCode
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, Network
 from hapax.wire import messages
@@ -336,37 +337,14 @@ class Peer:
 # --- encoding and decoding ------------------------------------------------------------------------------------
 
 
-def uvarint(value: int) -> bytes:
-    """Kafka's unsigned varint: seven bits a byte, lowest first. For bodies that are encoded by hand."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise ValueError("a varint longer than five bytes")
-
-
 def _skipping_tags(decode: Callable[[memoryview], Any]) -> Callable[[memoryview], Any]:
     def skip(body: memoryview) -> Any:
         if body[0] == 0:
             return decode(body[1:])
-        count, position = _read_uvarint(body, 0)
+        count, position = read_uvarint(body, 0)
         for _ in range(count):
-            _, position = _read_uvarint(body, position)
-            size, position = _read_uvarint(body, position)
+            _, position = read_uvarint(body, position)
+            size, position = read_uvarint(body, position)
             position += size
         return decode(body[position:])
 

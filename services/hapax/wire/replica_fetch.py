@@ -16,9 +16,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId
 from hapax.wire.internal_writes import proof
-from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
+from hapax.wire.peer import INTERNAL_WRITE_TAG
 
 FETCH_VERSION: Final = 17
 SYNCED_END_TAG: Final = 10001
@@ -115,10 +116,10 @@ def decode_response(body: memoryview) -> FetchAnswer:
     """Of a response's body without its header. Raises ValueError, IndexError, struct.error for what is none."""
     _, error, session_id = _HEAD.unpack_from(body)
     answers: list[Answered] = []
-    topics, at = varint(body, _HEAD.size)
+    topics, at = read_uvarint(body, _HEAD.size)
     for _ in range(topics - 1):
         topic_id = bytes(body[at : at + 16])
-        partitions, at = varint(body, at + 16)
+        partitions, at = read_uvarint(body, at + 16)
         for _ in range(partitions - 1):
             answer, at = _partition(body, at, topic_id)
             answers.append(answer)
@@ -129,18 +130,18 @@ def decode_response(body: memoryview) -> FetchAnswer:
 
 def _partition(body: memoryview, at: int, topic_id: bytes) -> tuple[Answered, int]:
     partition, error, high_watermark, _, log_start = _ANSWER.unpack_from(body, at)
-    aborted, at = varint(body, at + _ANSWER.size)
+    aborted, at = read_uvarint(body, at + _ANSWER.size)
     at += max(0, aborted - 1) * _TRANSACTION_BYTES + 4  # and the preferred replica
-    size, at = varint(body, at)
+    size, at = read_uvarint(body, at)
     end = at + max(0, size - 1)
     if end > len(body):
         raise ValueError(f"records of {size - 1} bytes past the end of the frame")
     records = body[at:end]
     diverging = None
-    tags, at = varint(body, end)
+    tags, at = read_uvarint(body, end)
     for _ in range(_bounded(tags)):
-        tag, at = varint(body, at)
-        length, at = varint(body, at)
+        tag, at = read_uvarint(body, at)
+        length, at = read_uvarint(body, at)
         if tag == 0:
             epoch, epoch_end = _DIVERGING.unpack_from(body, at)
             diverging = (epoch, epoch_end)
@@ -155,24 +156,9 @@ def _bounded(count: int) -> int:
 
 
 def _skip_tags(body: memoryview, at: int) -> int:
-    count, at = varint(body, at)
+    count, at = read_uvarint(body, at)
     for _ in range(_bounded(count)):
-        _, at = varint(body, at)
-        length, at = varint(body, at)
+        _, at = read_uvarint(body, at)
+        length, at = read_uvarint(body, at)
         at += length
     return at
-
-
-def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """(an unsigned varint, where it ends). Raises ValueError, IndexError."""
-    byte = data[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value = byte & 0x7F
-    for shift in (7, 14, 21, 28):
-        at += 1
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at + 1
-    raise ValueError("a varint of more than five bytes")

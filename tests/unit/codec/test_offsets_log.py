@@ -97,3 +97,10 @@ def test_damaged_bytes_raise_the_codecs_own_error(key: bytes, value: bytes) -> N
             decode_record(version + key, value)
         except OffsetsLogError:
             continue
+
+
+def test_a_number_that_does_not_end_is_damage() -> None:
+    key = encode_key(OffsetRecord("g", TopicPartition("t", PartitionIndex(0)), None))
+    value = b"\0\4" + bytes(12) + b"\xff" * 1000
+    with pytest.raises(OffsetsLogError, match="five bytes"):
+        decode_record(key, value)

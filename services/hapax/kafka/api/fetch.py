@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.errors import ErrorCode
 from hapax.core.types import RegistrationEpoch
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
@@ -15,7 +16,7 @@ from hapax.runtime.ports import Chunk, FileRange
 from hapax.wire import messages
 from hapax.wire.internal_writes import proof
 from hapax.wire.messages import unknown_tag
-from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
+from hapax.wire.peer import INTERNAL_WRITE_TAG
 from hapax.wire.replica_fetch import (
     ANSWERED_TAG,
     FETCH_VERSION,
@@ -23,7 +24,6 @@ from hapax.wire.replica_fetch import (
     REPLICA,
     SYNCED_END_TAG,
     TOP,
-    varint,
 )
 
 if TYPE_CHECKING:
@@ -149,10 +149,10 @@ def decode_follower(body: memoryview) -> FetchRequest | None:
         if session_id == 0 or isolation:
             return None
         partitions: list[FetchPartition] = []
-        topics, at = varint(body, TOP.size)
+        topics, at = read_uvarint(body, TOP.size)
         for _ in range(topics - 1):
             topic = bytes(body[at : at + 16])
-            count, at = varint(body, at + 16)
+            count, at = read_uvarint(body, at + 16)
             for _ in range(count - 1):
                 index, epoch, offset, last_epoch, _, most = PARTITION.unpack_from(body, at)
                 at += PARTITION.size

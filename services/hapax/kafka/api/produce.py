@@ -9,10 +9,11 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple, Protocol
 
+from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.errors import ErrorCode
 from hapax.kafka.table import BULK_FRAME_BYTES, DEFERRED, ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.wire import messages
-from hapax.wire.peer import INTERNAL_WRITE_TAG, uvarint
+from hapax.wire.peer import INTERNAL_WRITE_TAG
 
 ROW: Final = ApiRow(
     key=0, name="Produce", versions=(3, 13), advertised_from=0, flexible_from=9, max_frame_bytes=BULK_FRAME_BYTES,
@@ -215,12 +216,12 @@ def _decode_compact(body: memoryview, version: int) -> ProduceRequest:
     transactional_id = None
     if length:
         if length & 0x80:
-            length, position = _varint(body, 0)
+            length, position = read_uvarint(body, 0)
         end = position + length - 1
         transactional_id = str(body[position:end], "utf-8")
         position = end
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
-    topic_count, position = _varint(body, position + 6)
+    topic_count, position = read_uvarint(body, position + 6)
     _check_count(topic_count - 1, size - position)
     partitions = []
     topic: str | bytes
@@ -229,16 +230,16 @@ def _decode_compact(body: memoryview, version: int) -> ProduceRequest:
             topic = bytes(body[position : position + 16])
             position += 16
         else:
-            length, position = _varint(body, position)
+            length, position = read_uvarint(body, position)
             if length == 0:
                 raise ValueError("a topic without a name")
             topic = str(body[position : position + length - 1], "utf-8")
             position += length - 1
-        partition_count, position = _varint(body, position)
+        partition_count, position = read_uvarint(body, position)
         _check_count(partition_count - 1, size - position)
         for _ in range(partition_count - 1):
             (index,) = _I32.unpack_from(body, position)
-            length, position = _varint(body, position + 4)
+            length, position = read_uvarint(body, position + 4)
             if length == 0:
                 partitions.append(PartitionRecords(topic, index, -1, -1))
             else:
@@ -264,27 +265,13 @@ def _check_count(count: int, left: int) -> None:
         raise ValueError(f"an array of {count} elements in {left} bytes")
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value = byte & 0x7F
-    for shift in (7, 14, 21, 28):
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position + 1
-    raise ValueError("a varint of more than five bytes")
-
-
 def _skip_tags(data: memoryview, position: int) -> int:
-    count, position = _varint(data, position)
+    count, position = read_uvarint(data, position)
     if count > _MAX_TAGS:
         raise ValueError(f"{count} tagged fields")
     for _ in range(count):
-        _, position = _varint(data, position)
-        length, position = _varint(data, position)
+        _, position = read_uvarint(data, position)
+        length, position = read_uvarint(data, position)
         position += length
     return position
 
@@ -292,12 +279,12 @@ def _skip_tags(data: memoryview, position: int) -> int:
 def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
     """Content of the internal writers' field among the request's tagged fields, and the position after them."""
     found = None
-    count, position = _varint(data, position)
+    count, position = read_uvarint(data, position)
     if count > _MAX_TAGS:
         raise ValueError(f"{count} tagged fields")
     for _ in range(count):
-        tag, position = _varint(data, position)
-        length, position = _varint(data, position)
+        tag, position = read_uvarint(data, position)
+        length, position = read_uvarint(data, position)
         if tag == INTERNAL_WRITE_TAG:
             found = bytes(data[position : position + length])
         position += length
