@@ -57,7 +57,7 @@ from hapax.log.config import LogConfig
 from hapax.log.layout import CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks
 from hapax.runtime.disk import RealDisk, open_folder
 from hapax.runtime.node_ids import claim_folder
-from hapax.runtime.seen import HighestSeen
+from hapax.runtime.rollback_guard import RollbackGuard
 from hapax.wire.events import encode_event
 
 CLUSTER_ID = "golden-cluster"
@@ -85,10 +85,10 @@ async def write_data_folder(root: Path) -> None:
     disk = open_folder(str(root))
     try:
         await claim_folder(disk, CLUSTER_ID, NodeId(0), random.Random(1))
-        seen = HighestSeen(CLUSTER_ID, disk)
-        seen.check_revision(42)
-        seen.saw_producer_id(3_000)
-        await seen.close()
+        guard = RollbackGuard(CLUSTER_ID, disk)
+        guard.check_revision(42)
+        guard.note_producer_id(3_000)
+        await guard.close()
         writers = [
             await _flights(disk), await _transaction_state(disk), await _consumer_offsets(disk), await _events(disk),
         ]  # fmt: skip

@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "a wrong entry of an aborted transaction stays", "an index without checksum; rule 13",
         "log/survey.py",
-        "        await log.listing.end(segment, decisions)\n",
-        "        pass\n",
+        "            await self.marker_checker.end(segment, marker_check)\n",
+        "            pass\n",
         (unit("broker/test_aborted_listing.py"),),
     ),
     Mutant(

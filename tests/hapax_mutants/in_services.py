@@ -15,7 +15,7 @@ MUTANTS = (
         (unit("pid/test_pid_service.py"), sim()),
     ),
     Mutant(
-        "a store that went back is believed", "rule 12", "runtime/seen.py",
+        "a store that went back is believed", "rule 12", "runtime/rollback_guard.py",
         "        if revision < self.revision:\n            raise StoreRefused(",
         "        if revision < 0:\n            raise StoreRefused(",
         (unit("runtime/test_cluster_view.py"),),

@@ -10,7 +10,7 @@ import pytest
 from hapax.client import Leases
 from hapax.core.types import NodeId, PartitionIndex, TopicPartition
 from hapax.local.cluster import LocalCluster
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 from integration.etcd_process import EtcdProcess
 from integration.service_process import ServiceProcess, cluster_view
 
@@ -48,7 +48,7 @@ def ids(view: ClusterView) -> list[int]:
     return sorted(int(node.node_id) for node in view.nodes())
 
 
-def of(process: ServiceProcess, view: ClusterView) -> Node:
+def of(process: ServiceProcess, view: ClusterView) -> NodeView:
     """The registration of its folder."""
     (properties,) = process.log.parent.glob("*/meta.properties")
     (identity,) = [line.partition("=")[2] for line in properties.read_text().splitlines() if "directory.id" in line]

@@ -18,7 +18,7 @@ from hapax.client.health import Counts, health_checks, worst
 from hapax.codec.metadata import Role, ShardKind
 from hapax.core.cluster.failover import FIT, SILENT
 from hapax.core.types import NodeId
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 
 API_VERSION: Final = "1"
 _KINDS: Final[tuple[ShardKind, ...]] = ("txn", "group")
@@ -194,7 +194,7 @@ def _held(view: ClusterView) -> dict[NodeId, list[int]]:
     return held
 
 
-def _node(view: ClusterView, node: Node, held: dict[NodeId, list[int]]) -> dict[str, Any]:
+def _node(view: ClusterView, node: NodeView, held: dict[NodeId, list[int]]) -> dict[str, Any]:
     leads, replicas, shards = held.get(node.node_id, (0, 0, 0))
     controller = view.controller
     rank = view.rank(node)

@@ -16,7 +16,7 @@ from hapax.admin.tokens import TokenFileError, Tokens
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Ports
-from hapax.runtime.seen import HighestSeen
+from hapax.runtime.rollback_guard import RollbackGuard
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("admin")
@@ -70,7 +70,7 @@ async def compose(
 ) -> tuple[Gate, ClusterView, Clients]:
     """All but the HTTP server; the view has the cluster's state. Raises StoreRefused."""
     view = ClusterView(
-        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id),
+        ports.metadata, settings.cluster_id, ports.random, RollbackGuard(settings.cluster_id),
         on_refused=lambda refusal: on_lost(str(refusal)),
     )
     clients = Clients(ports, view, max(100, settings.admin_request_timeout_ms * 4 // 5))

@@ -28,7 +28,7 @@ from hapax.client import Admin, HapaxError, NewTopic, TopicPartition
 from hapax.client.errors import RetriableError
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex
-from hapax.runtime.cluster import ClusterView, Partition, Topic
+from hapax.runtime.cluster import ClusterView, PartitionView, TopicView
 
 _SEEN_S: Final = 5.0
 
@@ -108,7 +108,7 @@ class OffsetsAt(BaseModel):
     items: list[OffsetAt]
 
 
-def summary(view: ClusterView, topic: Topic) -> dict[str, Any]:
+def summary(view: ClusterView, topic: TopicView) -> dict[str, Any]:
     partitions = view.partitions_of(topic.topic_id)
     leaderless = sum(view.leader_of(topic.topic_id, index) is None for index in range(topic.partitions))
     short = sum(bool(set(each.record.replicas) - set(each.record.isr)) for each in partitions.values())
@@ -120,7 +120,7 @@ def summary(view: ClusterView, topic: Topic) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def find(view: ClusterView, name: str) -> Topic:
+def find(view: ClusterView, name: str) -> TopicView:
     """Raises Problem."""
     topic = view.topic(name)
     if topic is None:
@@ -299,7 +299,7 @@ async def _offsets(admin: Admin, partitions: list[TopicPartition]) -> dict[Topic
         return {}
 
 
-def _partition(view: ClusterView, partition: Partition, offsets: Any) -> dict[str, Any]:
+def _partition(view: ClusterView, partition: PartitionView, offsets: Any) -> dict[str, Any]:
     record = partition.record
     leader = view.leader_of(partition.topic_id, partition.index)
     return {
@@ -312,7 +312,7 @@ def _partition(view: ClusterView, partition: Partition, offsets: Any) -> dict[st
     }
 
 
-def _as_wanted(topic: Topic | None, wanted: CreateTopic) -> bool:
+def _as_wanted(topic: TopicView | None, wanted: CreateTopic) -> bool:
     return (
         topic is not None and wanted.partitions in (None, topic.partitions)
         and wanted.replication_factor in (None, topic.record.replication_factor)

@@ -1,7 +1,7 @@
 """What a replica's readers are told of aborted transactions, corrected where a segment's markers say otherwise.
 
 The entries are read from the `.txnindex` files at the start, and nothing vouches for them until each segment has been
-walked, in order: see `hapax.log.decisions`. What is wrong is put right at once, in memory and in the files.
+walked, in order: see `hapax.log.marker_check`. What is wrong is put right at once, in memory and in the files.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hapax.log.decisions import Decisions, Told
 from hapax.log.layout import TXN_INDEX
+from hapax.log.marker_check import AbortedSnapshot, MarkerCheck
 from hapax.log.segment import Segment
 from hapax.log.soundness import NOWHERE
 from hapax.log.txn_index import decode_aborted
@@ -23,7 +23,7 @@ log = telemetry.logger("listing")
 
 
 class AbortedListing:
-    """`hapax.log.decisions.Listing` of one replica."""
+    """`hapax.log.marker_check.MarkerChecker` of one replica."""
 
     __slots__ = ("_carried", "_replica")
 
@@ -33,25 +33,25 @@ class AbortedListing:
         """From one segment to the next: (its end, the log's cuts, where the first one began that was walked, producer
         id -> first offset of the transactions that go on)."""
 
-    def begin(self, segment: Segment, following: int) -> Decisions:
+    def begin(self, segment: Segment, following: int) -> MarkerCheck:
         aborted, segment_log = self._replica.machine.aborted, self._replica.log
         at, cuts, whole_from, undecided = self._carried
         follows = (at, cuts) == (segment.base_offset, segment_log.cuts)
         known = follows or segment is segment_log.segments[0] or any(
-            before.listed for before, this in pairwise(segment_log.segments) if this is segment
+            before.markers_checked for before, this in pairwise(segment_log.segments) if this is segment
         )
         if not follows:
             whole_from = segment.base_offset
-        told = Told(
+        told = AbortedSnapshot(
             aborted.copy(), self._first_open(), aborted, segment_log.cuts, known,
             NOWHERE if segment_log.was_compacted else whole_from,
         )
-        return Decisions(segment.base_offset, following, told, undecided if follows else {})
+        return MarkerCheck(segment.base_offset, following, told, undecided if follows else {})
 
     def _first_open(self) -> int:
         return min((each.first_offset for each in self._replica.machine.open_transactions()), default=NOWHERE)
 
-    async def end(self, segment: Segment, decisions: Decisions) -> None:
+    async def end(self, segment: Segment, decisions: MarkerCheck) -> None:
         machine, segment_log = self._replica.machine, self._replica.log
         told = decisions.told
         await decisions.finish()
@@ -62,7 +62,7 @@ class AbortedListing:
         ):
             return
         self._carried = decisions.following, told.cuts, told.whole_from, decisions.undecided
-        segment.listed |= told.from_known
+        segment.markers_checked |= told.from_known
         wrong = self._correct(segment, decisions)
         if wrong or not self._is_listed(segment, decisions.following, in_file):
             self._replica.context.mislisted(self._replica, segment, wrong)
@@ -70,10 +70,10 @@ class AbortedListing:
                 segment_log.rewrite_aborted(list(machine.aborted))
             except OSError as error:
                 log.error("a wrong index of aborted transactions stays until there is space", error=error)
-                segment.listed = False
+                segment.markers_checked = False
             self._replica.maintenance.begin_checkpoint()
 
-    def _correct(self, segment: Segment, decisions: Decisions) -> int:
+    def _correct(self, segment: Segment, decisions: MarkerCheck) -> int:
         """Returns the number of entries that were wrong."""
         machine = self._replica.machine
         entries = {entry.last_offset: entry for entry in machine.aborted} if decisions.corrections else {}

@@ -23,7 +23,7 @@ from hapax.core.types import NodeId, RegistrationEpoch, TopicId
 from hapax.log.durable import SyncFailed
 from hapax.log.soundness import Damaged
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Network, Randomness, Task
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings
@@ -259,7 +259,7 @@ class Fetcher:
     def _backoff_max_s(self) -> float:
         return self._context.settings.replica_fetch_backoff_ms / 1000
 
-    async def _converse(self, node: Node) -> str:
+    async def _converse(self, node: NodeView) -> str:
         """Fetches until the connection ends; returns why it did."""
         settings = self._context.settings
         self._answered = -1

@@ -24,7 +24,7 @@ from hapax.log.reading import Cold
 from hapax.log.segment import LogRange
 from hapax.log.soundness import Damaged
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import Node
+from hapax.runtime.cluster import NodeView
 from hapax.runtime.incidents import Incidents
 from hapax.wire.internal_writes import read_proof
 
@@ -69,13 +69,13 @@ class Followers:
             return encode_response(ctx.api_version, FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, []))
         return session.receive(ctx, request)
 
-    def _asking(self, request: FetchRequest) -> Node | None:
+    def _asking(self, request: FetchRequest) -> NodeView | None:
         """The live broker that the request's proof names, if it is the one that the request speaks for."""
         shown = read_proof(request.proof)
         node = None if shown is None else self.partitions.view.registered(shown[1], shown[2])
         return node if node is not None and node.node_id == request.replica_id and node.role == "broker" else None
 
-    def forgot(self, node: Node, partition: tuple[bytes, int]) -> None:
+    def forgot(self, node: NodeView, partition: tuple[bytes, int]) -> None:
         """The node copies this partition no more."""
         replica = self.partitions.by_id.get(partition)
         if replica is not None and replica.replication is not None:
@@ -98,7 +98,7 @@ class Followers:
 class FollowerSession:
     """One follower's connection: the partitions it copies, and the request that waits for them."""
 
-    def __init__(self, followers: Followers, node: Node, connection: int) -> None:
+    def __init__(self, followers: Followers, node: NodeView, connection: int) -> None:
         self.followers = followers
         self.node = node
         self.connection = connection

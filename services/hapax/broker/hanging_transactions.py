@@ -12,7 +12,7 @@ from hapax.core.partition.machine import OpenTransaction
 from hapax.core.types import TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Clock, Network, RpcError
 from hapax.runtime.settings import Settings
 
@@ -103,7 +103,7 @@ class HangingWatch:
         response = coordinator_pb2.AbortHangingResponse.FromString(answer)
         return Refusal(ErrorCode(response.error), response.reason) if response.error else None
 
-    def _coordinator(self, transactional_id: str) -> Node | None:
+    def _coordinator(self, transactional_id: str) -> NodeView | None:
         """The owner of the id's shard; an id that is not known is looked for by the owner of the empty id's."""
         cluster = self._view.cluster
         return None if cluster is None else self._view.txn_shard_owner(shard_of(transactional_id, cluster.txn_shards))

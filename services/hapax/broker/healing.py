@@ -19,8 +19,8 @@ from hapax.log.layout import TXN_INDEX
 from hapax.log.segment import Segment
 from hapax.log.soundness import Damage
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import Partition
-from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.cluster import PartitionView
+from hapax.runtime.guarded_writes import GuardedWrite, write_changes
 from hapax.runtime.ports import Compare, MetadataStore, MetadataUnavailable, Put, Task
 from hapax.runtime.registration import Registration
 from hapax.wire.events import EventLog
@@ -148,11 +148,11 @@ class Healing:
             return _AGAIN_S
         return _SOON_S
 
-    async def _leave(self, replica: Replica, assigned: Partition, registration: Registration) -> None:
+    async def _leave(self, replica: Replica, assigned: PartitionView, registration: Registration) -> None:
         """Out of the in-sync set, or out of reach of a write that would bring it in."""
         key = self._partitions.view.keys.partition(*replica.id)
         me = registration.record.node_id
-        outcome = await write_changes(self._store, registration.fence(), [Change(
+        outcome = await write_changes(self._store, registration.fence(), [GuardedWrite(
             (Compare(key, "mod_revision", assigned.mod_revision),), (Put(key, without(me, assigned.record).encode()),),
         )])
         if outcome.done:

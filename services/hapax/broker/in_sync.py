@@ -13,7 +13,7 @@ from hapax.core.partition.replication import Eligible, Proposal
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.guarded_writes import GuardedWrite, write_changes
 from hapax.runtime.ports import Clock, Compare, MetadataStore, MetadataUnavailable, Put, Randomness, Task
 from hapax.runtime.registration import Registration
 
@@ -136,7 +136,7 @@ class InSync:
 
     def _propose(
         self, wanted: dict[Replica, tuple[NodeId, ...]]
-    ) -> list[tuple[Replica, Proposal, Change]]:
+    ) -> list[tuple[Replica, Proposal, GuardedWrite]]:
         """What to write; from here on it counts as sent."""
         live = {
             node: Eligible(broker.registration, broker.rank > STOPPING)
@@ -154,7 +154,7 @@ class InSync:
                 proposed.append((replica, proposal, change))
         return proposed
 
-    def _change(self, replica: Replica, proposal: Proposal, live: dict[NodeId, Eligible]) -> Change | None:
+    def _change(self, replica: Replica, proposal: Proposal, live: dict[NodeId, Eligible]) -> GuardedWrite | None:
         """None: the image shows another record by now, and will say so to the replica."""
         assigned = self._view.partition(*replica.id)
         if (
@@ -175,7 +175,7 @@ class InSync:
         changed = replace(
             record, isr=proposal.isr, isr_registrations=tuple(registrations[node] for node in proposal.isr),
             passed_over=tuple((node, left[node]) for node in proposal.passed_over))
-        return Change(tuple(compares), (Put(key, changed.encode()),))
+        return GuardedWrite(tuple(compares), (Put(key, changed.encode()),))
 
     def _say(self, stored: Sequence[tuple[Replica, Proposal]]) -> None:
         """One line for each node that came or went, however many partitions it has."""

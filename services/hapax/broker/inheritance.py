@@ -86,7 +86,8 @@ class Inheritance:
             return False
         self._replica.log.rewrite_aborted(list(self._replica.machine.aborted))
         for segment in self._replica.log.segments:
-            segment.listed, segment.surveyed_ms = False, -1  # only the copy's own log can tell if they are right
+            # Only the copy's own log can tell whether the entries are right.
+            segment.markers_checked, segment.surveyed_ms = False, -1
         self._unlisted = False
         return True
 

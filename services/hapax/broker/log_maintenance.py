@@ -146,7 +146,7 @@ class LogMaintenance:
             return None  # the log is about to be cut or closed
         except Damaged:
             for segment in segment_log.segments[:-1]:
-                await segment_log.survey(segment)
+                await segment_log.surveys.run(segment)
             return None
         finally:
             self._compaction = None
@@ -164,8 +164,8 @@ class LogMaintenance:
             for segment in segment_log.segments[:-1]:
                 if segment_log.damages:
                     return
-                if not segment.listed and segment in segment_log.segments:
-                    await segment_log.survey(segment)
+                if not segment.markers_checked and segment in segment_log.segments:
+                    await segment_log.surveys.run(segment)
 
     def condemn(self, offset: int, refusal: Refusal) -> None:
         """The records of the batch at `offset` cannot be read, though its CRC matches: so its producer sent it. Said

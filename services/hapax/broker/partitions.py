@@ -44,7 +44,7 @@ from hapax.log.layout import (
 from hapax.log.segment_log import SegmentLog
 from hapax.log.txn_index import decode_aborted
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import Changes, ClusterView, Partition, Topic
+from hapax.runtime.cluster import Changes, ClusterView, PartitionView, TopicView
 from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.ports import Disk, Folder, MetadataStore, MetadataUnavailable, Task
 from hapax.runtime.registration import Registration
@@ -143,7 +143,7 @@ class PartitionSet:
             if registration.record.node_id in assigned.record.replicas
         )
 
-    def _settled(self, assigned: Partition, registration: Registration) -> bool:
+    def _settled(self, assigned: PartitionView, registration: Registration) -> bool:
         record, node_id = assigned.record, registration.record.node_id
         replica = self.replicas.get(assigned.id)
         if replica is None:
@@ -234,7 +234,7 @@ class PartitionSet:
         if self._changed:
             self._wake.set()
 
-    def _reconfigure(self, topic: Topic) -> None:
+    def _reconfigure(self, topic: TopicView) -> None:
         settings = self._settings_of(topic)
         for index in range(topic.partitions):
             replica = self.replicas.get(TopicIdPartition(topic.topic_id, PartitionIndex(index)))
@@ -244,7 +244,7 @@ class PartitionSet:
                 if replica.replication is not None:
                     self.in_sync.reconsider(replica)
 
-    def _settings_of(self, topic: Topic) -> Settings:
+    def _settings_of(self, topic: TopicView) -> Settings:
         try:
             return self.settings.for_topic(topic.config)
         except SettingsError as error:
@@ -281,11 +281,11 @@ class PartitionSet:
         if serving:
             await accept_partitions(self._store, self.view, self._registration, serving, self._least)
 
-    def _least(self, partition: Partition) -> int:
+    def _least(self, partition: PartitionView) -> int:
         """In sync, for a leader to commit anything."""
         return min(self.replicas[partition.id].settings.min_insync_replicas, len(partition.record.replicas))
 
-    def _mine(self, partition: TopicIdPartition) -> Partition | None:
+    def _mine(self, partition: TopicIdPartition) -> PartitionView | None:
         """The partition's record where this registration leads it."""
         assert self._registration is not None
         assigned = self.view.partition(*partition)
@@ -322,7 +322,7 @@ class PartitionSet:
         if isinstance(replica.copying, Copying):
             replica.copying.when_idle(lambda: self._reconcile_later(replica.id))
 
-    def _believable(self, replica: Replica, assigned: Partition) -> bool:
+    def _believable(self, replica: Replica, assigned: PartitionView) -> bool:
         """A leader epoch below what the log itself has is an older store's (rule 12)."""
         known = replica.machine.leader_epochs.latest
         if assigned.record.leader_epoch >= known:
@@ -334,7 +334,7 @@ class PartitionSet:
         )
         return False
 
-    def _is_replica(self, assigned: Partition) -> bool:
+    def _is_replica(self, assigned: PartitionView) -> bool:
         assert self._registration is not None
         return self._registration.record.node_id in assigned.record.replicas
 
@@ -371,7 +371,7 @@ class PartitionSet:
                 self._cannot_open(partition, error)
                 return
         self._unopened.discard(partition)
-        if await self.view.saw_in_log(replica.machine.producers.highest):
+        if await self.view.check_producer_id(replica.machine.producers.highest):
             self._assume(replica)
 
     def _cannot_open(self, partition: TopicIdPartition, error: OSError | ValueError) -> None:
@@ -389,7 +389,7 @@ class PartitionSet:
         topic = self.view.topic_by_id(partition.topic_id)
         return partition_folder("?" if topic is None else topic.name, partition.partition)
 
-    def _lead(self, replica: Replica, assigned: Partition) -> None:
+    def _lead(self, replica: Replica, assigned: PartitionView) -> None:
         """Serves under the record's epoch, or learns what changed under it."""
         record, now_ms = assigned.record, self.context.clock.monotonic_ms()
         replication = replica.replication
@@ -416,7 +416,7 @@ class PartitionSet:
         if replica.replication is not None:
             self.in_sync.reconsider(replica)
 
-    def _replication(self, replica: Replica, assigned: Partition) -> Replication | None:
+    def _replication(self, replica: Replica, assigned: PartitionView) -> Replication | None:
         """None: nobody else has a part in the partition."""
         assert self._registration is not None
         record, me = assigned.record, self._registration.record.node_id
@@ -428,7 +428,7 @@ class PartitionSet:
             passed_over=[node for node, _ in record.passed_over], accepted=record.accepted,
         )
 
-    async def _open(self, topic: Topic, assigned: Partition) -> Replica:
+    async def _open(self, topic: TopicView, assigned: PartitionView) -> Replica:
         partition = assigned.id
         replica = Replica(self.context, topic.name, partition, self._settings_of(topic), internal=topic.internal)
         known = self._folders.get(partition)
@@ -442,7 +442,7 @@ class PartitionSet:
         self.replicas[partition] = replica
         return replica
 
-    async def _reopen(self, replica: Replica, assigned: Partition, known: str) -> None:
+    async def _reopen(self, replica: Replica, assigned: PartitionView, known: str) -> None:
         started = asyncio.get_running_loop().time()
         folder = self.context.disk.folder(known)
         try:
@@ -484,7 +484,7 @@ class PartitionSet:
         finally:
             file.close()
 
-    async def _make(self, replica: Replica, topic: Topic) -> None:
+    async def _make(self, replica: Replica, topic: TopicView) -> None:
         disk = self.context.disk
         await self.high_watermarks.forget(TopicPartition(replica.topic, replica.id.partition))
         folder = partition_folder(topic.name, replica.index)

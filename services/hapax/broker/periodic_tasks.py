@@ -77,7 +77,7 @@ class PeriodicTasks:
         if not replica.serving:
             replica.machine.sweep_dead()
             return
-        self._partitions.view.seen.saw_producer_id(replica.machine.producers.highest)
+        self._partitions.view.rollback_guard.note_producer_id(replica.machine.producers.highest)
         if not replica.storage_error:
             due = replica.machine.decide_expiry(self._clock.now_ms())
             if due is not None:

@@ -176,15 +176,15 @@ class Replica:
         self.log = segment_log
         self.note_recovered()
         segment_log.on_roll = self.maintenance.segment_rolled
-        segment_log.leader_epochs = lambda: self.machine.leader_epochs.entries()
-        segment_log.on_misled = self._was_misled
-        segment_log.listing = AbortedListing(self)
-        segment_log.on_damage = lambda damage: self.context.damaged(self, damage)
+        segment_log.surveys.leader_epochs = lambda: self.machine.leader_epochs.entries()
+        segment_log.surveys.on_wrong_index = self._found_wrong_index
+        segment_log.surveys.marker_checker = AbortedListing(self)
+        segment_log.surveys.on_damage = lambda damage: self.context.damaged(self, damage)
         for damage in segment_log.damages:
             self.context.damaged(self, damage)
         self.machine.advance_high_watermark(min(high_watermark, segment_log.end_offset))
 
-    def _was_misled(self, segment: Segment) -> None:
+    def _found_wrong_index(self, segment: Segment) -> None:
         log.error("a damaged index was rebuilt from its log", partition=self.name, file=segment.index.path)
 
     def note_recovered(self) -> None:

@@ -64,7 +64,7 @@ class Scrubber:
     def _is_due(self, segment: Segment) -> bool:
         if segment.damage is not None:
             return False
-        if segment.surveyed_ms < 0 and segment.listed and segment.sound.covers(0, segment.size):
+        if segment.surveyed_ms < 0 and segment.markers_checked and segment.sound.covers(0, segment.size):
             segment.surveyed_ms = self._clock.monotonic_ms()
         return segment.surveyed_ms < 0 or (
             self._clock.monotonic_ms() - segment.surveyed_ms >= self._settings.log_scrub_interval_ms)
@@ -73,7 +73,7 @@ class Scrubber:
         if segment not in replica.log.segments or self._partitions.replicas.get(replica.id) is not replica:
             return
         try:
-            await replica.log.survey(segment, self._pace)
+            await replica.log.surveys.run(segment, self._pace)
         except SyncFailed as error:
             self._partitions.context.committer.failed(error)
         except OSError as error:

@@ -58,7 +58,7 @@ from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import Ports, RpcServer
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
-from hapax.runtime.seen import HighestSeen
+from hapax.runtime.rollback_guard import RollbackGuard
 from hapax.runtime.settings import Address, Settings
 from hapax.wire.events import EventLog
 
@@ -327,7 +327,7 @@ async def start(
     assert ports.disk is not None, "a broker needs a data folder"
     folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
     view = ClusterView(
-        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),
+        ports.metadata, settings.cluster_id, ports.random, RollbackGuard(settings.cluster_id, ports.disk),
         on_refused=lambda refusal: on_lost(str(refusal)),
     )
     service = BrokerService(ports, settings, view, on_lost, metrics or telemetry.Metrics())

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.guarded_writes import GuardedWrite, write_changes
 from hapax.runtime.ports import Compare, MetadataStore, MetadataUnavailable
 
 _SEE_TIMEOUT_S: Final = 5.0
@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 async def write_fenced(
-    store: MetadataStore, view: ClusterView, fence: Fence, changes: Mapping[K, Change], stale: Refusal
+    store: MetadataStore, view: ClusterView, fence: Fence, changes: Mapping[K, GuardedWrite], stale: Refusal
 ) -> dict[K, Refusal]:
     """The changes that did not take effect, and why. `stale`: somebody else wrote the key first."""
     if not changes:

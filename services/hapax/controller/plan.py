@@ -44,8 +44,8 @@ from hapax.core.types import (
     TopicId,
     TopicIdPartition,
 )
-from hapax.runtime.cluster import ClusterView, Partition, Topic
-from hapax.runtime.guarded_writes import Change
+from hapax.runtime.cluster import ClusterView, PartitionView, TopicView
+from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Compare, Delete, Put, Randomness
 from hapax.runtime.settings import Settings
 
@@ -62,19 +62,19 @@ Coordinators = Mapping[NodeId, RegistrationEpoch]
 
 @dataclass(slots=True)
 class Plan:
-    changes: list[Change] = field(default_factory=list)
+    changes: list[GuardedWrite] = field(default_factory=list)
     """To be written at once, the most urgent first."""
-    handovers: list[Change] = field(default_factory=list)
+    handovers: list[GuardedWrite] = field(default_factory=list)
     """Partitions that a leader gives up while it still serves them: in slices, so that none waits for all others."""
-    retirements: list[Change] = field(default_factory=list)
+    retirements: list[GuardedWrite] = field(default_factory=list)
     """In-sync sets without members that are about to stop: after the hand-overs."""
-    shrinks: list[Change] = field(default_factory=list)
+    shrinks: list[GuardedWrite] = field(default_factory=list)
     """In-sync sets without members that are gone, where the leader did not see to it."""
     unaccepted: int = 0
     """Partitions whose new leader has yet to say that it takes writes."""
-    leaderships: list[Change] = field(default_factory=list)
+    leaderships: list[GuardedWrite] = field(default_factory=list)
     """Partitions led well, but not by the replica that they prefer: a few at a time."""
-    shards: list[Change] = field(default_factory=list)
+    shards: list[GuardedWrite] = field(default_factory=list)
     """Moves of shards that work where they are: a few at a time."""
     elected: int = 0
     """Partitions that get another leader, or the same one under a new epoch, or none."""
@@ -82,11 +82,11 @@ class Plan:
     """Those of them that somebody leads then."""
     leaderless: int = 0
     """Those of them that have no live in-sync replica."""
-    unclean: list[Partition] = field(default_factory=list)
+    unclean: list[PartitionView] = field(default_factory=list)
     """As they are to be: led by a replica that may lack what was acknowledged."""
     reassigned: int = 0
     """Shards whose owner is gone, or came back as a new process, or is about to go."""
-    moved: list[Partition] = field(default_factory=list)
+    moved: list[PartitionView] = field(default_factory=list)
     """As they are to be: a reassignment has ended."""
     unsettled: bool = False
     """Something waits for `settled`: plan again when nodes have had time to come."""
@@ -123,11 +123,11 @@ def plan(
     return made
 
 
-def _cluster(view: ClusterView, settings: Settings, now_ms: int) -> Change:
+def _cluster(view: ClusterView, settings: Settings, now_ms: int) -> GuardedWrite:
     record = ClusterRecord(
         view.keys.cluster_id, settings.transaction_state_log_num_partitions, settings.offsets_topic_num_partitions,
         now_ms)
-    return Change((Compare(view.keys.cluster, "create_revision", 0),), (Put(view.keys.cluster, record.encode()),))
+    return GuardedWrite((Compare(view.keys.cluster, "create_revision", 0),), (Put(view.keys.cluster, record.encode()),))
 
 
 # --- topics -------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _cluster(view: ClusterView, settings: Settings, now_ms: int) -> Change:
 
 def _internal_topics(
     view: ClusterView, cluster: ClusterRecord, settings: Settings, random: Randomness
-) -> list[Change]:
+) -> list[GuardedWrite]:
     compacted = {"cleanup.policy": "compact", "compression.type": "producer"}
     wanted: tuple[tuple[str, int, Mapping[str, str]], ...] = (
         (TXN_STATE_TOPIC, cluster.txn_shards,
@@ -166,9 +166,9 @@ def _min_insync(settings: Settings) -> str:
     return str(settings.transaction_state_log_min_isr)
 
 
-def _safer_internal_topics(view: ClusterView, settings: Settings) -> list[Change]:
+def _safer_internal_topics(view: ClusterView, settings: Settings) -> list[GuardedWrite]:
     """A cluster that began with fewer brokers gets the replicas of its internal topics when there are more."""
-    changes: list[Change] = []
+    changes: list[GuardedWrite] = []
     for name in (TXN_STATE_TOPIC, OFFSETS_TOPIC, EVENTS_TOPIC):
         topic = view.topic(name)
         if topic is None:
@@ -202,15 +202,15 @@ def new_topic_id(random: Randomness) -> TopicId:
     return TopicId(bytes(drawn))
 
 
-def new_topic(view: ClusterView, record: TopicRecord) -> Change:
+def new_topic(view: ClusterView, record: TopicRecord) -> GuardedWrite:
     """The topic alone: its partitions follow by `plan` as soon as the image shows it."""
     key = view.keys.topic(record.name)
-    return Change((Compare(key, "create_revision", 0),), (Put(key, record.encode()),))
+    return GuardedWrite((Compare(key, "create_revision", 0),), (Put(key, record.encode()),))
 
 
-def changed_topic(view: ClusterView, topic: Topic, record: TopicRecord) -> Change:
+def changed_topic(view: ClusterView, topic: TopicView, record: TopicRecord) -> GuardedWrite:
     key = view.keys.topic(topic.name)
-    return Change((Compare(key, "mod_revision", topic.mod_revision),), (Put(key, record.encode()),))
+    return GuardedWrite((Compare(key, "mod_revision", topic.mod_revision),), (Put(key, record.encode()),))
 
 
 def sites(view: ClusterView) -> list[Site]:
@@ -223,8 +223,8 @@ def sites(view: ClusterView) -> list[Site]:
     return live + [Site(node, fit=not view.is_draining(node), live=False) for node in gone]
 
 
-def _new_partitions(view: ClusterView, brokers: Brokers) -> list[Change]:
-    changes: list[Change] = []
+def _new_partitions(view: ClusterView, brokers: Brokers) -> list[GuardedWrite]:
+    changes: list[GuardedWrite] = []
     held: list[Replicas] = []
     for topic in view.topics():
         existing = view.partitions_of(topic.topic_id)
@@ -246,8 +246,8 @@ def _new_partitions(view: ClusterView, brokers: Brokers) -> list[Change]:
 
 
 def _made(
-    view: ClusterView, topic: Topic, placed: Mapping[PartitionIndex, Replicas], brokers: Brokers
-) -> Change:
+    view: ClusterView, topic: TopicView, placed: Mapping[PartitionIndex, Replicas], brokers: Brokers
+) -> GuardedWrite:
     """All replicas that are alive are in sync at first: there is nothing to copy."""
     compares = [Compare(view.keys.topic(topic.name), "mod_revision", topic.mod_revision)]
     writes = []
@@ -261,32 +261,32 @@ def _made(
             isr_registrations=registrations)
         compares.append(Compare(key, "create_revision", 0))
         writes.append(Put(key, record.encode()))
-    return Change(tuple(compares), tuple(writes))
+    return GuardedWrite(tuple(compares), tuple(writes))
 
 
-def _orphans(view: ClusterView) -> list[Change]:
+def _orphans(view: ClusterView) -> list[GuardedWrite]:
     """Partitions that did not fit into the transaction that deleted their topic."""
     changes = []
     for partition in view.partitions():
         if view.is_deleted(partition.topic_id):
             key = view.keys.partition(*partition.id)
-            changes.append(Change((Compare(key, "mod_revision", partition.mod_revision),), (Delete(key),)))
+            changes.append(GuardedWrite((Compare(key, "mod_revision", partition.mod_revision),), (Delete(key),)))
     return changes
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
 
 
-def change_of(view: ClusterView, partition: Partition, record: PartitionRecord) -> Change:
+def change_of(view: ClusterView, partition: PartitionView, record: PartitionRecord) -> GuardedWrite:
     key = view.keys.partition(*partition.id)
-    return Change((Compare(key, "mod_revision", partition.mod_revision),), (Put(key, record.encode()),))
+    return GuardedWrite((Compare(key, "mod_revision", partition.mod_revision),), (Put(key, record.encode()),))
 
 
 def _partitions(
     view: ClusterView, settings: Settings, brokers: Brokers, now_ms: int, steady: bool, made: Plan
 ) -> None:
     """Elections first, then reassignments that end."""
-    ended: list[Change] = []
+    ended: list[GuardedWrite] = []
     for partition in view.partitions():
         before = partition.record
         made.unaccepted += not before.accepted and before.leader != NO_NODE
@@ -328,7 +328,7 @@ def _partitions(
     made.changes += ended
 
 
-def _end_of_throttle(view: ClusterView, now_ms: int) -> list[Change]:
+def _end_of_throttle(view: ClusterView, now_ms: int) -> list[GuardedWrite]:
     """It was asked for the moves that ran, and would slow down later ones that nobody thinks of."""
     throttle = view.throttle
     if throttle is None or now_ms - throttle.since_ms < _THROTTLE_LEAST_MS:
@@ -336,7 +336,7 @@ def _end_of_throttle(view: ClusterView, now_ms: int) -> list[Change]:
     if any(p.record.adding or p.record.removing for p in view.partitions()):
         return []
     key = view.keys.throttle
-    return [Change((Compare(key, "mod_revision", view.throttle_revision),), (Delete(key),))]
+    return [GuardedWrite((Compare(key, "mod_revision", view.throttle_revision),), (Delete(key),))]
 
 
 def _may_lose(view: ClusterView, settings: Settings, partition: TopicIdPartition) -> bool:
@@ -379,11 +379,13 @@ def _shards(
             made.shards.append(_shard(view, kind, shard, placement.move[shard], coordinators))
 
 
-def _shard(view: ClusterView, kind: ShardKind, shard: ShardId, owner: NodeId, coordinators: Coordinators) -> Change:
+def _shard(
+    view: ClusterView, kind: ShardKind, shard: ShardId, owner: NodeId, coordinators: Coordinators
+) -> GuardedWrite:
     known = view.shard(kind, shard)
     key = view.keys.shard(kind, shard)
     epoch = ShardEpoch(0 if known is None else known.record.epoch + 1)
-    return Change(
+    return GuardedWrite(
         (Compare(key, "mod_revision", 0 if known is None else known.mod_revision),),
         (Put(key, ShardRecord(owner, coordinators[owner], epoch).encode()),),
     )

@@ -21,7 +21,7 @@ from typing import Final
 
 from hapax.core.types import NodeId
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import Changes, ClusterView, Node
+from hapax.runtime.cluster import Changes, ClusterView, NodeView
 from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataUnavailable, Network, Randomness, Task
 from hapax.runtime.rpc import unknown_call
 from hapax.runtime.settings import Address, Settings
@@ -39,7 +39,7 @@ _LIMITS: Final = FrameLimits(max_frame_bytes=1 << 16, idle_ms=1 << 50)
 class _Watched:
     """One process of a node, as long as it concerns."""
 
-    node: Node
+    node: NodeView
     task: Task | None = None
     connection: FrameConnection | None = None
     met: bool = False
@@ -55,8 +55,8 @@ class Presence:
 
     def __init__(
         self, network: Network, view: ClusterView, random: Randomness, settings: Settings,
-        revoke: Callable[[Node], Awaitable[None]], concerns: Callable[[Node], bool],
-        judged: Callable[[Node, bool], None],
+        revoke: Callable[[NodeView], Awaitable[None]], concerns: Callable[[NodeView], bool],
+        judged: Callable[[NodeView, bool], None],
     ) -> None:
         self._network = network
         self._view = view
@@ -80,10 +80,10 @@ class Presence:
         """Whom it concerns may have changed."""
         self._changed(Changes(nodes=dict.fromkeys([*self._watching, *(n.node_id for n in self._view.nodes())])))
 
-    def silent(self) -> list[Node]:
+    def silent(self) -> list[NodeView]:
         return [watched.node for watched in self._watching.values() if watched.silent]
 
-    def hears(self, node: Node) -> bool:
+    def hears(self, node: NodeView) -> bool:
         """It concerns, and has answered within the time allowed."""
         watched = self._watching.get(node.node_id)
         return watched is not None and watched.node.registration == node.registration and watched.silent is False
@@ -151,7 +151,7 @@ class Presence:
             watched.connection = None
             connection.drop()
 
-    async def _declare_dead(self, node: Node) -> None:
+    async def _declare_dead(self, node: NodeView) -> None:
         try:
             await self._revoke(node)
         except MetadataUnavailable as error:
@@ -186,7 +186,7 @@ class Presence:
         self._judged(watched.node, silent)
 
 
-def _question(node: Node) -> bytes:
+def _question(node: NodeView) -> bytes:
     """Something that any such node answers, whatever the answer."""
     return api_versions_question("controller") if node.port else unknown_call("sign-of-life")
 

@@ -15,8 +15,8 @@ from hapax.core.cluster.topics import check_assignment
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
-from hapax.runtime.cluster import ClusterView, Partition
-from hapax.runtime.guarded_writes import Change
+from hapax.runtime.cluster import ClusterView, PartitionView
+from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Clock, Delete, MetadataStore, Put
 
 _CHANGED = Refusal(ErrorCode.REQUEST_TIMED_OUT, "the partition changed at the same time; ask again")
@@ -44,7 +44,7 @@ class Reassignments:
         moves = {(move.topic, move.partition): move for move in request.moves}
         named = Counter((move.topic, move.partition) for move in request.moves)
 
-        def decide(name: Name) -> tuple[Partition, PartitionRecord]:
+        def decide(name: Name) -> tuple[PartitionView, PartitionRecord]:
             if named[name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named twice in the request")
             partition = self._partition(*name)
@@ -56,15 +56,15 @@ class Reassignments:
             partitions=[_result(name, refused.get(name)) for name in moves], revision=self._view.revision)
 
     async def _apply(
-        self, names: Iterable[Name], decide: Callable[[Name], tuple[Partition, PartitionRecord]]
-    ) -> tuple[dict[Name, Partition], dict[Name, Refusal]]:
+        self, names: Iterable[Name], decide: Callable[[Name], tuple[PartitionView, PartitionRecord]]
+    ) -> tuple[dict[Name, PartitionView], dict[Name, Refusal]]:
         """What was written, as it is now, and what was refused. `decide` says what a partition shall become, or raises
         Refusal; it is asked again where the partition changed at the same time."""
-        done: dict[Name, Partition] = {}
+        done: dict[Name, PartitionView] = {}
         refused: dict[Name, Refusal] = {}
         open_ = list(dict.fromkeys(names))
         for _ in range(_ATTEMPTS):
-            changes: dict[Name, Change] = {}
+            changes: dict[Name, GuardedWrite] = {}
             for name in open_:
                 try:
                     partition, record = decide(name)
@@ -83,7 +83,7 @@ class Reassignments:
                 break
         return done, refused | dict.fromkeys(open_, _CHANGED)
 
-    def _partition(self, name: str, index: int) -> Partition:
+    def _partition(self, name: str, index: int) -> PartitionView:
         """Raises Refusal."""
         topic = self._view.topic(name)
         partition = None if topic is None else self._view.partition(topic.topic_id, index)
@@ -91,7 +91,7 @@ class Reassignments:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition
 
-    def _moved(self, partition: Partition, move: pb.Reassignment, same_factor: bool) -> PartitionRecord:
+    def _moved(self, partition: PartitionView, move: pb.Reassignment, same_factor: bool) -> PartitionRecord:
         """Raises Refusal."""
         record = partition.record
         if not move.HasField("target"):
@@ -127,7 +127,7 @@ class Reassignments:
 
     # --- leaders
 
-    async def elect(self, request: pb.ElectLeadersRequest) -> tuple[pb.ElectLeadersResponse, list[Partition]]:
+    async def elect(self, request: pb.ElectLeadersRequest) -> tuple[pb.ElectLeadersResponse, list[PartitionView]]:
         """The answer, and the partitions whose new leader was not in sync, as they are now."""
         try:
             self._fence()
@@ -139,7 +139,7 @@ class Reassignments:
         names = list(dict.fromkeys(names))
         lossy: dict[Name, None] = {}
 
-        def decide(name: Name) -> tuple[Partition, PartitionRecord]:
+        def decide(name: Name) -> tuple[PartitionView, PartitionRecord]:
             partition = self._partition(*name)
             record = self._elected(partition, request.unclean)
             if is_unclean(partition.record, record):
@@ -154,7 +154,7 @@ class Reassignments:
             partitions=[_result(name, refused.get(name)) for name in shown], revision=self._view.revision)
         return answer, [done[name] for name in lossy if name in done]
 
-    def _elected(self, partition: Partition, unclean: bool) -> PartitionRecord:
+    def _elected(self, partition: PartitionView, unclean: bool) -> PartitionRecord:
         """Raises Refusal."""
         before, brokers = partition.record, self._view.live_brokers()
         if unclean:
@@ -186,7 +186,7 @@ class Reassignments:
             throttle = ThrottleRecord(request.bytes_per_second, now_ms)
             writes.append(
                 Put(keys.throttle, throttle.encode()) if throttle.bytes_per_second > 0 else Delete(keys.throttle))
-        changes = {number: Change((), (write,)) for number, write in enumerate(writes)}
+        changes = {number: GuardedWrite((), (write,)) for number, write in enumerate(writes)}
         refused = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
         for refusal in refused.values():
             return pb.SetReplicationResponse(error=refusal.code, reason=refusal.reason)

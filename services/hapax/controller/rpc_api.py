@@ -8,7 +8,7 @@ from typing import Final
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
-from hapax.runtime.cluster import ClusterView, Partition
+from hapax.runtime.cluster import ClusterView, PartitionView
 from hapax.runtime.own_cluster import answers_own
 from hapax.runtime.ports import RpcHandler
 
@@ -18,7 +18,7 @@ SERVICE: Final = "/hapax.internal.v1.Controller/"
 class RpcApi:
     def __init__(
         self, topics: Topics, reassignments: Reassignments, view: ClusterView,
-        record_unclean: Callable[[Partition], None],
+        record_unclean: Callable[[PartitionView], None],
     ) -> None:
         """`record_unclean` is called for each partition whose new leader may lack acknowledged records."""
         self._topics = topics

@@ -33,8 +33,8 @@ from hapax.controller.topics import Topics
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import Changes, ClusterView, Node, Partition
-from hapax.runtime.guarded_writes import Change, Outcome, write_changes
+from hapax.runtime.cluster import Changes, ClusterView, NodeView, PartitionView
+from hapax.runtime.guarded_writes import GuardedWrite, WriteOutcome, write_changes
 from hapax.runtime.ports import (
     Compare,
     Delete,
@@ -237,7 +237,7 @@ class ControllerService:
 
     # --- dead nodes
 
-    def _concerns(self, node: Node) -> bool:
+    def _concerns(self, node: NodeView) -> bool:
         """Those that serve clients, also while another one acts: who takes over has met them, and so knows who does not
         answer, when they went away together with the one that acted. And that one."""
         if node.port or self._term:
@@ -247,7 +247,7 @@ class ControllerService:
             controller is not None and node.node_id == controller.record.node_id != self._node_id
             and node.registration == controller.record.registration)
 
-    async def _revoke(self, node: Node) -> None:
+    async def _revoke(self, node: NodeView) -> None:
         """Deletes the registration of a process that is gone. Raises MetadataUnavailable."""
         if node.port and not self._term:
             return  # for the one that acts to do; where that one is gone, too, this is asked again
@@ -265,7 +265,7 @@ class ControllerService:
             if self._term:
                 self._node.record("registration_revoked", node=node.node_id, registration=node.registration)
 
-    def _judged(self, node: Node, silent: bool) -> None:
+    def _judged(self, node: NodeView, silent: bool) -> None:
         """A node fell silent or answers. One that should act and does not answer loses the key."""
         if node.role == "controller" and silent:
             task = supervision.once(self._depose(node), "depose", node.node_id)
@@ -276,22 +276,22 @@ class ControllerService:
             self._node.record("node_silent", node=node.node_id, registration=node.registration)
         self._dirty.set()
 
-    def _silences(self) -> list[Change]:
+    def _silences(self) -> list[GuardedWrite]:
         """What the store says of who does not answer, where that has changed: everybody goes by it."""
         keys, changes = self.view.keys, []
         for node_id, registration in self.view.silent.items():
             current = self.view.node(node_id)
             if current is None or current.registration != registration or self._presence.hears(current):
-                changes.append(Change((), (Delete(keys.silent(node_id)),)))
+                changes.append(GuardedWrite((), (Delete(keys.silent(node_id)),)))
         for node in self._presence.silent():
             if node.role != "controller" and self.view.silent.get(node.node_id) != node.registration:
                 record = SilentRecord(node.registration, self._ports.clock.now_ms())
-                changes.append(Change(
+                changes.append(GuardedWrite(
                     (Compare(keys.node(node.node_id), "create_revision", node.registration),),
                     (Put(keys.silent(node.node_id), record.encode()),)))
         return changes
 
-    async def _depose(self, node: Node) -> None:
+    async def _depose(self, node: NodeView) -> None:
         """Takes the key from a controller that stands still, for whoever comes first. Its writes compare the key. Tried
         until there was an answer: a write that had none may have been lost with the store's member."""
         registration, key = self.registration, self.view.keys.controller
@@ -346,14 +346,14 @@ class ControllerService:
                 self._record_partition("reassignment_ended", partition, replicas=list(partition.record.replicas))
         await self._see(outcome)
 
-    async def _write(self, changes: list[Change]) -> Outcome:
+    async def _write(self, changes: list[GuardedWrite]) -> WriteOutcome:
         """Raises MetadataUnavailable."""
         outcome = await write_changes(self._ports.metadata, self._fence(), changes)
         self._written.add(len(outcome.done))
         log.info("changed", written=len(outcome.done), stale=len(outcome.stale), revision=outcome.revision)
         return outcome
 
-    async def _see(self, outcome: Outcome) -> None:
+    async def _see(self, outcome: WriteOutcome) -> None:
         """What was written, before anything else is planned."""
         try:
             await self.view.reached(outcome.revision, _SEE_TIMEOUT_S)
@@ -363,16 +363,16 @@ class ControllerService:
             await asyncio.sleep(_RETRY_S * self._ports.random.random())
         self._dirty.set()
 
-    def _record_unclean(self, partition: Partition) -> None:
+    def _record_unclean(self, partition: PartitionView) -> None:
         record = partition.record
         self._unclean.add()
         self._record_partition("unclean_election", partition, leader=record.leader, leader_epoch=record.leader_epoch)
 
-    def _record_partition(self, kind: str, partition: Partition, **fields: object) -> None:
+    def _record_partition(self, kind: str, partition: PartitionView, **fields: object) -> None:
         topic = self.view.topic_by_id(partition.topic_id)
         self._node.record(kind, topic="" if topic is None else topic.name, partition=partition.index, **fields)
 
-    def _hand_over(self, made: Plan) -> list[Change]:
+    def _hand_over(self, made: Plan) -> list[GuardedWrite]:
         """The next slice, once the last one is accepted, or has had time to be."""
         if not made.handovers:
             return made.retirements
@@ -385,7 +385,7 @@ class ControllerService:
         self._slice = max(self._slice, _SLICE, len(made.handovers) // _SLICES)
         return made.handovers[: self._slice]
 
-    def _calm(self, made: Plan) -> list[Change]:
+    def _calm(self, made: Plan) -> list[GuardedWrite]:
         """What may wait: in-sync sets that their leaders will most likely have changed by then, and balance."""
         self._slice = 0
         wait = self._steady_in() - _STEADY_S + _SHRINK_S
@@ -394,7 +394,7 @@ class ControllerService:
             return []
         return made.shrinks or self._balance(made)
 
-    def _balance(self, made: Plan) -> list[Change]:
+    def _balance(self, made: Plan) -> list[GuardedWrite]:
         if not made.shards and not made.leaderships:
             return []
         now = asyncio.get_running_loop().time()

@@ -20,8 +20,8 @@ from hapax.core.cluster.topics import (
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
-from hapax.runtime.cluster import ClusterView, Topic
-from hapax.runtime.guarded_writes import Change
+from hapax.runtime.cluster import ClusterView, TopicView
+from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put, Randomness, RpcError
 from hapax.runtime.settings import Settings
 
@@ -113,13 +113,13 @@ class Topics:
         revisions = request.if_revisions or [0] * len(request.topic_ids)
         if len(revisions) != len(request.topic_ids):
             raise RpcError("INVALID_ARGUMENT", "if_revisions has one for each of topic_ids, or none")
-        named: list[tuple[str, bytes, int, Topic | None]] = [
+        named: list[tuple[str, bytes, int, TopicView | None]] = [
             *((name, b"", 0, self._view.topic(name)) for name in request.names),
             *(("", topic_id, revision, self._view.topic_by_id(TopicId(topic_id)))
               for topic_id, revision in zip(request.topic_ids, revisions, strict=True)),
         ]
         results: dict[int, pb.TopicResult] = {}
-        topics: dict[int, Topic] = {}
+        topics: dict[int, TopicView] = {}
         for position, (name, topic_id, revision, topic) in enumerate(named):
             try:
                 self._fence()
@@ -133,7 +133,7 @@ class Topics:
             results[position] = _refused(topics[position].name, why, topics[position].topic_id)
         return [results[position] for position in range(len(named))]
 
-    def _deletable(self, topic: Topic | None, topic_id: bytes, if_revision: int) -> Topic:
+    def _deletable(self, topic: TopicView | None, topic_id: bytes, if_revision: int) -> TopicView:
         """Raises Refusal."""
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID if topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -144,12 +144,12 @@ class Topics:
         _check_revision(topic, if_revision)
         return topic
 
-    def _deletion(self, topic: Topic) -> Change:
+    def _deletion(self, topic: TopicView) -> GuardedWrite:
         """The partitions that do not fit follow as orphans (see `plan`): the mark of deletion is what counts."""
         key = self._view.keys.topic(topic.name)
         mark = DeletedTopicRecord(topic.topic_id, topic.name, self._clock.now_ms())
         partitions = sorted(self._view.partitions_of(topic.topic_id))[:_DELETES_PER_CHANGE]
-        return Change(
+        return GuardedWrite(
             (Compare(key, "mod_revision", topic.mod_revision),),
             (
                 Delete(key), Put(self._view.keys.deleted(topic.topic_id), mark.encode()),
@@ -162,7 +162,7 @@ class Topics:
     async def create_partitions(self, request: pb.CreatePartitionsRequest) -> list[pb.TopicResult]:
         names = sorted(request.total_by_topic)
         results: dict[int, pb.TopicResult] = {}
-        changes: dict[int, Change] = {}
+        changes: dict[int, GuardedWrite] = {}
         for position, name in enumerate(names):
             try:
                 self._fence()
@@ -170,7 +170,7 @@ class Topics:
                 grown = self._grown(name, request.total_by_topic[name], chosen)
                 _check_revision(grown, request.if_revision_by_topic.get(name, 0))
                 key = self._view.keys.topic(name)
-                changes[position] = Change(
+                changes[position] = GuardedWrite(
                     (Compare(key, "mod_revision", grown.mod_revision),), (Put(key, grown.record.encode()),))
                 results[position] = pb.TopicResult(
                     name=name, topic_id=grown.topic_id, partitions=grown.partitions,
@@ -183,7 +183,7 @@ class Topics:
             await self._until_accepted(results.values(), request.timeout_ms)
         return [results[position] for position in range(len(names))]
 
-    def _grown(self, name: str, total: int, chosen: Sequence[pb.Replicas]) -> Topic:
+    def _grown(self, name: str, total: int, chosen: Sequence[pb.Replicas]) -> TopicView:
         """Raises Refusal."""
         topic = self._view.topic(name)
         if topic is None:
@@ -209,7 +209,7 @@ class Topics:
 
     async def alter_configs(self, request: pb.AlterTopicConfigsRequest) -> list[pb.TopicResult]:
         results: dict[int, pb.TopicResult] = {}
-        changes: dict[int, Change] = {}
+        changes: dict[int, GuardedWrite] = {}
         counts = Counter(change.topic for change in request.changes)
         for position, change in enumerate(request.changes):
             try:
@@ -223,14 +223,14 @@ class Topics:
             results[position] = pb.TopicResult(name=change.topic, topic_id=altered.topic_id)
             if altered != self._view.topic(change.topic):
                 key = self._view.keys.topic(change.topic)
-                changes[position] = Change(
+                changes[position] = GuardedWrite(
                     (Compare(key, "mod_revision", altered.mod_revision),), (Put(key, altered.record.encode()),))
         if not request.validate_only:
             for position, why in (await self._write(changes, _CHANGED)).items():
                 results[position] = _refused(request.changes[position].topic, why)
         return [results[position] for position in range(len(request.changes))]
 
-    def _altered(self, change: pb.TopicConfigChange) -> Topic:
+    def _altered(self, change: pb.TopicConfigChange) -> TopicView:
         """Raises Refusal."""
         topic = self._view.topic(change.topic)
         if topic is None:
@@ -244,7 +244,7 @@ class Topics:
 
     # --- write and wait
 
-    async def _write(self, changes: Mapping[int, Change], stale: Refusal) -> dict[int, Refusal]:
+    async def _write(self, changes: Mapping[int, GuardedWrite], stale: Refusal) -> dict[int, Refusal]:
         return await write_fenced(self._store, self._view, self._fence, changes, stale)
 
     async def _until_accepted(self, results: Iterable[pb.TopicResult], timeout_ms: int) -> None:
@@ -277,7 +277,7 @@ def _refused(name: str, refusal: Refusal, topic_id: bytes = b"") -> pb.TopicResu
     return pb.TopicResult(name=name, error=refusal.code, reason=refusal.reason, topic_id=topic_id)
 
 
-def _check_revision(topic: Topic, wanted: int) -> None:
+def _check_revision(topic: TopicView, wanted: int) -> None:
     """Raises Refusal (INVALID_UPDATE_VERSION). What is written compares the same revision in the store."""
     if wanted and wanted != topic.mod_revision:
         raise Refusal(

@@ -15,7 +15,7 @@ from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, TopicId
 from hapax.runtime import supervision
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Network
 from hapax.wire.messages import FetchRequest
 from hapax.wire.peer import Peer, PeerError
@@ -78,7 +78,7 @@ class LogReader:
                 if opened is not None and opened.done() and opened.exception() is None:
                     opened.result().close("the load is done")
 
-    async def _peer(self, leader: Node) -> Peer:
+    async def _peer(self, leader: NodeView) -> Peer:
         key = (leader.node_id, leader.registration)
         opened = self._peers.get(key)
         if opened is None:

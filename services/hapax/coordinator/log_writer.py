@@ -29,7 +29,7 @@ from hapax.core.control import Control, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Clock, Network, Task
 from hapax.wire.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
 from hapax.wire.messages import ListOffsetsRequest, ProduceRequest
@@ -310,7 +310,7 @@ class LogWriter:
 class _Link:
     """The connection to one registration of a broker, and the logs that wait to be sent over it."""
 
-    def __init__(self, writer: LogWriter, node: Node, forget: Callable[[], object]) -> None:
+    def __init__(self, writer: LogWriter, node: NodeView, forget: Callable[[], object]) -> None:
         self._writer = writer
         self._node = node
         self._forget = forget

@@ -22,8 +22,7 @@ from hapax.core.transaction.requests import Marker, MarkerResult, SendMarkers
 from hapax.core.types import NodeId, ShardEpoch, ShardId
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.cluster import ClusterView
-from hapax.runtime.cluster import Node as ClusterNode
+from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Network, Randomness, RpcError
 
 log = telemetry.logger("markers")
@@ -189,7 +188,7 @@ class MarkerSender:
         """(address, whether it takes offsets), or the answer where there is none."""
         if self._view.is_deleted(partition.topic_id):
             return ErrorCode.UNKNOWN_TOPIC_ID
-        node: ClusterNode | None
+        node: NodeView | None
         offsets = partition.topic == OFFSETS_TOPIC
         if offsets:
             node = self._view.group_shard_owner(partition.partition)

@@ -474,7 +474,7 @@ class TxnShard(Shard):
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
         self._newest = {}
-        if not await self.resources.view.saw_in_log(self.machine.highest_producer_id()):
+        if not await self.resources.view.check_producer_id(self.machine.highest_producer_id()):
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the metadata store is behind the shard's log")
 
     def _replay_control(self, header: BatchHeader, control: Control) -> None:

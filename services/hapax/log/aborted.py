@@ -37,7 +37,7 @@ async def aborted_transactions(log: SegmentLog) -> list[AbortedTransaction]:
         if entries is None or not _plausible(entries, segment.base_offset, following) or not all(
             _is_of_marker(segment, entry) for entry in entries if entry.last_offset >= snapshot
         ):
-            log.found_misled(segment)
+            log.surveys.found_wrong_index(segment)
             return await _recomputed(log)
         found += entries
     return found

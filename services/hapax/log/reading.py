@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from hapax.log.segment import LogRange, Segment
+from hapax.log.segment_list import SegmentList
 from hapax.log.soundness import Damage, Damaged
-
-if TYPE_CHECKING:
-    from hapax.log.segment_log import SegmentLog
 
 _RECENT: Final = 512
 """Positions of at least this many last batches are remembered: readers at the end of the log need no index."""
 MANY_BATCHES: Final = 2 * _RECENT
-"""When this many are remembered, the older half is to be forgotten: `Reading.trim`."""
+"""When this many are remembered, the older half is to be forgotten: `BatchFinder.trim`."""
 _WARM_BYTES: Final = 32 << 20
 """The last bytes that this process wrote are taken to be in the page cache without asking."""
 _PROBE: Final = 64 << 10
@@ -44,12 +42,12 @@ class Fetched(NamedTuple):
     """Where a reader goes on; exclusive upper bound of the batches' offsets."""
 
 
-class Reading:
+class BatchFinder:
     """Of one log."""
 
     __slots__ = ("_log", "_written_from", "offsets", "positions")
 
-    def __init__(self, log: SegmentLog) -> None:
+    def __init__(self, log: SegmentList) -> None:
         self._log = log
         self.offsets = array("q")  # packed: a broker has as many of them as it has logs
         """Base offsets of the active segment's last batches."""

@@ -126,7 +126,7 @@ async def _open(log: SegmentLog, state: State, *, clean: bool, known_epoch: int)
             segment.load_indexes()
             if not len(segment.index):
                 segment.index.suspect = True
-                await log.survey(segment)
+                await log.surveys.run(segment)
     return recovery
 
 

@@ -42,7 +42,7 @@ class Segment:
 
     __slots__ = (
         "_digest", "_dropped", "_ending", "_holders", "_modified", "_roll_age", "_since_index", "_undated_ms",
-        "base_offset", "damage", "file", "first_timestamp", "folder", "index", "interval", "listed",
+        "base_offset", "damage", "file", "first_timestamp", "folder", "index", "interval", "markers_checked",
         "max_timestamp", "max_timestamp_offset", "roll_after", "sound", "surveyed_ms", "time_index",
     )
 
@@ -67,7 +67,7 @@ class Segment:
         self.damage: Damage | None = None
         self.surveyed_ms = -1
         """When it was last checked as a whole; -1: not yet."""
-        self.listed = create
+        self.markers_checked = create
         """Its markers say what readers are told of aborted transactions, as far as it begins with what is known."""
         self._modified = -1 if create else self.file.modified()
         self._digest: int | None = None

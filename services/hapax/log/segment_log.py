@@ -7,7 +7,6 @@ which recovery starts. A name, an index entry or a snapshot is never ahead of th
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,8 +14,7 @@ from typing import Final, NamedTuple
 
 from hapax.core.partition.aborted_index import AbortedIndex, AbortedTransaction
 from hapax.log.config import UNLIMITED, LogConfig
-from hapax.log.decisions import Listing
-from hapax.log.durable import SyncFailed, sync_file, sync_folder
+from hapax.log.durable import sync_file, sync_folder
 from hapax.log.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY
 from hapax.log.layout import (
     HAS_GAPS,
@@ -26,12 +24,12 @@ from hapax.log.layout import (
     encode_leader_epochs,
     offset_name,
 )
-from hapax.log.reading import MANY_BATCHES, Cold, Fetched, Reading
+from hapax.log.reading import MANY_BATCHES, BatchFinder, Cold, Fetched
 from hapax.log.segment import Segment
-from hapax.log.soundness import NOWHERE, Damage, Pace
-from hapax.log.survey import check, survey
+from hapax.log.segment_list import SegmentList
+from hapax.log.soundness import NOWHERE, Damage
+from hapax.log.survey import Surveys
 from hapax.log.txn_index import append_aborted, cut_aborted, encode_aborted
-from hapax.runtime import supervision
 from hapax.runtime.ports import Disk, Folder, FolderClosed, OpenFolder
 
 Bytes = bytes | bytearray | memoryview
@@ -52,19 +50,16 @@ class Unsynced(NamedTuple):
     """A log that was cut since may have other bytes below `end_offset`."""
 
 
-class SegmentLog:
+class SegmentLog(SegmentList):
     """See above. Made empty by `create`, or from files by `hapax.log.recovery`."""
 
     def __init__(self, disk: Disk, folder: str | OpenFolder, config: LogConfig) -> None:
         """`folder`: its name, or its handle, which is closed with the log. What the log does to its files goes through
         the handle: the name may lead to another topic's folder before the log is closed."""
+        super().__init__()
         self.folder = disk.folder(folder) if isinstance(folder, str) else folder
         self._parent: Folder = disk
         self.config = config
-        self.segments: list[Segment] = []
-        self.bases: list[int] = []
-        """Base offsets of `segments`."""
-        self.end_offset = 0
         self.synced_offset = 0
         """Everything below is durable."""
         self.scan_cost = 0
@@ -74,20 +69,11 @@ class SegmentLog:
         """Called with the new segment's base offset, before anything is appended to it."""
         self.committed_offset = 0
         """The newest snapshot at or below it is kept: nothing below is ever cut, so a cut log can start from there."""
-        self.on_damage: Callable[[Damage], None] | None = None
-        """Hears of bytes that are not what was written."""
-        self.on_misled: Callable[[Segment], None] | None = None
-        """Hears of an index that said what is not so, and was rebuilt."""
-        self.listing: Listing | None = None
-        self.leader_epochs: Callable[[], Sequence[tuple[int, int]]] = tuple
-        """(leader epoch, its first offset): no CRC covers what a batch says of its epoch."""
-        self.cuts = 0
-        """Rises whenever bytes are taken away."""
+        self.surveys = Surveys(self)
         self.has_gaps = self.folder.exists(HAS_GAPS)
         """The folder says that offsets are missing by right, whatever the topic's cleanup policy is by now."""
         self.pinned = False
         """Closed segments must stay for now: compaction is reading them."""
-        self._active: Segment
         self._torn = False
         """Behind the active segment's end lie bytes of a write that failed, since they could not be cut off either."""
         self._unsynced: dict[Segment, int] = {}
@@ -100,9 +86,8 @@ class SegmentLog:
         self._wishes = 0
         self._unindexed: list[Segment] = []
         self._unwritten_aborted = AbortedIndex()
-        self._reading = Reading(self)
+        self._reading = BatchFinder(self)
         self._recent_offsets, self._recent_positions = self._reading.offsets, self._reading.positions
-        self._surveys: dict[Segment, asyncio.Task[None]] = {}
 
     # --- make and open --------------------------------------------------------------------------------------------
 
@@ -114,11 +99,6 @@ class SegmentLog:
         self.add_segment(Segment(self.folder, 0, self.config.index_interval_bytes, create=True))
         self.opened()
         self._want_folder_synced(self.folder)
-
-    def add_segment(self, segment: Segment) -> None:
-        self.segments.append(segment)
-        self.bases.append(segment.base_offset)
-        self._active = segment
 
     def opened(self) -> None:
         """All segments are there: appends go to the last one."""
@@ -144,27 +124,6 @@ class SegmentLog:
     def was_compacted(self) -> bool:
         """Records may be missing: it is a compacted log, or was one before its topic's cleanup policy changed."""
         return self.config.compact or self.has_gaps
-
-    @property
-    def start_offset(self) -> int:
-        return self.bases[0]
-
-    @property
-    def active(self) -> Segment:
-        return self._active
-
-    def size(self) -> int:
-        return sum(segment.size for segment in self.segments)
-
-    def bytes_above(self, offset: int) -> int:
-        """About how many bytes lie from `offset` on: exact at the boundaries of segments."""
-        if offset >= self.end_offset:
-            return 0
-        at = max(0, bisect_right(self.bases, offset) - 1)
-        segment = self.segments[at]
-        end = self.base_after(segment)
-        share = (end - max(offset, segment.base_offset)) / max(1, end - segment.base_offset)
-        return round(segment.size * share) + sum(each.size for each in self.segments[at + 1 :])
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -384,7 +343,7 @@ class SegmentLog:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool = True, warmed: bool = False
     ) -> Fetched:
-        """See `Reading.read`. Raises Cold, Damaged."""
+        """See `BatchFinder.read`. Raises Cold, Damaged."""
         return self._reading.read(offset, max_bytes, end_offset, at_least_one=at_least_one, warmed=warmed)
 
     async def warm(self, cold: Cold) -> None:
@@ -396,32 +355,9 @@ class SegmentLog:
                 await segment.warm_indexes()
                 self._unload_others(segment)
             else:
-                await check(self, segment, cold.position, cold.size)
+                await self.surveys.check(segment, cold.position, cold.size)
         finally:
             segment.release()
-
-    async def survey(self, segment: Segment, pace: Pace | None = None) -> None:
-        """Checks a segment and its indexes as a whole. Raises OSError, SyncFailed."""
-        task = self._surveys.get(segment)
-        if task is None:
-            segment.hold()
-            task = self._surveys[segment] = supervision.once(
-                survey(self, segment, pace), "survey", expected=(OSError, SyncFailed))
-
-            def ended(task: asyncio.Task[None]) -> None:
-                del self._surveys[segment]
-                segment.release()
-
-            task.add_done_callback(ended)
-        await asyncio.shield(task)
-
-    def found_damage(self, damage: Damage) -> None:
-        if self.on_damage is not None:
-            self.on_damage(damage)
-
-    def found_misled(self, segment: Segment) -> None:
-        if self.on_misled is not None:
-            self.on_misled(segment)
 
     @property
     def damages(self) -> list[Damage]:
@@ -431,16 +367,8 @@ class SegmentLog:
         """Keeps the indexes of the active segment and of two closed ones in memory."""
         closed = [s for s in self.segments[:-1] if s.index.loaded and s is not segment and s not in self._unindexed]
         for other in closed[:-1]:
-            if other.damage is None and other not in self._surveys:
+            if other.damage is None and not self.surveys.is_running(other):
                 other.unload_indexes()
-
-    def base_after(self, segment: Segment) -> int:
-        """Where the next segment begins; for the active one, where the log ends."""
-        at = bisect_right(self.bases, segment.base_offset)
-        return self.bases[at] if at < len(self.bases) else self.end_offset
-
-    def segment_of(self, offset: int) -> Segment:
-        return self.segments[bisect_right(self.bases, offset) - 1]
 
     # --- retention ------------------------------------------------------------------------------------------------
 
@@ -567,7 +495,7 @@ class SegmentLog:
         self._unindexed = list(scanned)
         for segment in scanned:
             segment.closed()
-            segment.listed = segment.sound.trusted_from == 0
+            segment.markers_checked = segment.sound.trusted_from == 0
         self._want_folder_synced(self.folder)
         await self.sync()
         self.synced_offset = self.end_offset

@@ -12,16 +12,13 @@ import errno
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from hapax.codec.batch import CRC_START, CURRENT_MAGIC, HEADER_SIZE, LENGTH_END
 from hapax.core.batch import CONTROL, TRANSACTIONAL
 from hapax.runtime.ports import File
-
-if TYPE_CHECKING:
-    from hapax.log.decisions import Decisions
 
 NOWHERE: Final = 2**63
 _PIECE: Final = 512 << 10
@@ -116,20 +113,21 @@ class Walk:
     def __init__(
         self, position: int, expected: int, *, size: int, following: int, epochs: Sequence[tuple[int, int]] = (),
         marks: Mapping[int, int] | None = None, time_marks: Mapping[int, int] | None = None, interval: int = NOWHERE,
-        decisions: Decisions | None = None,
+        on_transactional: Callable[[memoryview], object] | None = None,
     ) -> None:
         """`expected`: the offset that is due at `position`; -1: not known. `size` and `following`: where the file ends,
         and with which offset the next one begins. `epochs`: (leader epoch, its first offset). `marks`: batch position
         -> last offset, `time_marks`: offset -> greatest timestamp up to it, as the indexes say. `interval`: bytes
-        between the index entries that the walk makes itself. `decisions` is fed with what belongs to transactions."""
+        between the index entries that the walk makes itself. `on_transactional` is called, off the loop, with each
+        transactional or control batch."""
         self.position = position
         """Up to here all is well."""
         self.expected = expected
         self.first_offset = -1
         self.flaw = ""
         """Why the batch at `position` is not what was written; "": nothing was found."""
-        self.misled = False
-        """An index says what is not so."""
+        self.index_is_wrong = False
+        """An index entry in the range disagrees with the batches."""
         self.entries: list[tuple[int, int]] = []
         """(last offset, position) of a batch for each interval."""
         self.time_entries: list[tuple[int, int]] = []
@@ -143,7 +141,7 @@ class Walk:
         self._marks = dict(marks or ())
         self._time_marks = dict(time_marks or ())
         self._interval = interval
-        self._decisions = decisions
+        self._on_transactional = on_transactional
         self._since_entry = 0
         self._want = 0
 
@@ -167,9 +165,9 @@ class Walk:
                 self.flaw = "a torn batch"
                 return
             want = max(_PIECE, self._want)
-        self.misled = self.misled or any(position < self.position for position in self._marks)
+        self.index_is_wrong = self.index_is_wrong or any(position < self.position for position in self._marks)
         if self.position >= self._size and (self._marks or self._time_marks):
-            self.misled = True
+            self.index_is_wrong = True
 
     def look(self, chunk: memoryview) -> None:
         """Checks the batches of the bytes from `position` on. Runs off the loop."""
@@ -200,8 +198,8 @@ class Walk:
             if not self._was_led(epoch, offset):
                 self.flaw = f"a batch of leader epoch {epoch} at offset {offset}, where another one led"
                 return
-            if self._decisions is not None and attributes & (TRANSACTIONAL | CONTROL):
-                self._decisions.look(chunk[at:end])
+            if self._on_transactional is not None and attributes & (TRANSACTIONAL | CONTROL):
+                self._on_transactional(chunk[at:end])
             self._passed(base + at, end - at, offset, offset + delta, timestamp)
             at = end
 
@@ -221,9 +219,9 @@ class Walk:
         if timestamp > self.greatest[0]:
             self.greatest = (timestamp, last)
         if self._marks and self._marks.pop(position, last) != last:
-            self.misled = True
+            self.index_is_wrong = True
         if self._time_marks and self._time_marks.pop(last, self.greatest[0]) != self.greatest[0]:
-            self.misled = True
+            self.index_is_wrong = True
         if self._since_entry > self._interval:
             self.entries.append((last, position))
             self.time_entries.append(self.greatest)

@@ -124,7 +124,7 @@ async def _first_not_older(log: SegmentLog, segment: Segment, timestamp: int, le
         if batch is not None and batch.max_timestamp == entry[0]:
             begin = max(begin, entry[1])
             break
-        await log.survey(segment)  # which makes the index anew
+        await log.surveys.run(segment)  # which makes the index anew
     return await _soundly(
         log, segment, lambda: segment.index.position_before(begin), lambda: segment.find_timestamp(timestamp, begin))
 

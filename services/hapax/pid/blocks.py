@@ -8,7 +8,7 @@ from hapax.codec.metadata import Keys, PidCounterRecord
 from hapax.core.producer.pid_blocks import PidBlock, next_block
 from hapax.core.types import ProducerId
 from hapax.runtime.ports import Compare, MetadataStore, Put, Randomness
-from hapax.runtime.seen import HighestSeen
+from hapax.runtime.rollback_guard import RollbackGuard
 
 _CONTENTION_PAUSE_S = 0.01
 
@@ -16,10 +16,10 @@ _CONTENTION_PAUSE_S = 0.01
 class BlockAllocator:
     """Blocks that nobody else gets, ever, whichever process allocates and however it ends."""
 
-    def __init__(self, store: MetadataStore, keys: Keys, seen: HighestSeen, random: Randomness) -> None:
+    def __init__(self, store: MetadataStore, keys: Keys, guard: RollbackGuard, random: Randomness) -> None:
         self._store = store
         self._key = keys.pid_next
-        self._seen = seen
+        self._guard = guard
         self._random = random
         self._one_at_a_time = asyncio.Lock()
         self._known: tuple[int, bytes, int] | None = None
@@ -29,7 +29,7 @@ class BlockAllocator:
         """Raises StoreRefused where the counter is behind what this node has seen; MetadataUnavailable."""
         async with self._one_at_a_time:
             _, _, counter = await self._read()
-            self._seen.check_producer_counter(counter)
+            self._guard.check_producer_counter(counter)
 
     async def allocate(self, size: int) -> PidBlock:
         """Raises MetadataUnavailable (the block, if there was one, is wasted), StoreRefused, ValueError."""
@@ -37,7 +37,7 @@ class BlockAllocator:
             while True:
                 revision, value, counter = self._known or await self._read()
                 self._known = None
-                self._seen.check_producer_counter(counter)
+                self._guard.check_producer_counter(counter)
                 block = next_block(counter, size)
                 moved = PidCounterRecord(ProducerId(block.end)).encode()
                 compares = [Compare(self._key, "mod_revision", revision)]
@@ -46,7 +46,7 @@ class BlockAllocator:
                     compares.append(Compare(self._key, "value", value))
                 result = await self._store.txn(compares, [Put(self._key, moved)])
                 if result.succeeded:
-                    self._seen.saw_producer_id(block.end - 1)
+                    self._guard.note_producer_id(block.end - 1)
                     self._known = (result.revision, moved, block.end)
                     return block
                 await asyncio.sleep(_CONTENTION_PAUSE_S * self._random.random())

@@ -24,7 +24,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.own_cluster import answers_own
 from hapax.runtime.ports import MetadataUnavailable, Randomness, RpcError, RpcHandler
-from hapax.runtime.seen import StoreRefused
+from hapax.runtime.rollback_guard import StoreRefused
 
 log = telemetry.logger("pid")
 
@@ -64,7 +64,7 @@ class RpcApi:
     # --- blocks
 
     async def _allocate_block(self, request: pid_pb2.AllocateBlockRequest) -> bytes:
-        self._view.seen.saw_producer_id(request.in_use_below - 1)
+        self._view.rollback_guard.note_producer_id(request.in_use_below - 1)
         try:
             block = await self._blocks.allocate(request.size or self._block_size)
         except ValueError as error:

@@ -43,7 +43,7 @@ class PidService:
         self._node = RpcNode("pid", ports, settings, view, metrics)
         self._tidier: Task | None = None
         self._takeovers = metrics.counters(FENCINGS).labels("lease_taken")
-        self.blocks = BlockAllocator(ports.metadata, view.keys, view.seen, ports.random)
+        self.blocks = BlockAllocator(ports.metadata, view.keys, view.rollback_guard, ports.random)
         self.leases = Leases(
             ports.metadata, view.keys, ports.clock, self.blocks, LeasedPartitions(ports.network, view),
             max_expire_ms=settings.pid_lease_max_ms,

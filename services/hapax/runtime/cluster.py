@@ -50,7 +50,7 @@ from hapax.runtime.ports import (
     Task,
     WatchEvent,
 )
-from hapax.runtime.seen import HighestSeen, StoreRefused
+from hapax.runtime.rollback_guard import RollbackGuard, StoreRefused
 
 log = telemetry.logger("metadata")
 
@@ -64,7 +64,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeView:
     """A live node. `registration` rises with every process that registers under the id."""
 
     record: NodeRecord
@@ -110,7 +110,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicView:
     record: TopicRecord
     mod_revision: int
 
@@ -137,7 +137,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionView:
     topic_id: TopicId
     index: PartitionIndex
     record: PartitionRecord
@@ -150,7 +150,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardView:
     kind: ShardKind
     shard: ShardId
     record: ShardRecord
@@ -158,7 +158,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class ControllerView:
     record: ControllerRecord
     create_revision: int
     """The controller's term: its writes compare it."""
@@ -209,17 +209,17 @@ class ClusterView:
         store: MetadataStore,
         cluster_id: str,
         random: Randomness,
-        seen: HighestSeen | None = None,
+        rollback_guard: RollbackGuard | None = None,
         on_refused: Callable[[StoreRefused], None] | None = None,
     ) -> None:
         self.keys: Final = Keys(cluster_id)
-        self.seen: Final = seen or HighestSeen(cluster_id)
+        self.rollback_guard: Final = rollback_guard or RollbackGuard(cluster_id)
         self.revision = 0
         """The image holds everything up to this revision of the store."""
         self.producer_ids_below = 0
         """Producer ids from here on have not been handed out as of `revision`."""
         self.cluster: ClusterRecord | None = None
-        self.controller: Controller | None = None
+        self.controller: ControllerView | None = None
         self.throttle: ThrottleRecord | None = None
         """None: a broker's own settings say how fast it copies."""
         self.throttle_revision = 0
@@ -231,30 +231,30 @@ class ClusterView:
         self._random = random
         self._on_refused = on_refused
         self._mod_revisions: dict[str, int] = {}
-        self._nodes: dict[NodeId, Node] = {}
-        self._by_registration: dict[RegistrationEpoch, Node] = {}
+        self._nodes: dict[NodeId, NodeView] = {}
+        self._by_registration: dict[RegistrationEpoch, NodeView] = {}
         self._draining: dict[NodeId, None] = {}
-        self._departed: dict[NodeId, tuple[Node, float]] = {}
+        self._departed: dict[NodeId, tuple[NodeView, float]] = {}
         """Coordinators that are gone -> since when, loop time."""
-        self._topics: dict[str, Topic] = {}
-        self._topics_by_id: dict[TopicId, Topic] = {}
-        self._partitions: dict[TopicId, dict[PartitionIndex, Partition]] = {}
+        self._topics: dict[str, TopicView] = {}
+        self._topics_by_id: dict[TopicId, TopicView] = {}
+        self._partitions: dict[TopicId, dict[PartitionIndex, PartitionView]] = {}
         self._deleted: dict[TopicId, None] = {}
-        self._shards: dict[ShardKind, dict[ShardId, Shard]] = {"txn": {}, "group": {}}
+        self._shards: dict[ShardKind, dict[ShardId, ShardView]] = {"txn": {}, "group": {}}
         self._callbacks: list[ChangeCallback] = []
         self._waiters: list[tuple[_Question, asyncio.Future[Any]]] = []
         self._follower: Task | None = None
 
     # --- lookups
 
-    def node(self, node_id: NodeId) -> Node | None:
+    def node(self, node_id: NodeId) -> NodeView | None:
         return self._nodes.get(node_id)
 
-    def nodes(self, role: Role | None = None) -> list[Node]:
+    def nodes(self, role: Role | None = None) -> list[NodeView]:
         """Live nodes, by id."""
         return [self._nodes[n] for n in sorted(self._nodes) if role is None or self._nodes[n].role == role]
 
-    def departed_coordinators(self, within_s: float) -> list[Node]:
+    def departed_coordinators(self, within_s: float) -> list[NodeView]:
         """Those that were live no longer ago than that, by id."""
         since = asyncio.get_running_loop().time() - within_s
         for node_id in [node_id for node_id, (_, left) in self._departed.items() if left < since]:
@@ -269,7 +269,7 @@ class ClusterView:
         """All brokers that `is_draining` is true of, also those that are gone."""
         return sorted(self._draining)
 
-    def rank(self, node: Node) -> int:
+    def rank(self, node: NodeView) -> int:
         """How fit a node is to lead or to own: `FIT`, `UNFIT`, `STOPPING` or `SILENT` of core.cluster.failover."""
         if self.silent.get(node.node_id) == node.registration:
             return SILENT
@@ -283,18 +283,18 @@ class ClusterView:
             for node in self.nodes("broker")
         }
 
-    def registered(self, registration: RegistrationEpoch, session: bytes) -> Node | None:
+    def registered(self, registration: RegistrationEpoch, session: bytes) -> NodeView | None:
         """The live node that this pair proves, or None: internal writers show it (rule 17)."""
         node = self._by_registration.get(registration)
         return node if node is not None and node.record.session == session else None
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> TopicView | None:
         return self._topics.get(name)
 
-    def topic_by_id(self, topic_id: TopicId) -> Topic | None:
+    def topic_by_id(self, topic_id: TopicId) -> TopicView | None:
         return self._topics_by_id.get(topic_id)
 
-    def topics(self) -> list[Topic]:
+    def topics(self) -> list[TopicView]:
         """All topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
@@ -302,19 +302,19 @@ class ClusterView:
         """The topic existed and is gone for good: its partitions count as done (rule 10)."""
         return topic_id in self._deleted
 
-    def partition(self, topic_id: TopicId, index: int) -> Partition | None:
+    def partition(self, topic_id: TopicId, index: int) -> PartitionView | None:
         of_topic = self._partitions.get(topic_id)
         return None if of_topic is None else of_topic.get(PartitionIndex(index))
 
-    def partitions_of(self, topic_id: TopicId) -> Mapping[PartitionIndex, Partition]:
+    def partitions_of(self, topic_id: TopicId) -> Mapping[PartitionIndex, PartitionView]:
         return self._partitions.get(topic_id, {})
 
-    def partitions(self) -> Iterator[Partition]:
+    def partitions(self) -> Iterator[PartitionView]:
         """Every partition of every topic: for the controller and for a broker's start, not for a request."""
         for of_topic in self._partitions.values():
             yield from of_topic.values()
 
-    def leader_of(self, topic_id: TopicId, index: int) -> Node | None:
+    def leader_of(self, topic_id: TopicId, index: int) -> NodeView | None:
         """The live leader that accepts writes: what Metadata may tell. None: LEADER_NOT_AVAILABLE."""
         partition = self.partition(topic_id, index)
         if partition is None or not partition.record.accepted:
@@ -322,13 +322,13 @@ class ClusterView:
         node = self._nodes.get(partition.record.leader)
         return node if node is not None and node.registration == partition.record.leader_registration else None
 
-    def shard(self, kind: ShardKind, shard: int) -> Shard | None:
+    def shard(self, kind: ShardKind, shard: int) -> ShardView | None:
         return self._shards[kind].get(ShardId(shard))
 
-    def shards(self, kind: ShardKind) -> Mapping[ShardId, Shard]:
+    def shards(self, kind: ShardKind) -> Mapping[ShardId, ShardView]:
         return self._shards[kind]
 
-    def shard_owner(self, kind: ShardKind, shard: int) -> Node | None:
+    def shard_owner(self, kind: ShardKind, shard: int) -> NodeView | None:
         """The live coordinator that owns the shard. None: COORDINATOR_NOT_AVAILABLE."""
         assigned = self._shards[kind].get(ShardId(shard))
         if assigned is None:
@@ -336,10 +336,10 @@ class ClusterView:
         node = self._nodes.get(assigned.record.owner)
         return node if node is not None and node.registration == assigned.record.owner_registration else None
 
-    def txn_shard_owner(self, shard: int) -> Node | None:
+    def txn_shard_owner(self, shard: int) -> NodeView | None:
         return self.shard_owner("txn", shard)
 
-    def group_shard_owner(self, shard: int) -> Node | None:
+    def group_shard_owner(self, shard: int) -> NodeView | None:
         return self.shard_owner("group", shard)
 
     # --- following
@@ -358,7 +358,7 @@ class ClusterView:
         for _, waiter in self._waiters:
             waiter.cancel()
         self._waiters.clear()
-        await self.seen.close()
+        await self.rollback_guard.close()
 
     def on_change(self, callback: ChangeCallback) -> Callable[[], None]:
         """Calls back after each batch was applied, on the loop; returns what ends it. Must not block."""
@@ -389,7 +389,7 @@ class ClusterView:
 
     # --- producer ids (rule 12)
 
-    async def saw_in_log(self, producer_id: int) -> bool:
+    async def check_producer_id(self, producer_id: int) -> bool:
         """The highest producer id that a log on which this node relies has in it. False: the store would hand it out
         again; it is refused, and the service ends. Waits while the store is away and the image does not tell."""
         if producer_id >= self.producer_ids_below:
@@ -400,12 +400,12 @@ class ClusterView:
                     "already: it was restored from an old backup or lost writes; refusing to follow it"
                 )
                 return False
-        self.seen.saw_producer_id(producer_id)
+        self.rollback_guard.note_producer_id(producer_id)
         return True
 
     def refuse(self, reason: str) -> None:
         """A log proves that the store went back: the service ends, and does not start again by itself."""
-        self.seen.refuse(reason)
+        self.rollback_guard.refuse(reason)
         self._refuse(StoreRefused(reason))
 
     async def _read_counter(self) -> int:
@@ -420,7 +420,7 @@ class ClusterView:
                 "refusing to follow it"
             )
         self.producer_ids_below = counter
-        self.seen.saw_counter(counter)
+        self.rollback_guard.note_counter(counter)
 
     # --- following, step by step
 
@@ -447,9 +447,10 @@ class ClusterView:
             self._on_refused(refusal)
 
     async def _read_until_answered(self) -> None:
-        counted = max(self.seen.producer_id + 1, self.seen.producer_ids_below)  # before the store is asked for its own
+        guard = self.rollback_guard
+        counted = max(guard.producer_id + 1, guard.producer_ids_below)  # as of before the store is read
         kvs, revision = await self._asked_until_answered(lambda: self._store.list(self.keys.prefix))
-        self.seen.check_revision(revision)
+        self.rollback_guard.check_revision(revision)
         self._apply_image(kvs, revision)
         if self.producer_ids_below < counted:
             raise StoreRefused(
@@ -489,7 +490,7 @@ class ClusterView:
         for event in events:
             self._apply(event.key, event.kv, changes)
             self.revision = max(self.revision, event.revision)
-        self.seen.check_revision(self.revision)
+        self.rollback_guard.check_revision(self.revision)
         self._publish(changes)
 
     def _publish(self, changes: Changes) -> None:
@@ -512,7 +513,7 @@ class ClusterView:
                 changes.cluster = True
             case "controller":
                 self.controller = (
-                    None if kv is None else Controller(ControllerRecord.decode(kv.value), kv.create_revision))
+                    None if kv is None else ControllerView(ControllerRecord.decode(kv.value), kv.create_revision))
                 changes.controller = True
             case "node":
                 self._apply_node(NodeId(parsed.number), kv)
@@ -574,7 +575,7 @@ class ClusterView:
                 self._departed[node_id] = (former, asyncio.get_running_loop().time())
         if kv is not None:
             self._departed.pop(node_id, None)
-            node = Node(NodeRecord.decode(kv.value), RegistrationEpoch(kv.create_revision))
+            node = NodeView(NodeRecord.decode(kv.value), RegistrationEpoch(kv.create_revision))
             self._nodes[node_id] = node
             self._by_registration[node.registration] = node
 
@@ -583,13 +584,13 @@ class ClusterView:
         if former is not None:
             self._topics_by_id.pop(former.topic_id, None)
         if kv is not None:
-            topic = Topic(TopicRecord.decode(kv.value), kv.mod_revision)
+            topic = TopicView(TopicRecord.decode(kv.value), kv.mod_revision)
             self._topics[name] = topic
             self._topics_by_id[topic.topic_id] = topic
 
     def _apply_partition(self, topic_id: TopicId, index: PartitionIndex, kv: KeyValue | None) -> None:
         if kv is not None:
-            partition = Partition(topic_id, index, PartitionRecord.decode(kv.value), kv.mod_revision)
+            partition = PartitionView(topic_id, index, PartitionRecord.decode(kv.value), kv.mod_revision)
             self._partitions.setdefault(topic_id, {})[index] = partition
             return
         of_topic = self._partitions.get(topic_id)
@@ -602,5 +603,5 @@ class ClusterView:
         if kv is None:
             self._shards[kind].pop(shard, None)
         else:
-            self._shards[kind][shard] = Shard(kind, shard, ShardRecord.decode(kv.value), kv.mod_revision)
+            self._shards[kind][shard] = ShardView(kind, shard, ShardRecord.decode(kv.value), kv.mod_revision)
 

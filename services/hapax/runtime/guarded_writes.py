@@ -13,7 +13,7 @@ from typing import Final
 
 from hapax.core.cluster.failover import accept
 from hapax.core.types import TopicIdPartition
-from hapax.runtime.cluster import ClusterView, Partition
+from hapax.runtime.cluster import ClusterView, PartitionView
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
 from hapax.runtime.registration import Registration
 
@@ -21,7 +21,7 @@ _MAX_OPERATIONS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GuardedWrite:
     """Writes that belong together, and what they compare."""
 
     compares: tuple[Compare, ...]
@@ -29,17 +29,17 @@ class Change:
 
 
 @dataclass(slots=True)
-class Outcome:
-    done: list[Change] = field(default_factory=list)
-    stale: list[Change] = field(default_factory=list)
+class WriteOutcome:
+    done: list[GuardedWrite] = field(default_factory=list)
+    stale: list[GuardedWrite] = field(default_factory=list)
     """Refused by their own compares, or all of them by the fence."""
     revision: int = 0
     """Of the store after the last transaction: `ClusterView.reached` waits for it."""
 
 
-async def write_changes(store: MetadataStore, fence: Compare, changes: Sequence[Change]) -> Outcome:
+async def write_changes(store: MetadataStore, fence: Compare, changes: Sequence[GuardedWrite]) -> WriteOutcome:
     """Raises MetadataUnavailable; then any of the changes may have been written."""
-    outcome = Outcome()
+    outcome = WriteOutcome()
     pending = _packed(changes)
     while pending:
         batch = pending.pop(0)
@@ -58,10 +58,10 @@ async def write_changes(store: MetadataStore, fence: Compare, changes: Sequence[
     return outcome
 
 
-def _packed(changes: Sequence[Change]) -> list[list[Change]]:
+def _packed(changes: Sequence[GuardedWrite]) -> list[list[GuardedWrite]]:
     """As many changes per transaction as its limit allows; one place among the compares is the fence's. Two that write
     the same key are not of one transaction: etcd refuses it, and would refuse the same plan again without end."""
-    batches: list[list[Change]] = []
+    batches: list[list[GuardedWrite]] = []
     compares = _MAX_OPERATIONS
     written: set[str] = set()
     for change in changes:
@@ -80,8 +80,8 @@ def _packed(changes: Sequence[Change]) -> list[list[Change]]:
 
 async def accept_partitions(
     store: MetadataStore, view: ClusterView, registration: Registration, partitions: Sequence[TopicIdPartition],
-    least: Callable[[Partition], int] = lambda _: 1,
-) -> Outcome:
+    least: Callable[[PartitionView], int] = lambda _: 1,
+) -> WriteOutcome:
     """A leader's word that it accepts writes for these partitions, under the leader epochs that `view` shows. `least`:
     how many have to be in sync for it to commit anything; where fewer are, those that were passed over stay named.
 
@@ -97,7 +97,7 @@ async def accept_partitions(
         if record.leader != registration.record.node_id or record.leader_registration != registration.epoch:
             continue
         key = view.keys.partition(topic_id, index)
-        changes.append(Change(
+        changes.append(GuardedWrite(
             (Compare(key, "mod_revision", partition.mod_revision),),
             (Put(key, accept(record, least(partition)).encode()),),
         ))

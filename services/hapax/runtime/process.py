@@ -24,7 +24,7 @@ from hapax.runtime.node_ids import FIRST_NODE_ID, FolderRefused
 from hapax.runtime.ports import Ports
 from hapax.runtime.process_metrics import observe_process
 from hapax.runtime.registration import NodeIdTaken
-from hapax.runtime.seen import StoreRefused
+from hapax.runtime.rollback_guard import StoreRefused
 from hapax.runtime.settings import Settings, SettingsError, parse_arguments
 
 log = telemetry.logger("process")

@@ -87,7 +87,7 @@ class ProducerIds:
         while self._blocks.wants_block or self._waiters:
             # As it is when the question is asked: before the answer comes, the counter has moved past this very block,
             # and a log may show ids of a later one.
-            in_use = self._view.seen.producer_id
+            in_use = self._view.rollback_guard.producer_id
             block = await self._ask(attempt, in_use)
             attempt += 1
             if block is None or not self._add(block, in_use):
@@ -122,7 +122,7 @@ class ProducerIds:
         except StaleBlock as stale:
             log.error(str(stale))
             return False
-        self._view.seen.saw_producer_id(block.end - 1)
+        self._view.rollback_guard.note_producer_id(block.end - 1)
         while self._waiters and self._blocks.remaining:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.node_ids import claim_folder, fixed_id
 from hapax.runtime.ports import Ports
-from hapax.runtime.seen import HighestSeen
+from hapax.runtime.rollback_guard import RollbackGuard
 from hapax.runtime.settings import Settings
 
 
@@ -36,7 +36,7 @@ async def start_node(
         folder = await claim_folder(ports.disk, settings.cluster_id, fixed_id(settings), ports.random)
         identity = folder.directory_id
     view = ClusterView(
-        ports.metadata, settings.cluster_id, ports.random, HighestSeen(settings.cluster_id, ports.disk),
+        ports.metadata, settings.cluster_id, ports.random, RollbackGuard(settings.cluster_id, ports.disk),
         on_refused=lambda refusal: on_lost(str(refusal)),
     )
     service = compose(view)

@@ -65,7 +65,7 @@ class World(Harness):
 
     async def survey(self) -> None:
         for segment in self.replica.log.segments:
-            await self.replica.log.survey(segment)
+            await self.replica.log.surveys.run(segment)
         while self.replica.maintenance.checkpoint is not None:
             await self.replica.maintenance.checkpoint
 
@@ -150,7 +150,7 @@ async def test_a_wrong_but_plausible_entry_is_put_right(folder: RealDisk, seed: 
     good = world.entries_in_files()
     await world.survey()
     assert (world.told, world.entries_in_files()) == ([], good), "nothing was wrong"
-    assert all(segment.listed for segment in world.replica.log.segments)
+    assert all(segment.markers_checked for segment in world.replica.log.segments)
     await world.replica.close()
     segments = world.replica.log.segments
     number = rng.randrange(len(segments) - 1)
@@ -225,7 +225,7 @@ async def test_a_segment_that_has_left_the_log_can_be_checked_to_its_end(folder:
     segment = world.replica.log.segments[0]
     segment.hold()
     world.replica.log.drop_first(1)
-    await world.replica.log.survey(segment)
+    await world.replica.log.surveys.run(segment)
     segment.release()
     await world.survey()
     assert world.seen() == world.committed()

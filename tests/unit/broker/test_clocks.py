@@ -175,9 +175,9 @@ async def test_a_partition_that_fails_does_not_stop_the_others(clock: str, task_
             self.visit()
 
     log = SimpleNamespace(config=SimpleNamespace(compact=True))
-    seen = SimpleNamespace(saw_producer_id=lambda highest: None)
+    guard = SimpleNamespace(note_producer_id=lambda highest: None)
     replicas = {name: Replica(name, log) for name in ("first", "second")}
-    partitions: Any = SimpleNamespace(replicas=replicas, view=SimpleNamespace(seen=seen))
+    partitions: Any = SimpleNamespace(replicas=replicas, view=SimpleNamespace(rollback_guard=guard))
     anything: Any = None
     wall: Any = SimpleNamespace(now_ms=lambda: 0)
     await getattr(PeriodicTasks(partitions, SETTINGS, wall, random.Random(1), anything), clock)()

@@ -251,7 +251,7 @@ async def test_a_batch_that_nobody_can_read_stays_alone(
     assert header.next_offset in {h.base_offset for h in in_compacted}, "it may hold what the tombstone deletes"
     assert said == [1], "said once"
     assert not harness.replica.log.damages
-    monkeypatch.setattr(harness.replica.log, "survey", None)
+    monkeypatch.setattr(harness.replica.log.surveys, "run", None)
     assert await harness.replica.maintenance.compact() is None, "nothing is looked at again and again"
 
 

@@ -15,7 +15,7 @@ from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode
 from hapax.rpc.gen.hapax.internal.v1 import coordinator_pb2
 from hapax.runtime.disk import RealDisk
-from hapax.runtime.seen import HighestSeen
+from hapax.runtime.rollback_guard import RollbackGuard
 from hapax.runtime.settings import Settings
 from unit.broker.broker_fixtures import Harness, batch
 
@@ -39,7 +39,7 @@ class Network:
 
 
 def partitions(harness: Harness) -> Any:
-    view = SimpleNamespace(seen=HighestSeen("c"))
+    view = SimpleNamespace(rollback_guard=RollbackGuard("c"))
     return SimpleNamespace(replicas={harness.replica.id: harness.replica}, context=harness.context, view=view)
 
 
@@ -132,7 +132,7 @@ async def test_idle_producers_expire_by_a_record_that_recovery_replays(harness: 
     await keep.expire()
     await harness.committer.drain()
     assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]
-    assert keep._partitions.view.seen.producer_id == 8, "ids in use are remembered (rule 12)"
+    assert keep._partitions.view.rollback_guard.producer_id == 8, "ids in use are remembered (rule 12)"
     harness.crash()
     await harness.open()
     assert [p.producer_id for p in harness.replica.machine.describe_producers()] == [8]

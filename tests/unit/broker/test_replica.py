@@ -371,7 +371,7 @@ async def test_a_restart_finds_the_state_of_live_operation(harness: Harness, cle
     assert harness.recovery.clean == clean
     assert state(harness) == before
     for segment in harness.replica.log.segments:
-        await harness.replica.log.survey(segment)
+        await harness.replica.log.surveys.run(segment)
     read = harness.replica.read(0, 100_000, committed=True, at_least_one=True)
     assert len(read.aborted) == 2
     duplicate = await harness.produced(batch(producer_id=1, epoch=0, sequence=29))

@@ -11,7 +11,7 @@ import pytest
 from hapax.codec.metadata import INTERNAL_TOPICS, PartitionRecord, SilentRecord
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.runtime.cluster import Changes, ClusterView
-from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.guarded_writes import GuardedWrite, write_changes
 from hapax.runtime.handover import hand_over, partitions_finished, shards_finished
 from hapax.runtime.ports import Compare, Put
 from unit.control_world import KEYS, ControlWorld, FakeBroker, is_ready, run
@@ -56,7 +56,8 @@ async def join_isr(world: ControlWorld, broker: FakeBroker, name: str = "t") -> 
                 record.accepted_epoch, (*record.isr_registrations, broker.registration.epoch), record.adding,
                 record.removing)
             key = KEYS.partition(*partition.id)
-            changes.append(Change((Compare(key, "mod_revision", partition.mod_revision),), (Put(key, grown.encode()),)))
+            compare = Compare(key, "mod_revision", partition.mod_revision)
+            changes.append(GuardedWrite((compare,), (Put(key, grown.encode()),)))
     store = world.ports(world.process("leader")).metadata
     outcome = await write_changes(store, broker.registration.fence(), changes)
     assert not outcome.stale

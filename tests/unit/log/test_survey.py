@@ -38,7 +38,7 @@ async def some_log(disk: RealDisk, rng: random.Random) -> tuple[SegmentLog, list
     log = SegmentLog(disk, FOLDER, CONFIG)
     log.create([])
     made = written(log, 300, rng)
-    log.leader_epochs = lambda: EPOCHS
+    log.surveys.leader_epochs = lambda: EPOCHS
     await log.checkpoint(log.end_offset, b"%d" % log.end_offset)
     return log, made
 
@@ -48,7 +48,7 @@ async def opened_again(log: SegmentLog, disk: RealDisk) -> SegmentLog:
     await log.checkpoint(log.end_offset, b"%d" % log.end_offset)
     log.close()
     again, _, _ = await reopen(disk, clean=True, config=CONFIG)
-    again.leader_epochs = lambda: EPOCHS
+    again.surveys.leader_epochs = lambda: EPOCHS
     return again
 
 
@@ -97,7 +97,7 @@ async def test_a_flipped_bit_of_a_closed_segment_is_never_served(disk: RealDisk,
     log, made = await some_log(disk, rng)
     log = await opened_again(log, disk)
     found: list[Damage] = []
-    log.on_damage = found.append
+    log.surveys.on_damage = found.append
     path = closed(log, disk, ".log", rng)
     if seed % 2:
         at = rng.randrange(path.stat().st_size)
@@ -144,15 +144,15 @@ async def test_a_damaged_index_is_made_anew(disk: RealDisk, suffix: str, seed: i
     rng = random.Random(seed)
     log, made = await some_log(disk, rng)
     log = await opened_again(log, disk)
-    misled: list[str] = []
-    log.on_misled = lambda segment: misled.append(f"{FOLDER}/{segment.path(suffix)}")
+    wrong: list[str] = []
+    log.surveys.on_wrong_index = lambda segment: wrong.append(f"{FOLDER}/{segment.path(suffix)}")
     path = closed(log, disk, suffix, rng)
     good = path.read_bytes()
     flip(path, rng.randrange(path.stat().st_size), rng.randrange(8))
     assert await readable(log, made) == []
     for segment in log.segments:
-        await log.survey(segment)
-    assert misled == [str(path.relative_to(disk.root))]
+        await log.surveys.run(segment)
+    assert wrong == [str(path.relative_to(disk.root))]
     assert path.read_bytes() == good
     assert not log.damages
     assert await readable(log, made) == []

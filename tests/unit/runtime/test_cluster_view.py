@@ -37,7 +37,7 @@ from hapax.kafka.api.find_coordinator import FindCoordinatorApi
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.disk import RealDisk, open_folder
 from hapax.runtime.ports import Delete, Put, WatchEvent
-from hapax.runtime.seen import HighestSeen, StoreRefused
+from hapax.runtime.rollback_guard import RollbackGuard, StoreRefused
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
 
 KEYS = Keys("c")
@@ -297,37 +297,37 @@ async def test_a_value_that_cannot_be_read_ends_the_service_rather_than_the_watc
 async def test_a_restarted_node_refuses_a_store_behind_its_memory(store: Store, disk: RealDisk) -> None:
     for _ in range(9):
         store.node(0)
-    view = await store.view(seen=HighestSeen("c", disk))
-    view.seen.saw_producer_id(41)
+    view = await store.view(rollback_guard=RollbackGuard("c", disk))
+    view.rollback_guard.note_producer_id(41)
     await view.close()
 
-    remembered = HighestSeen("c", disk)
+    remembered = RollbackGuard("c", disk)
     assert (remembered.revision, remembered.producer_id) == (10, 41)
     restored = Store()
     restored.node(0)
     with pytest.raises(StoreRefused, match="at revision 2, but this node has seen 10"):
-        await restored.view(seen=remembered)
+        await restored.view(rollback_guard=remembered)
     with pytest.raises(StoreRefused, match="producer id 41, but 41 is in use"):
         remembered.check_producer_counter(41)
     remembered.check_producer_counter(42)
     with pytest.raises(StoreRefused, match="belongs to cluster 'c', not to 'other'"):
-        HighestSeen("other", disk)
+        RollbackGuard("other", disk)
 
 
 async def test_a_store_that_would_hand_out_an_id_again_is_refused_whatever_its_revision(
     store: Store, disk: RealDisk
 ) -> None:
     store.put(KEYS.pid_next, PidCounterRecord(ProducerId(3000)))
-    view = await store.view(seen=HighestSeen("c", disk))
+    view = await store.view(rollback_guard=RollbackGuard("c", disk))
     assert view.producer_ids_below == 3000
-    assert await view.saw_in_log(2999)
+    assert await view.check_producer_id(2999)
     await view.close()
 
     restored = Store()
     restored.put(KEYS.pid_next, PidCounterRecord(ProducerId(2000)))
     restored.model.revision += 1000
     with pytest.raises(StoreRefused, match="would hand out producer id 2000, but this node has seen those below 3000"):
-        await restored.view(seen=HighestSeen("c", disk))
+        await restored.view(rollback_guard=RollbackGuard("c", disk))
 
 
 async def test_an_id_in_a_log_beyond_the_counter_ends_the_service(store: Store) -> None:
@@ -335,9 +335,9 @@ async def test_an_id_in_a_log_beyond_the_counter_ends_the_service(store: Store) 
     refusals: list[StoreRefused] = []
     view = await store.view(on_refused=refusals.append)
     store.put(KEYS.pid_next, PidCounterRecord(ProducerId(3000)))
-    assert await view.saw_in_log(2500), "the image may lag behind the store, which is asked then"
+    assert await view.check_producer_id(2500), "the image may lag behind the store, which is asked then"
     assert refusals == []
-    assert not await view.saw_in_log(3000)
+    assert not await view.check_producer_id(3000)
     assert "would hand out producer id 3000, but 3000 is in a log here" in str(refusals)
     await view.close()
 
@@ -352,4 +352,4 @@ async def test_a_counter_that_goes_back_is_refused(store: Store) -> None:
 async def test_a_damaged_memory_is_not_taken_for_an_empty_one(disk: RealDisk, damage: bytes) -> None:
     await disk.write_atomically("metadata-seen.json", damage)
     with pytest.raises(StoreRefused, match="damaged"):
-        HighestSeen("c", disk)
+        RollbackGuard("c", disk)

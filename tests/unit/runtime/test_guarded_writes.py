@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax.runtime.guarded_writes import Change, write_changes
+from hapax.runtime.guarded_writes import GuardedWrite, write_changes
 from hapax.runtime.ports import Compare, Delete, Put, TxnResult
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
 
@@ -25,8 +25,8 @@ def store() -> Counting:
     return Counting(model)
 
 
-def change(number: int, *, stale: bool = False, writes: int = 1) -> Change:
-    return Change(
+def change(number: int, *, stale: bool = False, writes: int = 1) -> GuardedWrite:
+    return GuardedWrite(
         (Compare(f"k{number}", "create_revision", 99 if stale else 0),),
         tuple(Put(f"k{number}" if i == 0 else f"k{number}/{i}", b"x") for i in range(writes)))
 
@@ -71,8 +71,8 @@ async def test_two_changes_of_one_key_are_written_one_after_the_other() -> None:
     """etcd refuses a transaction that writes a key twice, and would refuse it again for ever."""
     counting = store()
     outcome = await write_changes(counting, FENCE, [
-        change(0), Change((), (Put("k", b"first"),)), Change((), (Delete("k"),)), Change((), (Put("k", b"last"),)),
-        change(0), change(1)])
+        change(0), GuardedWrite((), (Put("k", b"first"),)), GuardedWrite((), (Delete("k"),)),
+        GuardedWrite((), (Put("k", b"last"),)), change(0), change(1)])
     assert (len(outcome.done), outcome.stale) == (5, [change(0)])
     kv = counting.model.get("k")
     assert kv is not None and kv.value == b"last"

@@ -12,7 +12,7 @@ from hapax.cli.verify.findings import Counts, Findings
 from hapax.cli.verify.partition import Scope, Seen, check_partition
 from hapax.core.types import Offset, PartitionIndex, TopicPartition
 from hapax.log import layout
-from hapax.runtime import node_ids, seen
+from hapax.runtime import node_ids, rollback_guard
 
 _LOOKS = 3
 """How often a partition is begun anew whose files a running broker removes meanwhile."""
@@ -64,7 +64,7 @@ def check_folder(
         except layout.LayoutError as error:
             findings.damaged(folder.path / layout.HIGH_WATERMARK_CHECKPOINT, str(error))
     sizes = _clean_sizes(folder, disk, names, findings)
-    if seen.FILE in names:
+    if rollback_guard.FILE in names:
         _highest_seen(folder, disk, findings)
     for name in sorted(sizes.keys() - set(names)):
         if folder.only in ("", name):
@@ -135,6 +135,6 @@ def _clean_sizes(folder: DataFolder, disk: ReadOnlyDisk, names: list[str], findi
 
 def _highest_seen(folder: DataFolder, disk: ReadOnlyDisk, findings: Findings) -> None:
     try:
-        seen.HighestSeen(folder.cluster_id, disk)
-    except seen.StoreRefused as error:
-        findings.damaged(folder.path / seen.FILE, str(error))
+        rollback_guard.RollbackGuard(folder.cluster_id, disk)
+    except rollback_guard.StoreRefused as error:
+        findings.damaged(folder.path / rollback_guard.FILE, str(error))

@@ -15,7 +15,7 @@ from hapax.core.errors import ErrorCode
 from hapax.kafka.api.metadata import client_nodes
 from hapax.kafka.context import NodeContext
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.wire.messages import DescribeClusterResponse, set_unknown_tag
 
 ROW: Final = ApiRow(
@@ -63,7 +63,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
     table.on(ROW, handle)
 
 
-def _broker(view: ClusterView, node: Node, listener: str) -> Any:
+def _broker(view: ClusterView, node: NodeView, listener: str) -> Any:
     host, port = node.address(listener)
     entry = _Broker(broker_id=node.node_id, host=host, port=port, rack=node.record.rack or None, is_fenced=False)
     if node.rpc_address:

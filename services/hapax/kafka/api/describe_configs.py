@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
-from hapax.runtime.cluster import ClusterView, Topic
+from hapax.runtime.cluster import ClusterView, TopicView
 from hapax.runtime.ports import Network
 from hapax.runtime.settings import (
     SETTING_NAMES,
@@ -68,7 +68,7 @@ class Layer(NamedTuple):
     source: Source
 
 
-def topic_layers(topic: Topic, settings: Settings) -> dict[str, list[Layer]]:
+def topic_layers(topic: TopicView, settings: Settings) -> dict[str, list[Layer]]:
     """By the topic's names: what was set for it, its broker's setting, the default. Never empty lists."""
     own = dict(topic.config)
     found = {}

@@ -14,7 +14,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
 from hapax.kafka.context import NodeContext
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
-from hapax.runtime.cluster import ClusterView, Node
+from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.wire.messages import FindCoordinatorResponse
 
 ROW: Final = ApiRow(
@@ -31,7 +31,7 @@ _OWNER_S: Final = 3.0
 
 
 class _Found(NamedTuple):
-    node: Node | None
+    node: NodeView | None
     code: ErrorCode
     reason: str | None
 

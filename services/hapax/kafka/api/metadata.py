@@ -24,7 +24,7 @@ from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime import supervision
 from hapax.runtime.administration import Administration
-from hapax.runtime.cluster import ClusterView, Partition, Topic
+from hapax.runtime.cluster import ClusterView, PartitionView, TopicView
 from hapax.wire.messages import MetadataResponse
 
 ROW: Final = ApiRow(
@@ -167,7 +167,7 @@ class MetadataApi:
             error_code=0,
         )
 
-    def _known(self, topic: Topic) -> Any:
+    def _known(self, topic: TopicView) -> Any:
         partitions = self._view.partitions_of(topic.topic_id)
         return _Topic(
             error_code=0,
@@ -181,7 +181,7 @@ class MetadataApi:
             authorized_operations=None,
         )
 
-    def _partition(self, topic: Topic, index: int, partition: Partition | None) -> Any:
+    def _partition(self, topic: TopicView, index: int, partition: PartitionView | None) -> Any:
         if partition is None:
             return _Partition(
                 error_code=ErrorCode.LEADER_NOT_AVAILABLE, partition_index=index, leader_id=-1, leader_epoch=-1,

@@ -19,7 +19,7 @@ class StoreRefused(Exception):
     """The metadata store is behind what this node has seen, or is another cluster's. The service must stop."""
 
 
-class HighestSeen:
+class RollbackGuard:
     """The cluster id and the highest revision, producer id and counter of producer ids seen; kept in the data folder
     where there is one.
 
@@ -73,13 +73,13 @@ class HighestSeen:
             self.revision = revision
             self._note()
 
-    def saw_producer_id(self, producer_id: int) -> None:
+    def note_producer_id(self, producer_id: int) -> None:
         """A producer id in use: the allocator's counter must be above it."""
         if producer_id > self.producer_id:
             self.producer_id = producer_id
             self._note(0.0)
 
-    def saw_counter(self, next_producer_id: int) -> None:
+    def note_counter(self, next_producer_id: int) -> None:
         if next_producer_id > self.producer_ids_below:
             self.producer_ids_below = next_producer_id
             self._note(0.0)

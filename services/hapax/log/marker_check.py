@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hapax.codec.batch import read_header
 from hapax.codec.control import decode_control
@@ -19,14 +19,12 @@ from hapax.core.batch import CONTROL
 from hapax.core.control import Marker
 from hapax.core.errors import Refusal
 from hapax.core.partition.aborted_index import AbortedIndex, AbortedTransaction
-
-if TYPE_CHECKING:
-    from hapax.log.segment import Segment
+from hapax.log.segment import Segment
 
 _SLICE: Final = 2000
 
 
-class Told(NamedTuple):
+class AbortedSnapshot(NamedTuple):
     """What a log's owner tells its readers, as of some moment."""
 
     aborted: AbortedIndex
@@ -43,22 +41,22 @@ class Told(NamedTuple):
     """What an entry says from there on is told by records, too: neither retention nor compaction removed any."""
 
 
-class Listing(Protocol):
+class MarkerChecker(Protocol):
     """Whoever tells readers of a log what was aborted."""
 
-    def begin(self, segment: Segment, following: int) -> Decisions:
+    def begin(self, segment: Segment, following: int) -> MarkerCheck:
         """For a walk over the whole segment, up to `following`."""
         ...
 
-    async def end(self, segment: Segment, decisions: Decisions) -> None:
+    async def end(self, segment: Segment, check: MarkerCheck) -> None:
         """The walk is done, and nothing was damaged. Raises OSError."""
         ...
 
 
-class Decisions:
+class MarkerCheck:
     """Of one segment. `look` is fed with its batches off the loop, then `finish` is called on it."""
 
-    def __init__(self, base: int, following: int, told: Told, undecided: Mapping[int, int]) -> None:
+    def __init__(self, base: int, following: int, told: AbortedSnapshot, undecided: Mapping[int, int]) -> None:
         """`undecided`: producer id -> first offset of the transactions that began below `base` and are known to go
         on there."""
         self.following = following
