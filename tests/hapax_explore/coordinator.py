@@ -269,7 +269,8 @@ class Coordinator(Owner):
                 Winner(producer_id, epoch, (WinnerPartition(partition_of(name), 0),))  # type: ignore[arg-type]
                 for producer_id, epoch, name in call.arguments[0]
             )
-            return machine.end_transaction(EndTransaction(txid, True, caller, TOKEN, winners=winners), NOW, missing)
+            end = EndTransaction(txid, True, caller, TOKEN, winners=winners, missing=missing)
+            return machine.end_transaction(end, NOW)
         _, _, _, producer_id, epoch, add, after_serial = call.arguments
         asked = partition_of("offsets" if call.answer_to.startswith("g") else call.answer_to)
         question = VerifyPartitions(

@@ -6,7 +6,14 @@ from typing import Any, Final
 
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest, GroupShard, MarkerDecision, OffsetRecord, OffsetsMarker
+from hapax.core.group.machine import (
+    CommitRequest,
+    GroupShard,
+    MarkerDecision,
+    OffsetRecord,
+    OffsetsMarker,
+    TxnOffsetCommit,
+)
 from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import PartitionIndex, TimestampMs, TopicPartition
 from hapax_explore.broker import MOVING
@@ -161,7 +168,8 @@ class GroupOwner(Owner):
         if verified is not None and machine.is_decided(producer_id, verified):
             raise Refusal(ErrorCode.INVALID_TXN_STATE)
         wanted = CommitRequest(SOURCE, offset, -1, "")
-        decision = machine.decide_txn_offset_commit(GROUP, -1, "", None, producer_id, epoch, (wanted,), _NOW)
+        request = TxnOffsetCommit("", GROUP, producer_id, epoch, -1, "", None, (wanted,))
+        decision = machine.decide_txn_offset_commit(request, _NOW)
         if version < 2:
             if self.connections.admit(call.transactional_id, producer_id, epoch, call.connection) is not None:
                 self.out.append(Send(call.answer_to, ("closed", self.name, call.connection), call.channel))

@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "missing records of a winner are not missed", "rule 6", "core/transaction/multiwriter.py",
-        "    if missing:\n        raise _missing_records(missing)\n",
+        "    if request.missing:\n        raise _missing_records(request.missing)\n",
         "",
         (SCENARIOS, unit("core")),
     ),

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.core.control import Marker as ControlMarker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest, GroupShard, MarkerDecision, OffsetsMarker
+from hapax.core.group.machine import CommitRequest, GroupShard, MarkerDecision, OffsetsMarker, TxnOffsetCommit
 from hapax.core.partition.machine import VERIFIED, Append, Duplicate
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import (
@@ -84,7 +84,8 @@ class Call:
     method: str
     request: Any
     then: Callable[[Any], str]
-    missing: tuple[WinnerCheck, ...] | None = None
+    checked: bool = False
+    """A commit that has asked for its winners' records."""
 
 
 class World:
@@ -161,7 +162,8 @@ class World:
             elif isinstance(answer, CloseConnection):
                 self.say(f"{call.who}: connection dropped ({answer.reason})")
             elif isinstance(answer, CheckWinners):
-                call.missing = tuple(check for check in answer.checks if not self._holds(check))
+                missing = tuple(check for check in answer.checks if not self._holds(check))
+                call.request, call.checked = replace(call.request, missing=missing), True
                 continue
             elif isinstance(answer, Decision):
                 self._carry_out(answer, call)
@@ -170,14 +172,13 @@ class World:
             return
 
     def _ask(self, call: Call) -> Any:
-        more = {} if call.missing is None else {"missing": call.missing}
         try:
-            answer = getattr(self.shard, call.method)(call.request, self.now, **more)
+            answer = getattr(self.shard, call.method)(call.request, self.now)
         except Refusal as refusal:
             self.say(f"{call.who}: refused {refusal}")
             return None
         finally:
-            if more:
+            if call.checked:
                 self.shard.winners_checked(call.request.transactional_id)
         assert not isinstance(answer, NeedProducerId)
         return answer
@@ -397,7 +398,8 @@ class World:
     def commit_offsets(self, producer: Producer, group: str, offsets: list[CommitRequest]) -> None:
         def commit() -> str:
             decision = self.group.decide_txn_offset_commit(
-                group, -1, "", None, *producer.identity, offsets, self.now.wall  # type: ignore[arg-type]
+                TxnOffsetCommit("", group, *producer.identity, -1, "", None, tuple(offsets)),  # type: ignore[arg-type]
+                self.now.wall,
             )
             for record in decision.records:
                 self.group.replay_txn_offset(record, self.group_log, *producer.identity)  # type: ignore[arg-type]

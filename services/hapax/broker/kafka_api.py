@@ -15,8 +15,6 @@ from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import OpenTransaction
 from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS
-from hapax.core.transaction.record import ProducerIdentity
-from hapax.core.types import ProducerEpoch
 from hapax.kafka.api.describe_producers import ActiveProducer
 from hapax.kafka.api.list_offsets import (
     EARLIEST,
@@ -35,7 +33,6 @@ from hapax.log.soundness import Damaged
 from hapax.log.times import find_newest_record, find_record
 from hapax.runtime import telemetry
 from hapax.runtime.metrics import Counter
-from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 from hapax.wire.internal_writes import read_proof
 
 _NO_INTERNAL_WRITES: Final = PartitionResult(
@@ -234,23 +231,11 @@ class OffsetService:
 
 
 class ProducerService:
-    """InitProducerId without a transactional id, DescribeProducers and WriteTxnMarkers."""
+    """DescribeProducers and WriteTxnMarkers."""
 
-    def __init__(self, partitions: PartitionSet, producer_ids: ProducerIds, ask_to_abort: AskToAbort) -> None:
+    def __init__(self, partitions: PartitionSet, ask_to_abort: AskToAbort) -> None:
         self._partitions = partitions
-        self._producer_ids = producer_ids
         self._ask_to_abort = ask_to_abort
-
-    async def init_producer_id(
-        self, ctx: RequestContext, transactional_id: str | None, timeout_ms: int, producer_id: int,
-        producer_epoch: int,
-    ) -> ProducerIdentity:
-        if transactional_id is not None:
-            raise Refusal(ErrorCode.NOT_COORDINATOR)
-        try:
-            return ProducerIdentity(await self._producer_ids.next(), ProducerEpoch(0))
-        except ProducerIdsUnavailable as error:
-            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
 
     async def describe_producers(self, ctx: RequestContext, topic: str, partition: int) -> Sequence[ActiveProducer]:
         replica = self._partitions.find(topic, partition)

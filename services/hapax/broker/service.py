@@ -137,13 +137,13 @@ class BrokerService:
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
         settings, partitions = self.settings, self.partitions
         table = node_table(self.node_id, self.view, self._ports.network, settings, broker=True)
-        producers = ProducerService(partitions, self.producer_ids, self.hanging.ask_to_abort)
+        producers = ProducerService(partitions, self.hanging.ask_to_abort)
         produce.register(table, ProduceService(partitions, metrics, self._refusals.older_connections))
         fetch.register(table, self.fetches)
         offsets = OffsetService(partitions)
         list_offsets.register(table, offsets)
         offset_for_leader_epoch.register(table, offsets)
-        init_producer_id.register(table, producers)
+        init_producer_id.register(table, self.producer_ids)
         describe_producers.register(table, producers)
         write_txn_markers.register(table, producers)
         register_other_roles(table)

@@ -21,13 +21,14 @@ from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import (
-    CommitRequest,
     CommittedOffset,
     FetchedOffset,
     GroupShard,
     MarkerDecision,
+    OffsetCommit,
     OffsetRecord,
     OffsetsMarker,
+    TxnOffsetCommit,
 )
 from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import (
@@ -41,7 +42,6 @@ from hapax.core.types import (
     TopicId,
     TopicPartition,
 )
-from hapax.kafka.api.txn_offset_commit import TxnOffsetCommit
 from hapax.runtime import supervision, telemetry
 
 log = telemetry.logger("groups")
@@ -74,15 +74,10 @@ class OffsetsShard(Shard):
 
     # --- commits --------------------------------------------------------------------------------------------------
 
-    async def offset_commit(
-        self, group: str, generation: int, member_id: str, instance_id: str | None, retention_ms: int,
-        offsets: Sequence[CommitRequest],
-    ) -> Codes:
-        """One code per offset, once they are durable. Raises Refusal."""
+    async def offset_commit(self, request: OffsetCommit) -> Codes:
+        """Returns one error code per offset, once the offsets are durable. Raises Refusal."""
         self.check_serving()
-        decision = self.machine.decide_offset_commit(
-            group, generation, member_id, instance_id, offsets, self._now(), retention_ms
-        )
+        decision = self.machine.decide_offset_commit(request, self._now())
         if decision.records:
             await self._persist(decision.records)
         return decision.errors
@@ -106,10 +101,7 @@ class OffsetsShard(Shard):
             raise Refusal(
                 ErrorCode.INVALID_TXN_STATE, f"transaction {verified} was decided while it was being verified"
             )
-        decision = self.machine.decide_txn_offset_commit(
-            request.group_id, request.generation, request.member_id, request.instance_id, producer_id, epoch,
-            request.offsets, self._now(),
-        )
+        decision = self.machine.decide_txn_offset_commit(request, self._now())
         if transaction_version < 2:
             superseded = self._connections.admit(request.transactional_id, producer_id, epoch, connection)
             if superseded is not None:

@@ -8,11 +8,11 @@ from typing import Final
 
 from hapax.codec.metadata import OFFSETS_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group.machine import TxnOffsetCommit
 from hapax.core.hashing import shard_of
 from hapax.core.transaction.record import TransactionPartition
 from hapax.core.transaction.requests import CheckWinners, WinnerCheck
 from hapax.core.types import NodeId, Serial, ShardId
-from hapax.kafka.api.txn_offset_commit import TxnOffsetCommit
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, Randomness, RpcError

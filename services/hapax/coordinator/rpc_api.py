@@ -17,6 +17,7 @@ from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import OffsetsMarker
+from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import Fingerprint, ProducerIdentity, Token, TransactionPartition
 from hapax.core.transaction.requests import (
     NO_TOKEN_WORK,
@@ -109,9 +110,7 @@ class RpcApi:
                 tuple(known), request.add, self._caller(), after_serial=Serial(request.after_serial),
                 serial=shard.machine.serial_of(request.transactional_id),
             )
-            reply = await shard.ask(
-                request.transactional_id, lambda now: shard.machine.verify_partitions(question, now)
-            )
+            reply = await shard.ask(TransactionShard.verify_partitions, question)
         except Refusal as refusal:
             return coordinator_pb2.VerifyPartitionsResponse(
                 error=refusal.code, reason=refusal.reason, shard=-1, shard_epoch=-1
@@ -183,9 +182,7 @@ class RpcApi:
                 request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
                 self._caller(), request.allow_unknown_history, _token_work(request.token),
             )
-            reply = await shard.ask(
-                request.transactional_id, lambda now: shard.machine.join_transaction(question, now)
-            )
+            reply = await shard.ask(TransactionShard.join_transaction, question)
             assert isinstance(reply, Joined)
             committed = reply.committed
             return transactions_pb2.JoinTransactionResponse(
@@ -206,9 +203,7 @@ class RpcApi:
                 request.transactional_id, Serial(request.serial), request.timeout_ms, self._caller(),
                 _token(request.token) if request.HasField("token") else None,
             )
-            reply = await shard.ask(
-                request.transactional_id, lambda now: shard.machine.renew_transaction(question, now)
-            )
+            reply = await shard.ask(TransactionShard.renew_transaction, question)
             assert isinstance(reply, Renewed)
             return transactions_pb2.RenewTransactionResponse(remaining_ms=reply.remaining_ms)
 
@@ -243,9 +238,7 @@ class RpcApi:
         async def answer() -> transactions_pb2.GetCommitTokenResponse:
             shard = self._shards.txn_shard(request.transactional_id)
             question = GetCommitToken(request.transactional_id, request.scope, self._caller())
-            reply = await shard.ask(
-                request.transactional_id, lambda now: shard.machine.get_commit_token(question, now)
-            )
+            reply = await shard.ask(TransactionShard.get_commit_token, question)
             assert isinstance(reply, CommitTokenFound)
             token = reply.token
             if token is None:
@@ -272,9 +265,7 @@ class RpcApi:
         async def answer() -> transactions_pb2.EnsureTransactionalIdResponse:
             shard = self._shards.txn_shard(request.transactional_id)
             question = EnsureTransactionalId(request.transactional_id, self._caller())
-            reply = await shard.ask(
-                request.transactional_id, lambda now: shard.machine.ensure_transactional_id(question, now)
-            )
+            reply = await shard.ask(TransactionShard.ensure_transactional_id, question)
             assert isinstance(reply, ProducerIdentity)
             return transactions_pb2.EnsureTransactionalIdResponse(
                 producer_id=reply.producer_id, producer_epoch=reply.producer_epoch
@@ -292,9 +283,7 @@ class RpcApi:
                 self._caller()._replace(client_id=request.client_id, peer=request.host),
                 Serial(request.serial),
             )
-            reply = await shard.ask(
-                request.transactional_id, lambda now: shard.machine.fence_producer(question, now)
-            )
+            reply = await shard.ask(TransactionShard.fence_producer, question)
             assert isinstance(reply, InstanceFenced)
             return transactions_pb2.FenceProducerResponse(
                 producer_id=reply.identity.producer_id, producer_epoch=reply.identity.producer_epoch

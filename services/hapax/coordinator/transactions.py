@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.coordinator.log_writer import Unit
@@ -36,6 +37,7 @@ from hapax.core.transaction.requests import (
     Now,
     Reply,
     ReportFencing,
+    Request,
     SendMarkers,
     StartTimer,
     StopTimer,
@@ -59,6 +61,9 @@ _TIMER_GRAIN_S = 0.001
 """A timer that is early by rounding alone is not set again: it would be due at once, over and over."""
 
 _EXPIRE_AT_ONCE = 1000
+
+
+_Request = TypeVar("_Request", bound=Request)
 
 
 class ProducerIdSource(Protocol):
@@ -136,60 +141,51 @@ class TxnShard(Shard):
         clock = self.resources.clock
         return Now(Millis(clock.monotonic_ms()), TimestampMs(clock.now_ms()))
 
-    async def ask(self, transactional_id: str, decide: Callable[[Now], Answer]) -> Reply:
+    async def ask(self, decide: Callable[[TransactionShard, _Request, Now], Answer], request: _Request) -> Reply:
         """`decide` is the machine's method for the request. Raises Refusal, or SupersededConnection (rule 4)."""
-        while True:
-            self.check_serving()
-            try:
-                answer = decide(self.now())
-            except Refusal as refusal:
-                if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
-                    await self.confirm()  # a client that is told "fenced" or "aborted" decides on it, too
-                raise
-            if isinstance(answer, Decision):
-                if answer.effects:
-                    self._carry_out(answer.effects)
-                if answer.record is not None:
-                    await self.persist(answer.record)
-                elif answer.confirm:
-                    await self.confirm()
-                if answer.reply is not None:
-                    return answer.reply
-            elif isinstance(answer, Held):
-                await self._hold(transactional_id, answer.until)
-            elif isinstance(answer, NeedProducerId):
-                await self._ids.fill()
-            else:
-                self.resources.counters.fencings.labels("older_connection").value += 1
-                raise SupersededConnection(answer.reason)
-
-    async def end_transaction(self, request: EndTransaction) -> Ended:
-        missing: tuple[WinnerCheck, ...] | None = None
-        asked: list[tuple[TransactionShard, CheckWinners]] = []
-
-        def decide(now: Now) -> Answer:
-            answer = self.machine.end_transaction(request, now, missing)
-            if isinstance(answer, CheckWinners):
-                asked.append((self.machine, answer))
-                raise _WinnersWanted
-            return answer
-
+        transactional_id = request.transactional_id
+        checking: list[TransactionShard] = []
         try:
             while True:
+                self.check_serving()
                 try:
-                    reply = await self.ask(request.transactional_id, decide)
-                except _WinnersWanted:
-                    missing = await self._winners.missing(asked[-1][1])
-                    continue
-                assert isinstance(reply, Ended)
-                if reply.outcome is EndOutcome.ALREADY_COMMITTED:
-                    self._token_replayed(request, reply)
-                return reply
+                    answer = decide(self.machine, request, self.now())
+                except Refusal as refusal:
+                    if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                        await self.confirm()  # a client that is told "fenced" or "aborted" decides on it, too
+                    raise
+                if isinstance(answer, Decision):
+                    if answer.effects:
+                        self._carry_out(answer.effects)
+                    if answer.record is not None:
+                        await self.persist(answer.record)
+                    elif answer.confirm:
+                        await self.confirm()
+                    if answer.reply is not None:
+                        return answer.reply
+                elif isinstance(answer, Held):
+                    await self._hold(transactional_id, answer.until)
+                elif isinstance(answer, NeedProducerId):
+                    await self._ids.fill()
+                elif isinstance(answer, CheckWinners):
+                    checking.append(self.machine)
+                    request = _with_missing(request, await self._winners.missing(answer))
+                else:
+                    self.resources.counters.fencings.labels("older_connection").value += 1
+                    raise SupersededConnection(answer.reason)
         finally:
-            for machine, _ in asked:
-                machine.winners_checked(request.transactional_id)
-            if asked:
-                self._wake(request.transactional_id)
+            if checking:
+                for machine in checking:
+                    machine.winners_checked(transactional_id)
+                self._wake(transactional_id)
+
+    async def end_transaction(self, request: EndTransaction) -> Ended:
+        """Raises Refusal."""
+        reply = await self.ask(TransactionShard.end_transaction, request)
+        assert isinstance(reply, Ended)
+        if reply.outcome is EndOutcome.ALREADY_COMMITTED:
+            self._token_replayed(request, reply)
+        return reply
 
     def _token_replayed(self, request: EndTransaction, reply: Ended) -> None:
         self.resources.counters.tokens_replayed.value += 1
@@ -527,8 +523,10 @@ class _HeldCall(NamedTuple):
     until: Millis
 
 
-class _WinnersWanted(Exception):
-    """The decision needs to know what the partitions hold."""
+def _with_missing(request: _Request, missing: tuple[WinnerCheck, ...]) -> _Request:
+    """The request, to be asked again after `CheckWinners`."""
+    assert isinstance(request, EndTransaction)
+    return replace(request, missing=missing)
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

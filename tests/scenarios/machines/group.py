@@ -25,8 +25,10 @@ from hapax.core.group.machine import (
     GroupShard,
     MarkerDecision,
     Membership,
+    OffsetCommit,
     OffsetRecord,
     OffsetsMarker,
+    TxnOffsetCommit,
 )
 from hapax.core.types import (
     Offset,
@@ -71,10 +73,10 @@ class Interpreter:
     # --- calls ---
 
     def do_commit(self, command: Command) -> Iterator[str]:
-        decision = self.shard.decide_offset_commit(
-            command.text("group"), *_member(command), _offsets(command), TimestampMs(self.now),
-            command.number("retention", -1),
+        request = OffsetCommit(
+            command.text("group"), *_member(command), tuple(_offsets(command)), command.number("retention", -1)
         )
+        decision = self.shard.decide_offset_commit(request, TimestampMs(self.now))
         yield from self._append(*decision.records)
 
     def do_txn_commit(self, command: Command) -> Iterator[str]:
@@ -84,9 +86,10 @@ class Interpreter:
             if self.shard.is_decided(producer_id, Serial(command.number("serial", -1))):
                 yield "but its marker was here before"
                 return
-        decision = self.shard.decide_txn_offset_commit(
-            command.text("group"), *_member(command), producer_id, epoch, _offsets(command), TimestampMs(self.now)
+        request = TxnOffsetCommit(
+            "", command.text("group"), producer_id, epoch, *_member(command), tuple(_offsets(command))
         )
+        decision = self.shard.decide_txn_offset_commit(request, TimestampMs(self.now))
         yield from self._append(*decision.records, producer_id=producer_id, producer_epoch=epoch)
 
     def do_marker(self, command: Command) -> Iterator[str]:

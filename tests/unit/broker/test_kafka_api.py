@@ -257,7 +257,7 @@ async def test_a_tool_aborts_a_hanging_transaction(harness: Harness, partitions:
         await replica.committed(end)
         return refusal  # type: ignore[no-any-return]
 
-    service: Any = ProducerService(partitions, None, ask_to_abort)  # type: ignore[arg-type]
+    service: Any = ProducerService(partitions, ask_to_abort)  # type: ignore[arg-type]
     context: Any = Context()
     (active,) = await service.describe_producers(context, "t", 0)
     assert (active.producer_id, active.txn_first_offset) == (7, 0)

@@ -14,7 +14,7 @@ from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.metrics import Counters
 from hapax.coordinator.shard import SupersededConnection
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest, GroupShard, OffsetsMarker
+from hapax.core.group.machine import CommitRequest, GroupShard, OffsetCommit, OffsetsMarker, TxnOffsetCommit
 from hapax.core.types import (
     Offset,
     PartitionIndex,
@@ -25,7 +25,6 @@ from hapax.core.types import (
     ShardId,
     TopicPartition,
 )
-from hapax.kafka.api.txn_offset_commit import TxnOffsetCommit
 from hapax.runtime.settings import Settings
 from hapax.runtime.telemetry import Metrics
 
@@ -269,7 +268,7 @@ async def _stored(shard: OffsetsShard, task: asyncio.Task[Any]) -> Any:
 
 async def test_what_waits_is_sent_away_with_the_shard(shard: OffsetsShard) -> None:
     waiting = asyncio.ensure_future(
-        shard.offset_commit("g", -1, "", None, -1, [CommitRequest(T0, Offset(1), -1, "")])
+        shard.offset_commit(OffsetCommit("g", -1, "", None, (CommitRequest(T0, Offset(1), -1, ""),)))
     )
     await turn()
     shard.release("moved")
@@ -277,4 +276,4 @@ async def test_what_waits_is_sent_away_with_the_shard(shard: OffsetsShard) -> No
         await waiting
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
     with pytest.raises(Refusal):
-        await shard.offset_commit("g", -1, "", None, -1, [])
+        await shard.offset_commit(OffsetCommit("g", -1, "", None, ()))

@@ -9,8 +9,18 @@ from uuid import UUID
 import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction.requests import ProducerIdentity
-from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
+from hapax.core.transaction.record import ProducerIdentity, Transaction, TransactionPartition
+from hapax.core.transaction.requests import (
+    AddPartitionsToTxn,
+    Caller,
+    EndTxn,
+    InitProducerId,
+    PartitionResult,
+    PartitionResults,
+    VerifyPartitions,
+)
+from hapax.core.transaction.states import State
+from hapax.core.types import Millis, ProducerEpoch, ProducerId, Serial, TimestampMs, TopicPartition
 from hapax.kafka.api import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -25,8 +35,6 @@ from hapax.kafka.api import (
     write_txn_markers,
 )
 from hapax.kafka.api.describe_producers import ActiveProducer
-from hapax.kafka.api.describe_transactions import Description
-from hapax.kafka.api.list_transactions import Listed
 from hapax.kafka.api.offset_fetch import OffsetAnswer
 from hapax.kafka.registry import all_apis
 from hapax.kafka.table import ApiTable
@@ -35,7 +43,17 @@ from hapax.wire import messages
 TOPIC_ID = UUID("6b1d7f7e-2f5a-4d3e-9a53-0a5f4c3b2a19")
 
 
-class Service:
+CALLER = Caller("client", "host:1", Millis(0), 3)
+IDENTITY = 7, 3
+TRANSACTION = Transaction(
+    transactional_id="t", state=State.ONGOING, producer_id=ProducerId(7), producer_epoch=ProducerEpoch(3),
+    start_ms=TimestampMs(1234),
+    partitions=tuple(TransactionPartition(*each) for each in (
+        ("b", TOPIC_ID.bytes, 1), ("a", TOPIC_ID.bytes, 2), ("a", TOPIC_ID.bytes, 0))),
+)
+
+
+class Coordinator:
     """Answers everything and remembers what it was asked; with `refusal` it refuses everything."""
 
     def __init__(self, refusal: ErrorCode | None = None) -> None:
@@ -47,30 +65,36 @@ class Service:
         if self.refusal is not None:
             raise Refusal(self.refusal)
 
-    async def init_producer_id(self, ctx: Any, *asked: Any) -> ProducerIdentity:
-        self.note(*asked)
-        return ProducerIdentity(ProducerId(7), ProducerEpoch(3))
+    def caller(self, ctx: Any) -> Caller:
+        return CALLER
 
-    async def add_partitions_to_txn(self, ctx: Any, *asked: Any, verify_only: bool) -> list[ErrorCode]:
-        self.note(*asked, verify_only)
-        return [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    def resolve(self, partitions: Any) -> tuple[tuple[TransactionPartition, ...], tuple[TopicPartition, ...]]:
+        """Topic b does not exist."""
+        existing = tuple(TransactionPartition(p.topic, TOPIC_ID.bytes, p.partition) for p in partitions
+                         if p.topic != "b")
+        return existing, tuple(p for p in partitions if p.topic == "b")
 
-    async def add_offsets_to_txn(self, ctx: Any, *asked: Any) -> None:
-        self.note(*asked)
+    def offsets_partition(self, group_id: str) -> TransactionPartition:
+        return TransactionPartition(group_id, TOPIC_ID.bytes, 0)
 
-    async def end_txn(self, ctx: Any, *asked: Any) -> ProducerIdentity:
-        self.note(*asked)
-        return ProducerIdentity(ProducerId(7), ProducerEpoch(4))
+    async def ask(self, decide: Any, request: Any) -> Any:
+        self.note(request)
+        if not hasattr(request, "partitions"):
+            return ProducerIdentity(ProducerId(7), ProducerEpoch(4))
+        return PartitionResults(Serial(1), (
+            *(PartitionResult(p.topic, p.partition, ErrorCode.NONE) for p in request.partitions),
+            *(PartitionResult(*p, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for p in request.unknown),
+        ))
 
     async def txn_offset_commit(self, ctx: Any, request: Any) -> list[ErrorCode]:
         self.note(request)
         return [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE]
 
-    async def offset_commit(self, ctx: Any, request: Any) -> list[ErrorCode]:
+    async def offset_commit(self, request: Any) -> list[ErrorCode]:
         self.note(request)
         return [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE]
 
-    async def offset_fetch(self, ctx: Any, group: Any, require_stable: bool) -> list[OffsetAnswer]:
+    async def offset_fetch(self, group: Any, require_stable: bool) -> list[OffsetAnswer]:
         self.note(group, require_stable)
         return [
             OffsetAnswer(a.topic, a.topic_id, a.partition, 40 + a.partition, 2, "m", ErrorCode.NONE)
@@ -81,24 +105,24 @@ class Service:
         self.note(*markers)
         return [[ErrorCode.NONE] * len(marker.partitions) for marker in markers]
 
-    async def describe_transaction(self, ctx: Any, transactional_id: str) -> Description:
+    async def describe_transaction(self, transactional_id: str) -> Transaction:
         self.note(transactional_id)
-        partitions = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))  # type: ignore[arg-type]
-        return Description("Ongoing", 60_000, 1234, 7, 3, partitions)
+        return TRANSACTION
 
-    async def list_transactions(self, ctx: Any, filters: Any) -> list[Listed]:
+    async def list_transactions(self, filters: Any) -> list[Transaction]:
         self.note(filters)
-        return [Listed("t", 7, "Ongoing")]
+        return [TRANSACTION]
 
     async def describe_producers(self, ctx: Any, *asked: Any) -> list[ActiveProducer]:
         self.note(*asked)
         return [ActiveProducer(7, 3, 9, 1234, 5, -1)]
 
 
-async def call(service: Service, api: Any, version: int, request: Any) -> Any:
+async def call(coordinator: Coordinator, api: Any, version: int, request: Any) -> Any:
     """Through the bytes both ways."""
     table = ApiTable(all_apis())
-    api.register(table, service)
+    producer_ids = (None,) if api is init_producer_id else ()
+    api.register(table, *producer_ids, coordinator)
     handler = table.apis[api.ROW.key].handler
     assert handler is not None
     decoded = type(request).decode(request.encode(version=version), version=version)
@@ -113,20 +137,20 @@ def every_version(api: Any) -> Any:
 
 @every_version(init_producer_id)
 async def test_init_producer_id(version: int) -> None:
-    service = Service()
+    coordinator = Coordinator()
     request = messages.InitProducerIdRequest(
         transactional_id="t", transaction_timeout_ms=60_000, producer_id=5, producer_epoch=2
     )
-    response = await call(service, init_producer_id, version, request)
-    assert service.asked == [("t", 60_000, 5, 2) if version >= 3 else ("t", 60_000, -1, -1)]
-    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 7, 3)
-    response = await call(Service(ErrorCode.NOT_COORDINATOR), init_producer_id, version, request)
+    response = await call(coordinator, init_producer_id, version, request)
+    assert coordinator.asked == [(InitProducerId("t", 60_000, CALLER, *((5, 2) if version >= 3 else (-1, -1))),)]
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 7, 4)
+    response = await call(Coordinator(ErrorCode.NOT_COORDINATOR), init_producer_id, version, request)
     assert (response.error_code, response.producer_id) == (ErrorCode.NOT_COORDINATOR, -1)
 
 
 async def test_an_empty_transactional_id_is_refused() -> None:
     request = messages.InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
-    response = await call(Service(), init_producer_id, 4, request)
+    response = await call(Coordinator(), init_producer_id, 4, request)
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -141,13 +165,16 @@ async def test_add_partitions_to_txn(version: int) -> None:
     else:
         request = kind(transactions=[kind.AddPartitionsToTxnTransaction(
             transactional_id="t", producer_id=7, producer_epoch=3, verify_only=True, topics=topics)])
-    service = Service()
-    response = await call(service, add_partitions_to_txn, version, request)
-    assert service.asked == [("t", 7, 3, [("a", 0), ("a", 1), ("b", 9)], version >= 4)]
+    coordinator = Coordinator()
+    response = await call(coordinator, add_partitions_to_txn, version, request)
+    ((asked,),) = coordinator.asked
+    assert isinstance(asked, VerifyPartitions if version >= 4 else AddPartitionsToTxn) and asked.caller == CALLER
+    assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("t", 7, 3)
+    assert asked.unknown == (("b", 9),) and [each[::2] for each in asked.partitions] == [("a", 0), ("a", 1)]
     results = (response.results_by_topic_v3_and_below if version < 4
                else response.results_by_transaction[0].topic_results)
     assert _codes(results) == {("a", 0): 0, ("a", 1): 0, ("b", 9): 3}
-    refused = await call(Service(ErrorCode.PRODUCER_FENCED), add_partitions_to_txn, version, request)
+    refused = await call(Coordinator(ErrorCode.PRODUCER_FENCED), add_partitions_to_txn, version, request)
     results = (refused.results_by_topic_v3_and_below if version < 4
                else refused.results_by_transaction[0].topic_results)
     assert set(_codes(results).values()) == {ErrorCode.PRODUCER_FENCED}
@@ -159,18 +186,20 @@ def _codes(results: Any) -> dict[tuple[str, int], int]:
 
 @every_version(add_offsets_to_txn)
 async def test_add_offsets_to_txn(version: int) -> None:
-    service = Service()
+    coordinator = Coordinator()
     request = messages.AddOffsetsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, group_id="g")
-    response = await call(service, add_offsets_to_txn, version, request)
-    assert response.error_code == 0 and service.asked == [("t", 7, 3, "g")]
+    response = await call(coordinator, add_offsets_to_txn, version, request)
+    assert response.error_code == 0
+    assert coordinator.asked == [(AddPartitionsToTxn("t", *IDENTITY, (coordinator.offsets_partition("g"),), CALLER),)]
 
 
 @every_version(end_txn)
 async def test_end_txn(version: int) -> None:
-    service = Service()
+    coordinator = Coordinator()
     request = messages.EndTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, committed=True)
-    response = await call(service, end_txn, version, request)
-    assert response.error_code == 0 and service.asked == [("t", 7, 3, True)]
+    response = await call(coordinator, end_txn, version, request)
+    assert response.error_code == 0
+    assert coordinator.asked == [(EndTxn("t", *IDENTITY, True, CALLER, transaction_version=2 if version >= 5 else 1),)]
     if version >= 5:
         assert (response.producer_id, response.producer_epoch) == (7, 4)
 
@@ -186,9 +215,9 @@ async def test_txn_offset_commit(version: int) -> None:
             partition(partition_index=1, committed_offset=12, committed_leader_epoch=2, committed_metadata=None),
         ])],
     )
-    service = Service()
-    response = await call(service, txn_offset_commit, version, request)
-    asked = service.asked[0][0]
+    coordinator = Coordinator()
+    response = await call(coordinator, txn_offset_commit, version, request)
+    asked = coordinator.asked[0][0]
     assert (asked.generation, asked.member_id, asked.instance_id) == ((4, "m", "i") if version >= 3 else (-1, "", None))
     epoch = 2 if version >= 2 else -1
     assert [(o.offset, o.leader_epoch, o.metadata) for o in asked.offsets] == [(11, epoch, "x"), (12, epoch, "")]
@@ -205,11 +234,11 @@ async def test_offset_commit(version: int) -> None:
     ])
     request = kind(group_id="g", generation_id_or_member_epoch=4, member_id="m", group_instance_id="i",
                    retention_time_ms=99, topics=[topic])
-    service = Service()
-    response = await call(service, offset_commit, version, request)
-    asked = service.asked[0][0]
+    coordinator = Coordinator()
+    response = await call(coordinator, offset_commit, version, request)
+    asked = coordinator.asked[0][0]
     assert asked.retention_ms == (99 if version <= 4 else -1)
-    assert asked.offsets[0].topic == ("a" if version < 10 else "")
+    assert asked.offsets[0].partition.topic == ("a" if version < 10 else "")
     assert asked.offsets[0].topic_id == (bytes(16) if version < 10 else TOPIC_ID.bytes)
     assert [p.error_code for p in response.topics[0].partitions] == [0, 12]
     if version >= 10:
@@ -227,15 +256,15 @@ async def test_offset_fetch(version: int) -> None:
             name="a", topic_id=TOPIC_ID, partition_indexes=[0, 1])
         request = kind(groups=[kind.OffsetFetchRequestGroup(
             group_id="g", member_id="m", member_epoch=1, topics=[topic])], require_stable=True)
-    service = Service()
-    response = await call(service, offset_fetch, version, request)
-    group, stable = service.asked[0]
+    coordinator = Coordinator()
+    response = await call(coordinator, offset_fetch, version, request)
+    group, stable = coordinator.asked[0]
     assert stable is (version >= 7) and group.group_id == "g"
     topics = response.topics if version < 8 else response.groups[0].topics
     assert [(p.partition_index, p.committed_offset) for p in topics[0].partitions] == [(0, 40), (1, 41)]
     if version >= 10:
         assert topics[0].topic_id == TOPIC_ID
-    refused = await call(Service(ErrorCode.NOT_COORDINATOR), offset_fetch, version, request)
+    refused = await call(Coordinator(ErrorCode.NOT_COORDINATOR), offset_fetch, version, request)
     if version == 1:
         assert [p.error_code for p in refused.topics[0].partitions] == [16, 16]
     else:
@@ -247,9 +276,9 @@ async def test_offset_fetch_of_all_partitions(version: int) -> None:
     kind = messages.OffsetFetchRequest
     request = (kind(group_id="g", topics=None) if version < 8
                else kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=None)]))
-    service = Service()
-    await call(service, offset_fetch, version, request)
-    assert service.asked[0][0].partitions is None
+    coordinator = Coordinator()
+    await call(coordinator, offset_fetch, version, request)
+    assert coordinator.asked[0][0].partitions is None
 
 
 @every_version(write_txn_markers)
@@ -259,9 +288,9 @@ async def test_write_txn_markers(version: int) -> None:
         producer_id=7, producer_epoch=3, transaction_result=False, coordinator_epoch=5, transaction_version=2,
         topics=[kind.WritableTxnMarker.WritableTxnMarkerTopic(name="a", partition_indexes=[0, 2])],
     )])
-    service = Service()
-    response = await call(service, write_txn_markers, version, request)
-    marker = service.asked[0][0]
+    coordinator = Coordinator()
+    response = await call(coordinator, write_txn_markers, version, request)
+    marker = coordinator.asked[0][0]
     assert (marker.commit, marker.transaction_version) == (False, 2 if version >= 2 else 0)
     assert marker.partitions == (("a", 0), ("a", 2))
     results = response.markers[0].topics[0].partitions
@@ -270,24 +299,24 @@ async def test_write_txn_markers(version: int) -> None:
 
 async def test_describe_transactions() -> None:
     request = messages.DescribeTransactionsRequest(transactional_ids=["t"])
-    response = await call(Service(), describe_transactions, 0, request)
+    response = await call(Coordinator(), describe_transactions, 0, request)
     state = response.transaction_states[0]
     assert (state.transaction_state, state.producer_id) == ("Ongoing", 7)
     assert [(t.topic, list(t.partitions)) for t in state.topics] == [("a", [0, 2]), ("b", [1])]
-    refusing = Service(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    refusing = Coordinator(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     response = await call(refusing, describe_transactions, 0, request)
     assert response.transaction_states[0].error_code == 105
 
 
 @every_version(list_transactions)
 async def test_list_transactions(version: int) -> None:
-    service = Service()
+    coordinator = Coordinator()
     request = messages.ListTransactionsRequest(
         state_filters=["Ongoing", "Nonsense"], producer_id_filters=[7], duration_filter=5,
         transactional_id_pattern="t.*",
     )
-    response = await call(service, list_transactions, version, request)
-    (filters,) = service.asked[0]
+    response = await call(coordinator, list_transactions, version, request)
+    (filters,) = coordinator.asked[0]
     assert filters.states == ("Ongoing",)
     assert filters.duration_ms == (5 if version >= 1 else -1)
     assert filters.pattern == ("t.*" if version >= 2 else None)
@@ -298,6 +327,6 @@ async def test_list_transactions(version: int) -> None:
 async def test_describe_producers() -> None:
     kind = messages.DescribeProducersRequest
     request = kind(topics=[kind.TopicRequest(name="a", partition_indexes=[0])])
-    response = await call(Service(), describe_producers, 0, request)
+    response = await call(Coordinator(), describe_producers, 0, request)
     (producer,) = response.topics[0].partitions[0].active_producers
     assert (producer.producer_id, producer.last_sequence, producer.current_txn_start_offset) == (7, 9, -1)

@@ -106,6 +106,33 @@ class CommitRequest(NamedTuple):
     topic_id: TopicId = NO_TOPIC_ID
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """A plain commit, outside of any transaction."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    offsets: tuple[CommitRequest, ...]
+    retention_ms: int = -1
+    """Set by OffsetCommit 2-4; -1: the cluster's retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    """A commit that takes effect with the producer's open transaction."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    generation: int
+    member_id: str
+    instance_id: str | None
+    offsets: tuple[CommitRequest, ...]
+
+
 class CommitDecision(NamedTuple):
     """`records` are to be persisted in one append; then each partition is answered with its error."""
 
@@ -196,33 +223,24 @@ class GroupShard:
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
-    def decide_offset_commit(
-        self, group: str, generation: int, member_id: str, instance_id: str | None,
-        offsets: Sequence[CommitRequest], now: TimestampMs, retention_ms: int = -1,
-    ) -> CommitDecision:
-        """A plain commit. Raises Refusal (22, 24, 25, 27, 82) for the whole request.
-
-        `retention_ms` is that of OffsetCommit 2-4, -1 for the cluster's.
-        """
-        self._check_member(group, generation, member_id, instance_id, transactional=False)
+    def decide_offset_commit(self, request: OffsetCommit, now: TimestampMs) -> CommitDecision:
+        """A plain commit. Raises Refusal (22, 24, 25, 27, 82) for the whole request."""
+        self._check_member(request, transactional=False)
+        retention_ms = request.retention_ms
         expires = NO_TIMESTAMP if retention_ms < 0 else TimestampMs(min(now + retention_ms, _NEVER))
-        return self._records(group, offsets, now, expires)
+        return self._records(request, now, expires)
 
-    def decide_txn_offset_commit(
-        self, group: str, generation: int, member_id: str, instance_id: str | None,
-        producer_id: ProducerId, producer_epoch: ProducerEpoch,
-        offsets: Sequence[CommitRequest], now: TimestampMs,
-    ) -> CommitDecision:
+    def decide_txn_offset_commit(self, request: TxnOffsetCommit, now: TimestampMs) -> CommitDecision:
         """A commit inside a transaction that its coordinator has verified (`needs_verification`).
 
         Raises Refusal: 24 for an empty group id or one that is too long, 22, 25, 82 for the member, 47 for a producer
         epoch below one that this shard has seen.
         """
-        if not group:
+        if not request.group_id:
             raise Refusal(ErrorCode.INVALID_GROUP_ID, "a transactional offset commit needs a group id")
-        self._check_epoch(producer_id, producer_epoch)
-        self._check_member(group, generation, member_id, instance_id, transactional=True)
-        return self._records(group, offsets, now, NO_TIMESTAMP)
+        self._check_epoch(request.producer_id, request.producer_epoch)
+        self._check_member(request, transactional=True)
+        return self._records(request, now, NO_TIMESTAMP)
 
     def needs_verification(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
         """Whether the transaction coordinator has to be asked before the first offsets of a transaction.
@@ -423,24 +441,24 @@ class GroupShard:
     # --- parts ----------------------------------------------------------------------------------------------------
 
     def _records(
-        self, group: str, offsets: Sequence[CommitRequest], now: TimestampMs, expires: TimestampMs
+        self, request: OffsetCommit | TxnOffsetCommit, now: TimestampMs, expires: TimestampMs
     ) -> CommitDecision:
         records = []
         errors = []
-        for request in offsets:
-            if len(request.metadata.encode()) > self._max_metadata_bytes:
+        for wanted in request.offsets:
+            if len(wanted.metadata.encode()) > self._max_metadata_bytes:
                 errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             errors.append(ErrorCode.NONE)
             value = CommittedOffset(
-                request.offset, request.leader_epoch, request.metadata, now, expires, request.topic_id
+                wanted.offset, wanted.leader_epoch, wanted.metadata, now, expires, wanted.topic_id
             )
-            records.append(OffsetRecord(group, request.partition, value))
+            records.append(OffsetRecord(request.group_id, wanted.partition, value))
         return CommitDecision(tuple(records), tuple(errors))
 
-    def _check_member(
-        self, group_id: str, generation: int, member_id: str, instance_id: str | None, *, transactional: bool
-    ) -> None:
+    def _check_member(self, request: OffsetCommit | TxnOffsetCommit, *, transactional: bool) -> None:
+        group_id, generation = request.group_id, request.generation
+        member_id, instance_id = request.member_id, request.instance_id
         if len(group_id.encode()) > LONGEST_NAME_BYTES:
             raise Refusal(ErrorCode.INVALID_GROUP_ID, f"a group's id has at most {LONGEST_NAME_BYTES} bytes")
         group = self._groups.get(group_id)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -55,11 +54,11 @@ from hapax.core.transaction.requests import (
     ProducerIdReserve,
     RenewTransaction,
     ReportFencing,
+    Request,
     SendMarkers,
     StartTimer,
     StopTimer,
     VerifyPartitions,
-    WinnerCheck,
 )
 from hapax.core.transaction.single_writer import end_txn, init_producer_id
 from hapax.core.transaction.states import (
@@ -74,13 +73,10 @@ from hapax.core.transaction.timeouts import expire, is_expired, time_out
 from hapax.core.transaction.tokens import get_commit_token
 from hapax.core.types import NO_PRODUCER_ID, Millis, ProducerId, Serial
 
-Answer = Decision | Held | NeedProducerId | CloseConnection
+Answer = Decision | Held | NeedProducerId | CheckWinners | CloseConnection
 _Outcome = TypeVar("_Outcome")
 _OldRequest = TypeVar("_OldRequest", AddPartitionsToTxn, EndTxn)
-_Request = TypeVar(
-    "_Request", InitProducerId, AddPartitionsToTxn, VerifyPartitions, EndTxn, JoinTransaction, RenewTransaction,
-    EndTransaction, GetCommitToken, AbortHanging, EnsureTransactionalId, FenceProducer,
-)  # fmt: skip
+_Request = TypeVar("_Request", bound=Request)
 
 
 class Adrift(NamedTuple):
@@ -301,12 +297,10 @@ class TransactionShard:
         """Reply: `Renewed`."""
         return self._pend(self._ask(request, now, renew_transaction))
 
-    def end_transaction(
-        self, request: EndTransaction, now: Now, missing: tuple[WinnerCheck, ...] | None = None
-    ) -> Answer | CheckWinners:
-        """Reply: `Ended`. `missing` answers `CheckWinners`: None before it was asked for; empty: nothing is missing.
-        After each `CheckWinners`, call `winners_checked` when the call is over, whatever became of it."""
-        answer = self._pend(self._ask(request, now, partial(end_transaction, missing=missing)))
+    def end_transaction(self, request: EndTransaction, now: Now) -> Answer:
+        """Reply: `Ended`. After each `CheckWinners`, call `winners_checked` when the call has ended, also where it
+        failed."""
+        answer = self._pend(self._ask(request, now, end_transaction))
         if isinstance(answer, CheckWinners):
             self._checking[request.transactional_id] = self._checking.get(request.transactional_id, 0) + 1
         return answer

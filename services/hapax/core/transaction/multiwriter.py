@@ -204,10 +204,7 @@ def _joined(transaction: Transaction, member: Member, context: Context) -> Joine
 
 
 def end_transaction(
-    transaction: Transaction | None,
-    request: EndTransaction,
-    context: Context,
-    missing: tuple[WinnerCheck, ...] | None,
+    transaction: Transaction | None, request: EndTransaction, context: Context
 ) -> Decision | Held | NeedProducerId | CheckWinners:
     """Commits or aborts; the token is part of the decision, and stored with a commit only."""
     if request.token is not None:
@@ -219,7 +216,7 @@ def end_transaction(
     if request.token is None:
         raise Refusal(ErrorCode.INVALID_REQUEST, "neither a producer nor a commit token names the transaction")
     if request.commit:
-        return _commit_members(transaction, request, request.token, context, missing)
+        return _commit_members(transaction, request, request.token, context)
     return _abort_members(transaction, request, request.token, context)
 
 
@@ -286,11 +283,7 @@ def _ended(
 
 
 def _commit_members(
-    transaction: Transaction | None,
-    request: EndTransaction,
-    token: Token,
-    context: Context,
-    missing: tuple[WinnerCheck, ...] | None,
+    transaction: Transaction | None, request: EndTransaction, token: Token, context: Context
 ) -> Decision | Held | CheckWinners:
     place = placed(transaction, token, request, context)
     if isinstance(place, CommittedToken):
@@ -304,10 +297,10 @@ def _commit_members(
             transaction.committed_token(token.scope),
         )
     claimed = _claimed(transaction, request.winners)
-    if missing is None and any(claimed.values()):
+    if request.missing is None and any(claimed.values()):
         return CheckWinners(transaction.serial, tuple([each for won in request.winners for each in _checks(won)]))
-    if missing:
-        raise _missing_records(missing)
+    if request.missing:
+        raise _missing_records(request.missing)
     stored = committed_now(transaction, place, request, context)
     members = tuple(
         replace(member, won=claimed.get(member.producer_id, NO_PARTITIONS)) for member in transaction.members

@@ -9,7 +9,7 @@ The service's loop for one request is always the same::
                                    where `reply` is None: ask again, as for a request that was held
         Held(until)             -> park it; ask again after each replay of this id, and at `until` at the latest
         NeedProducerId()        -> await a block of ids, offer it to the reserve, ask again
-        CheckWinners(checks)    -> ask the brokers, then ask again with `missing` filled in
+        CheckWinners(checks)    -> ask the brokers, then ask again with the request's `missing` filled in
         CloseConnection(reason) -> drop the caller's connection without an answer (rule 4)
 """
 
@@ -214,6 +214,8 @@ class EndTransaction:
     allow_unknown_history: bool = False
     single_use: bool = False                            # the token's scope has no other commit
     work: TokenWork = NO_TOKEN_WORK
+    missing: tuple[WinnerCheck, ...] | None = None
+    """The answer to `CheckWinners`: records that the partitions do not hold. None: the partitions were not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,12 @@ class FenceProducer:
     instance: str                                       # as `transaction_admin.instance_of` told
     caller: Caller
     serial: Serial = NO_TRANSACTION                     # only while this transaction is open; 0: whichever is
+
+
+Request = (
+    InitProducerId | AddPartitionsToTxn | VerifyPartitions | EndTxn | JoinTransaction | RenewTransaction
+    | EndTransaction | GetCommitToken | AbortHanging | EnsureTransactionalId | FenceProducer
+)
 
 
 # --- outcomes -----------------------------------------------------------------------------------------------------

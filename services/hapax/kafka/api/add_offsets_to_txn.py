@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.machine import TransactionShard
+from hapax.core.transaction.requests import AddPartitionsToTxn, PartitionResults
+from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.transactions import TransactionCoordinator
 from hapax.wire.messages import AddOffsetsToTxnResponse
 from hapax.wire.reasons import with_reason
 
@@ -14,20 +18,22 @@ ROW: Final = ApiRow(
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 
-class Service(Protocol):
-    async def add_offsets_to_txn(
-        self, ctx: RequestContext, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str
-    ) -> None:
-        """Raises Refusal."""
-        ...
+def register(table: ApiTable, coordinator: TransactionCoordinator) -> None:
+    async def add(ctx: RequestContext, request: Any) -> None:
+        if not request.group_id:
+            raise Refusal(ErrorCode.INVALID_GROUP_ID)
+        added = await coordinator.ask(TransactionShard.add_partitions_to_txn, AddPartitionsToTxn(
+            request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
+            (coordinator.offsets_partition(request.group_id),), coordinator.caller(ctx),
+        ))
+        assert isinstance(added, PartitionResults)
+        for result in added.results:
+            if result.error:
+                raise Refusal(result.error, result.reason)
 
-
-def register(table: ApiTable, service: Service) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         try:
-            await service.add_offsets_to_txn(
-                ctx, request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
-            )
+            await add(ctx, request)
         except Refusal as refusal:
             return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=0)

@@ -1,18 +1,21 @@
 """AddPartitionsToTxn (24): registers partitions before their first write.
 
-Versions 0-3 come from clients, for one transaction; 4 and 5 from brokers of a Kafka cluster, for several, to
-register or only to verify.
+Versions 0-3 come from clients and name one transaction. Versions 4 and 5 come from brokers of a Kafka cluster and name
+several, each either to register partitions or only to verify them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.core.transaction.machine import TransactionShard
+from hapax.core.transaction.requests import AddPartitionsToTxn, PartitionResults, VerifyPartitions
+from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.transactions import TransactionCoordinator
 from hapax.wire.messages import AddPartitionsToTxnResponse
 
 ROW: Final = ApiRow(
@@ -20,32 +23,31 @@ ROW: Final = ApiRow(
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 Result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-PartitionResult = Result.AddPartitionsToTxnPartitionResult
+ResultOfPartition = Result.AddPartitionsToTxnPartitionResult
 TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 
 
-class Service(Protocol):
-    async def add_partitions_to_txn(
-        self, ctx: RequestContext, transactional_id: str, producer_id: int, producer_epoch: int,
-        partitions: Sequence[TopicPartition], *, verify_only: bool,
-    ) -> Sequence[ErrorCode]:
-        """One code per partition, in order. Raises Refusal for all of them."""
-        ...
-
-
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, coordinator: TransactionCoordinator) -> None:
     async def one(
         ctx: RequestContext, transactional_id: str, producer_id: int, producer_epoch: int, topics: Any,
         verify_only: bool,
     ) -> list[Any]:
         partitions = _partitions(topics)
+        identity = ProducerId(producer_id), ProducerEpoch(producer_epoch)
+        existing, unknown = coordinator.resolve(partitions)
+        caller = coordinator.caller(ctx)
         try:
-            codes = await service.add_partitions_to_txn(
-                ctx, transactional_id, producer_id, producer_epoch, partitions, verify_only=verify_only
-            )
+            if verify_only:
+                reply = await coordinator.ask(TransactionShard.verify_partitions, VerifyPartitions(
+                    transactional_id, *identity, existing, False, caller, unknown))
+            else:
+                reply = await coordinator.ask(TransactionShard.add_partitions_to_txn, AddPartitionsToTxn(
+                    transactional_id, *identity, existing, caller, unknown))
         except Refusal as refusal:
-            codes = [refusal.code] * len(partitions)
-        return _results(partitions, codes)
+            return _results(partitions, [refusal.code] * len(partitions))
+        assert isinstance(reply, PartitionResults)
+        codes = {(result.topic, result.partition): result.error for result in reply.results}
+        return _results(partitions, [codes[partition] for partition in partitions])
 
     async def handle(ctx: RequestContext, request: Any) -> Any:
         if ctx.api_version < 4:
@@ -86,7 +88,7 @@ def _partitions(topics: Any) -> list[TopicPartition]:
 def _results(partitions: Sequence[TopicPartition], codes: Sequence[ErrorCode]) -> list[Any]:
     return [
         Result(name=name, results_by_partition=[
-            PartitionResult(partition_index=partition.partition, partition_error_code=int(code))
+            ResultOfPartition(partition_index=partition.partition, partition_error_code=int(code))
             for partition, code in answered
         ])
         for name, answered in groupby(zip(partitions, codes, strict=True), key=lambda pair: pair[0].topic)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import TopicPartition
+from hapax.core.transaction.record import Transaction
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DescribeTransactionsResponse
 
@@ -19,31 +18,18 @@ TransactionState = DescribeTransactionsResponse.TransactionState
 TopicData = TransactionState.TopicData
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    state: str
-    """By Kafka's name, e.g. `PrepareCommit`."""
-    timeout_ms: int
-    start_ms: int
-    """Wall clock; -1: no transaction is open."""
-    producer_id: int
-    producer_epoch: int
-    partitions: tuple[TopicPartition, ...]
-    """Sorted."""
-
-
-class Service(Protocol):
-    async def describe_transaction(self, ctx: RequestContext, transactional_id: str) -> Description:
+class DescribesTransactions(Protocol):
+    async def describe_transaction(self, transactional_id: str) -> Transaction:
         """Raises Refusal."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, coordinator: DescribesTransactions) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         states = []
         for transactional_id in request.transactional_ids:
             try:
-                states.append(_state(transactional_id, await service.describe_transaction(ctx, transactional_id)))
+                states.append(_state(transactional_id, await coordinator.describe_transaction(transactional_id)))
             except Refusal as refusal:
                 states.append(_refused_state(transactional_id, refusal.code))
         return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
@@ -57,15 +43,19 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
     )
 
 
-def _state(transactional_id: str, found: Description) -> Any:
-    topics = [
-        TopicData(topic=name, partitions=[partition.partition for partition in of_topic])
-        for name, of_topic in groupby(found.partitions, key=_topic)
-    ]
+def _state(transactional_id: str, transaction: Transaction) -> Any:
+    """The partitions, in order, and the start time, where a transaction is open or its markers are not all stored."""
+    running = transaction.is_open or transaction.is_decided
+    partitions = sorted({(each.topic, each.partition) for each in transaction.every_partition}) if running else []
     return TransactionState(
-        error_code=0, transactional_id=transactional_id, transaction_state=found.state,
-        transaction_timeout_ms=found.timeout_ms, transaction_start_time_ms=found.start_ms,
-        producer_id=found.producer_id, producer_epoch=found.producer_epoch, topics=topics,
+        error_code=0, transactional_id=transactional_id, transaction_state=transaction.state.kafka_name,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms if running else -1,
+        producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch,
+        topics=[
+            TopicData(topic=name, partitions=[index for _, index in of_topic])
+            for name, of_topic in groupby(partitions, key=_topic)
+        ],
     )
 
 
@@ -76,5 +66,5 @@ def _refused_state(transactional_id: str, code: ErrorCode) -> Any:
     )
 
 
-def _topic(partition: TopicPartition) -> str:
-    return partition.topic
+def _topic(partition: tuple[str, int]) -> str:
+    return partition[0]

@@ -1,13 +1,20 @@
-"""EndTxn (26): commits or aborts. From version 5 (transactions version 2) the answer carries the epoch, and at its
-exhaustion the producer id, of the next transaction."""
+"""EndTxn (26): commits or aborts a transaction.
+
+From version 5 (transactions version 2) the answer carries the epoch of the next transaction. When the epochs of a
+producer id are used up, it carries the next producer id as well.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import ProducerIdentity
+from hapax.core.transaction.requests import EndTxn
+from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.transactions import TransactionCoordinator
 from hapax.wire.messages import EndTxnResponse
 from hapax.wire.reasons import with_reason
 
@@ -15,23 +22,20 @@ ROW: Final = ApiRow(
     key=26, name="EndTxn", versions=(0, 5), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
-
-class Service(Protocol):
-    async def end_txn(
-        self, ctx: RequestContext, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool
-    ) -> ProducerIdentity:
-        """The identity for the next transaction. Raises Refusal."""
-        ...
+TRANSACTIONS_VERSION_2_FROM: Final = 5
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, coordinator: TransactionCoordinator) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         try:
-            identity = await service.end_txn(
-                ctx, request.transactional_id, request.producer_id, request.producer_epoch, request.committed
-            )
+            identity = await coordinator.ask(TransactionShard.end_txn, EndTxn(
+                request.transactional_id, ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch),
+                request.committed, coordinator.caller(ctx),
+                transaction_version=2 if ctx.api_version >= TRANSACTIONS_VERSION_2_FROM else 1,
+            ))
         except Refusal as refusal:
             return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
+        assert isinstance(identity, ProducerIdentity)
         return EndTxnResponse(
             throttle_time_ms=0, error_code=0, producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,

@@ -1,12 +1,17 @@
-"""InitProducerId (22): a producer id, and for a transactional id also the fencing of whoever held it before."""
+"""InitProducerId (22): gives a producer id. For a transactional id, it also fences the producer that held it before."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction.record import ProducerIdentity
+from hapax.core.transaction.machine import TransactionShard
+from hapax.core.transaction.record import FIRST_EPOCH, ProducerIdentity
+from hapax.core.transaction.requests import InitProducerId
+from hapax.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.transactions import TransactionCoordinator
+from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 from hapax.wire.messages import InitProducerIdResponse
 from hapax.wire.reasons import with_reason
 
@@ -15,25 +20,32 @@ ROW: Final = ApiRow(
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 
-class Service(Protocol):
-    async def init_producer_id(
-        self, ctx: RequestContext, transactional_id: str | None, timeout_ms: int, producer_id: int,
-        producer_epoch: int,
-    ) -> ProducerIdentity:
-        """`producer_id` and `producer_epoch` (from version 3) are -1 unless the producer recovers. Raises Refusal."""
-        ...
+def register(table: ApiTable, producer_ids: ProducerIds, coordinator: TransactionCoordinator | None = None) -> None:
+    """Every node gives producer ids. Without `coordinator` it refuses transactional ids (NOT_COORDINATOR)."""
 
-
-def register(table: ApiTable, service: Service) -> None:
-    async def handle(ctx: RequestContext, request: Any) -> Any:
+    async def initialize(ctx: RequestContext, request: Any) -> ProducerIdentity:
+        transactional_id = request.transactional_id
+        if transactional_id is None:
+            try:
+                return ProducerIdentity(await producer_ids.next(), FIRST_EPOCH)
+            except ProducerIdsUnavailable as error:
+                raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+        if not transactional_id:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        if coordinator is None:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
         recovers = ctx.api_version >= 3
+        identity = await coordinator.ask(TransactionShard.init_producer_id, InitProducerId(
+            transactional_id, request.transaction_timeout_ms, coordinator.caller(ctx),
+            ProducerId(request.producer_id) if recovers else NO_PRODUCER_ID,
+            ProducerEpoch(request.producer_epoch) if recovers else NO_PRODUCER_EPOCH,
+        ))
+        assert isinstance(identity, ProducerIdentity)
+        return identity
+
+    async def handle(ctx: RequestContext, request: Any) -> Any:
         try:
-            if request.transactional_id == "":
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-            identity = await service.init_producer_id(
-                ctx, request.transactional_id, request.transaction_timeout_ms,
-                request.producer_id if recovers else -1, request.producer_epoch if recovers else -1,
-            )
+            identity = await initialize(ctx, request)
         except Refusal as refusal:
             return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return InitProducerIdResponse(

@@ -1,13 +1,16 @@
-"""ListTransactions (66): the transactional ids that a coordinator knows, filtered by state, producer, age and, from
-version 2, by a pattern for the id."""
+"""ListTransactions (66): the transactional ids of a coordinator's shards.
+
+The filters are state, producer id, age and, from version 2, a pattern for the id.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.record import Transaction
 from hapax.core.transaction.states import State
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListTransactionsResponse
@@ -23,28 +26,22 @@ STATE_NAMES: Final = frozenset(state.kafka_name for state in State)
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Empty, -1 and None: not filtered by this."""
+    """Empty, -1 and None: no filter."""
 
     states: tuple[str, ...]
     producer_ids: tuple[int, ...]
     duration_ms: int
-    """Open at least so long."""
+    """Only transactions that began longer ago than this many milliseconds."""
     pattern: str | None
 
 
-class Listed(NamedTuple):
-    transactional_id: str
-    producer_id: int
-    state: str
-
-
-class Service(Protocol):
-    async def list_transactions(self, ctx: RequestContext, filters: Filters) -> Sequence[Listed]:
+class ListsTransactions(Protocol):
+    async def list_transactions(self, filters: Filters) -> Sequence[Transaction]:
         """Raises Refusal: COORDINATOR_LOAD_IN_PROGRESS while a shard loads, INVALID_REGULAR_EXPRESSION."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, coordinator: ListsTransactions) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         version = ctx.api_version
         unknown = [name for name in request.state_filters if name not in STATE_NAMES]
@@ -54,14 +51,14 @@ def register(table: ApiTable, service: Service) -> None:
             (request.transactional_id_pattern or None) if version >= 2 else None,
         )
         try:
-            # Only states that nobody knows were asked for: nothing is in them.
-            listed = () if unknown and not known else await service.list_transactions(ctx, filters)
+            # A request for unknown states alone has no matches.
+            listed = () if unknown and not known else await coordinator.list_transactions(filters)
         except Refusal as refusal:
             return refused(request, version, refusal.code)
         return ListTransactionsResponse(
             throttle_time_ms=0, error_code=0, unknown_state_filters=unknown, transaction_states=[
                 TransactionState(transactional_id=t.transactional_id, producer_id=t.producer_id,
-                                 transaction_state=t.state)
+                                 transaction_state=t.state.kafka_name)
                 for t in listed
             ],
         )

@@ -1,16 +1,18 @@
-"""OffsetCommit (8): a consumer group's offsets, outside of any transaction. From version 10 topics go by their id."""
+"""OffsetCommit (8): commits a consumer group's offsets outside of any transaction.
+
+From version 10 the request names topics by id.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import NO_TOPIC_ID
-from hapax.core.types import TopicId
+from hapax.core.group.machine import NO_TOPIC_ID, CommitRequest, OffsetCommit
+from hapax.core.types import Offset, PartitionIndex, TopicId, TopicPartition
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetCommitResponse
 
@@ -24,44 +26,23 @@ Partition = Topic.OffsetCommitResponsePartition
 TOPIC_IDS_FROM = 10
 
 
-class OffsetToCommit(NamedTuple):
-    topic: str
-    """Empty where the client says the id."""
-    topic_id: TopicId
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None
-    retention_ms: int
-    """Versions 2-4: the client's own; -1: the cluster's."""
-    offsets: tuple[OffsetToCommit, ...]
-
-
-class Service(Protocol):
-    async def offset_commit(self, ctx: RequestContext, request: OffsetCommit) -> Sequence[ErrorCode]:
-        """One code per offset, in order. Raises Refusal for all of them."""
+class CommitsOffsets(Protocol):
+    async def offset_commit(self, request: OffsetCommit) -> Sequence[ErrorCode]:
+        """Returns one error code per offset, in the order of the request. Raises Refusal for the whole request."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, coordinator: CommitsOffsets) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         version = ctx.api_version
         offsets = _offsets(request, version)
         commit = OffsetCommit(
             request.group_id, request.generation_id_or_member_epoch, request.member_id or "",
             request.group_instance_id if version >= 7 else None,
-            request.retention_time_ms if version <= 4 else -1, offsets,
+            offsets, request.retention_time_ms if version <= 4 else -1,
         )
         try:
-            codes = await service.offset_commit(ctx, commit)
+            codes = await coordinator.offset_commit(commit)
         except Refusal as refusal:
             codes = [refusal.code] * len(offsets)
         return _response(offsets, codes)
@@ -74,25 +55,27 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
     return _response(offsets, [code] * len(offsets))
 
 
-def _offsets(request: Any, version: int) -> tuple[OffsetToCommit, ...]:
+def _offsets(request: Any, version: int) -> tuple[CommitRequest, ...]:
+    """Where the client names a topic by its id, the name is empty."""
     by_id = version >= TOPIC_IDS_FROM
     return tuple(
-        OffsetToCommit(
-            "" if by_id else topic.name, TopicId(topic.topic_id.bytes) if by_id else NO_TOPIC_ID, p.partition_index,
-            p.committed_offset, p.committed_leader_epoch if version >= 6 else -1, p.committed_metadata or "",
+        CommitRequest(
+            TopicPartition("" if by_id else topic.name, PartitionIndex(p.partition_index)), Offset(p.committed_offset),
+            p.committed_leader_epoch if version >= 6 else -1, p.committed_metadata or "",
+            TopicId(topic.topic_id.bytes) if by_id else NO_TOPIC_ID,
         )
         for topic in request.topics
         for p in topic.partitions
     )
 
 
-def _response(offsets: Sequence[OffsetToCommit], codes: Sequence[ErrorCode]) -> Any:
+def _response(offsets: Sequence[CommitRequest], codes: Sequence[ErrorCode]) -> Any:
     topics = []
     for (name, topic_id), answered in groupby(
-        zip(offsets, codes, strict=True), key=lambda pair: (pair[0].topic, pair[0].topic_id)
+        zip(offsets, codes, strict=True), key=lambda pair: (pair[0].partition.topic, pair[0].topic_id)
     ):
         partitions = [
-            Partition(partition_index=offset.partition, error_code=int(code)) for offset, code in answered
+            Partition(partition_index=offset.partition.partition, error_code=int(code)) for offset, code in answered
         ]
         topics.append(Topic(name=name, topic_id=UUID(bytes=topic_id), partitions=partitions))
     return OffsetCommitResponse(throttle_time_ms=0, topics=topics)

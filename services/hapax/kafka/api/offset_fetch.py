@@ -1,8 +1,8 @@
-"""OffsetFetch (9): where consumer groups stand.
+"""OffsetFetch (9): the committed offsets of consumer groups.
 
-Version 1 knows no null (all of the group's partitions) and no error of the group, 2-7 ask for one group, 8 and later
-for several, 10 by topic id. From 7 on `require_stable` refuses an offset that an open transaction is about to
-replace.
+Version 1 can neither ask for all partitions of a group (null) nor report an error of the group. Versions 2-7 ask for
+one group, 8 and later for several, 10 by topic id. From version 7 on, `require_stable` refuses an offset that an open
+transaction is about to replace.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOPIC_IDS_FROM = 10
 
 class OffsetAsked(NamedTuple):
     topic: str
-    """Empty where the client says the id."""
+    """Empty where the client names the topic by its id."""
     topic_id: TopicId
     partition: int
 
@@ -46,13 +46,13 @@ class GroupAsked:
     member_id: str
     member_epoch: int
     partitions: tuple[OffsetAsked, ...] | None
-    """None: all that the group has."""
+    """None: every partition for which the group has an offset."""
     by_id: bool
-    """The answer names topics by id too: an offset of a topic without one cannot be told."""
+    """The answer names topics by id too, so it leaves out the offset of a topic whose id is unknown."""
 
 
 class OffsetAnswer(NamedTuple):
-    """`offset` -1: none."""
+    """`offset` -1: none is committed."""
 
     topic: str
     topic_id: TopicId
@@ -63,15 +63,13 @@ class OffsetAnswer(NamedTuple):
     error: ErrorCode
 
 
-class Service(Protocol):
-    async def offset_fetch(
-        self, ctx: RequestContext, group: GroupAsked, require_stable: bool
-    ) -> Sequence[OffsetAnswer]:
-        """In the order asked for. Raises Refusal for the whole group."""
+class FetchesOffsets(Protocol):
+    async def offset_fetch(self, group: GroupAsked, require_stable: bool) -> Sequence[OffsetAnswer]:
+        """Returns the offsets in the order of the request. Raises Refusal for the whole group."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, coordinator: FetchesOffsets) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         version = ctx.api_version
         stable = version >= 7 and request.require_stable
@@ -80,7 +78,7 @@ def register(table: ApiTable, service: Service) -> None:
             for group in request.groups:
                 asked = _group_asked(group, version)
                 try:
-                    answers = await service.offset_fetch(ctx, asked, stable)
+                    answers = await coordinator.offset_fetch(asked, stable)
                     groups.append(_group(asked.group_id, answers, ErrorCode.NONE))
                 except Refusal as refusal:
                     groups.append(_group(asked.group_id, (), refusal.code))
@@ -90,7 +88,7 @@ def register(table: ApiTable, service: Service) -> None:
             partitions = _asked(request.topics, by_id=False)
         asked = GroupAsked(request.group_id, "", -1, partitions, False)
         try:
-            return _response(await service.offset_fetch(ctx, asked, stable), ErrorCode.NONE)
+            return _response(await coordinator.offset_fetch(asked, stable), ErrorCode.NONE)
         except Refusal as refusal:
             return refused(request, version, refusal.code)
 
@@ -101,7 +99,7 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
     if version >= GROUPS_FROM:
         groups = [_group(group.group_id, (), code) for group in request.groups]
         return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
-    # Version 1 has no place for an error of the group: each partition carries it.
+    # Version 1 has no field for an error of the group, so each partition carries it.
     asked = _asked(request.topics, by_id=False) if version < 2 and request.topics else ()
     return _response([OffsetAnswer(a.topic, a.topic_id, a.partition, -1, -1, "", code) for a in asked], code)
 

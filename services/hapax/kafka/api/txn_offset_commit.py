@@ -1,15 +1,17 @@
-"""TxnOffsetCommit (28): a consumer group's offsets as part of a transaction. From version 5 (transactions version 2)
-it also registers the group with the transaction, so that AddOffsetsToTxn is not needed."""
+"""TxnOffsetCommit (28): commits a consumer group's offsets as part of a transaction.
+
+From version 5 (transactions version 2) it also registers the group with the transaction, so that the client does not
+need AddOffsetsToTxn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest
+from hapax.core.group.machine import CommitRequest, TxnOffsetCommit
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import TxnOffsetCommitResponse
@@ -23,25 +25,13 @@ Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 Partition = Topic.TxnOffsetCommitResponsePartition
 
 
-@dataclass(frozen=True, slots=True)
-class TxnOffsetCommit:
-    transactional_id: str
-    group_id: str
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
-    generation: int
-    member_id: str
-    instance_id: str | None
-    offsets: tuple[CommitRequest, ...]
-
-
-class Service(Protocol):
+class CommitsTransactionalOffsets(Protocol):
     async def txn_offset_commit(self, ctx: RequestContext, request: TxnOffsetCommit) -> Sequence[ErrorCode]:
-        """One code per offset, in order. Raises Refusal for all of them."""
+        """Returns one error code per offset, in the order of the request. Raises Refusal for the whole request."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, coordinator: CommitsTransactionalOffsets) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         offsets = _offsets(request, ctx.api_version)
         membership = ctx.api_version >= 3
@@ -52,7 +42,7 @@ def register(table: ApiTable, service: Service) -> None:
             request.group_instance_id if membership else None, offsets,
         )
         try:
-            codes = await service.txn_offset_commit(ctx, commit)
+            codes = await coordinator.txn_offset_commit(ctx, commit)
         except Refusal as refusal:
             return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return _response(offsets, codes)

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers (27): markers asked for by a tool, to end a transaction that hangs on a partition.
+"""WriteTxnMarkers (27): a tool's request for markers that end a transaction which hangs on a partition.
 
-Served by partition leaders. Hapax's own coordinators use the service contract (PartitionBroker.WriteMarkers), which
-names the transaction; a tool cannot, so its markers obey the same conditions without one.
+Partition leaders answer it. Hapax's own coordinators call PartitionBroker.WriteMarkers, which names the transaction. A
+tool cannot name it, so its markers have to meet the same conditions without a name.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ class WritableMarker:
     commit: bool
     coordinator_epoch: int
     transaction_version: int
-    """0 where the tool does not say (version 1 of the request)."""
+    """0 in version 1 of the request, which does not carry it."""
     partitions: tuple[TopicPartition, ...]
 
 
-class Service(Protocol):
+class WritesMarkers(Protocol):
     async def write_txn_markers(
         self, ctx: RequestContext, markers: Sequence[WritableMarker]
     ) -> Sequence[Sequence[ErrorCode]]:
-        """For each marker one code per partition, in order, once it is durable. Raises Refusal for all."""
+        """Returns, once the markers are durable, one error code per partition for each marker, in the order of the
+        request. Raises Refusal for the whole request."""
         ...
 
 
-def register(table: ApiTable, service: Service) -> None:
+def register(table: ApiTable, leader: WritesMarkers) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         markers = _markers(request, ctx.api_version)
         try:
-            return _response(markers, await service.write_txn_markers(ctx, markers))
+            return _response(markers, await leader.write_txn_markers(ctx, markers))
         except Refusal as refusal:
             return refused(request, ctx.api_version, refusal.code)
 

@@ -6,18 +6,18 @@ import pytest
 
 from hapax.codec.offsets_log import decode_record, encode_key, encode_value
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitDecision, CommitRequest, GroupShard
+from hapax.core.group.machine import CommitDecision, CommitRequest, GroupShard, OffsetCommit, TxnOffsetCommit
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicId, TopicPartition
 
 PARTITION = TopicPartition("t", PartitionIndex(0))
 
 
 def commit(shard: GroupShard, group: str, metadata: str = "", *, transactional: bool = False) -> CommitDecision:
-    offsets = [CommitRequest(PARTITION, Offset(1), -1, metadata)]
+    offsets = (CommitRequest(PARTITION, Offset(1), -1, metadata),)
     if transactional:
-        return shard.decide_txn_offset_commit(
-            group, -1, "", None, ProducerId(1), ProducerEpoch(0), offsets, TimestampMs(1))
-    return shard.decide_offset_commit(group, -1, "", None, offsets, TimestampMs(1))
+        request = TxnOffsetCommit("", group, ProducerId(1), ProducerEpoch(0), -1, "", None, offsets)
+        return shard.decide_txn_offset_commit(request, TimestampMs(1))
+    return shard.decide_offset_commit(OffsetCommit(group, -1, "", None, offsets), TimestampMs(1))
 
 
 @pytest.mark.parametrize("transactional", [False, True])
@@ -41,9 +41,9 @@ def test_neither_does_a_setting_let_metadata_be_longer() -> None:
 
 @pytest.mark.parametrize("topic_id", [bytes(16), bytes(range(16))])
 def test_a_retention_without_end_can_be_written(topic_id: bytes) -> None:
-    offsets = [CommitRequest(PARTITION, Offset(1), -1, "", TopicId(topic_id))]
-    decision = GroupShard().decide_offset_commit(
-        "g", -1, "", None, offsets, TimestampMs(1_700_000_000_000), retention_ms=2**63 - 1)
+    offsets = (CommitRequest(PARTITION, Offset(1), -1, "", TopicId(topic_id)),)
+    request = OffsetCommit("g", -1, "", None, offsets, retention_ms=2**63 - 1)
+    decision = GroupShard().decide_offset_commit(request, TimestampMs(1_700_000_000_000))
     for record in decision.records:
         assert record.value is not None and record.value.expire_timestamp == 2**63 - 1
         assert decode_record(encode_key(record), encode_value(record.value)) == record

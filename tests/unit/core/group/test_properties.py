@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hapax.core.errors import Refusal
-from hapax.core.group.machine import CommitRequest, GroupShard, MarkerDecision, OffsetRecord, OffsetsMarker
+from hapax.core.group.machine import (
+    CommitRequest,
+    GroupShard,
+    MarkerDecision,
+    OffsetCommit,
+    OffsetRecord,
+    OffsetsMarker,
+    TxnOffsetCommit,
+)
 from hapax.core.types import (
     Offset,
     PartitionIndex,
@@ -56,18 +64,17 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(group=groups, partition=partitions, offset=st.integers(0, 99))
     def commit(self, group: str, partition: TopicPartition, offset: int) -> None:
-        request = CommitRequest(partition, Offset(offset), -1, "")
-        for record in self.shard.decide_offset_commit(group, -1, "", None, [request], TimestampMs(self.now)).records:
+        request = OffsetCommit(group, -1, "", None, (CommitRequest(partition, Offset(offset), -1, ""),))
+        for record in self.shard.decide_offset_commit(request, TimestampMs(self.now)).records:
             self.decided(group, partition, self.append(record), offset)
 
     @rule(producer=producers, group=groups, partition=partitions, offset=st.integers(100, 199), stale=st.booleans())
     def txn_commit(self, producer: int, group: str, partition: TopicPartition, offset: int, stale: bool) -> None:
         epoch = self.epochs[producer] - stale
-        request = CommitRequest(partition, Offset(offset), -1, "")
+        wanted = CommitRequest(partition, Offset(offset), -1, "")
+        request = TxnOffsetCommit("", group, ProducerId(producer), ProducerEpoch(epoch), -1, "", None, (wanted,))
         try:
-            decision = self.shard.decide_txn_offset_commit(
-                group, -1, "", None, ProducerId(producer), ProducerEpoch(epoch), [request], TimestampMs(self.now)
-            )
+            decision = self.shard.decide_txn_offset_commit(request, TimestampMs(self.now))
         except Refusal:
             assert stale
             return

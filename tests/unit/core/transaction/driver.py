@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from hapax.codec.transaction_log import decode_record, encode_record
@@ -134,11 +135,12 @@ class Driver:
         self._note(effects)
         return effects
 
-    def run(self, name: str, request: Any, **more: Any) -> Any:
+    def run(self, name: str, request: Any) -> Any:
         """The reply. Raises the machine's Refusal."""
+        checked = False
         for _ in range(10):
-            answer = getattr(self.shard, name)(request, self.now, **more)
-            if "missing" in more:
+            answer = getattr(self.shard, name)(request, self.now)
+            if checked:
                 self.shard.winners_checked(request.transactional_id)
             if isinstance(answer, Decision):
                 if answer.record is not None:
@@ -146,7 +148,7 @@ class Driver:
                 if answer.reply is not None:
                     return answer.reply
             elif isinstance(answer, CheckWinners):
-                more["missing"] = ()
+                request, checked = replace(request, missing=()), True
             elif not isinstance(answer, Held):
                 return answer
             if request.transactional_id in self.markers:

@@ -39,8 +39,8 @@ def compacted(log: list[KeyValue], below: int) -> list[KeyValue]:
     return [entry for place, entry in enumerate(log) if place >= below or last[entry[0]] == place]
 
 
-def decided(driver: Driver, method: str, request: Any, **more: Any) -> Decision:
-    answer = getattr(driver.shard, method)(request, driver.now, **more)
+def decided(driver: Driver, method: str, request: Any) -> Decision:
+    answer = getattr(driver.shard, method)(request, driver.now)
     assert isinstance(answer, Decision)
     return answer
 
@@ -117,7 +117,7 @@ def test_members_register_while_others_are_being_written() -> None:
     wins = (winner(first, partition(0)), winner(second, partition(0), partition(1)))
     assert isinstance(driver.shard.end_transaction(driver.end_token(winners=wins), driver.now), CheckWinners)
     driver.shard.winners_checked(ID)
-    end = decided(driver, "end_transaction", driver.end_token(winners=wins), missing=())
+    end = decided(driver, "end_transaction", driver.end_token(winners=wins, missing=()))
     assert isinstance(driver.shard.verify_partitions(driver.verify(third), driver.now), Held), "it is being decided"
     for each in (one, two, end):
         driver.persist(each)

@@ -237,7 +237,7 @@ def test_a_missing_record_fails_the_commit_and_decides_nothing() -> None:
     request = driver.end_token(0, winners=(winner(member, partition(0)),))
     check = driver.shard.end_transaction(request, driver.now)
     assert isinstance(check, CheckWinners)
-    refusal = refused(driver.shard.end_transaction, request, driver.now, check.checks)
+    refusal = refused(driver.shard.end_transaction, replace(request, missing=check.checks), driver.now)
     assert refusal.code is ErrorCode.TRANSACTION_ABORTABLE
     assert refusal.reason == "t-0 does not hold the records of producer 1000 up to sequence 9"
     never_written = driver.end_token(0, winners=(winner(member, partition(1)),))
@@ -266,8 +266,8 @@ def test_a_commit_that_was_timed_out_while_its_winners_were_checked_fails() -> N
     driver.monotonic = 60_000
     driver.persist(driver.shard.time_out(ID, driver.now))  # type: ignore[arg-type]
     driver.mark()
-    request = replace(request, caller=driver.caller())
-    refusal = refused(driver.shard.end_transaction, request, driver.now, ())
+    request = replace(request, caller=driver.caller(), missing=())
+    refusal = refused(driver.shard.end_transaction, request, driver.now)
     assert refusal.code is ErrorCode.INVALID_TXN_STATE and "timed out and was aborted at" in refusal.reason
     again = driver.run_join()
     assert again.serial == 2, "the batch can be written again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -47,14 +48,14 @@ class Pipeline:
     def shard(self) -> TransactionShard:
         return self.driver.shard
 
-    def ask(self, method: str, request: Any, answered: Callable[[Any], None], **more: Any) -> None:
+    def ask(self, method: str, request: Any, answered: Callable[[Any], None]) -> None:
         """A call that is held, or refused, is dropped by its caller."""
         try:
-            answer = getattr(self.shard, method)(request, self.driver.now, **more)
+            answer = getattr(self.shard, method)(request, self.driver.now)
         except Refusal:
             return
         if isinstance(answer, CheckWinners):
-            self.ask(method, request, answered, missing=())
+            self.ask(method, replace(request, missing=()), answered)
             self.shard.winners_checked(ID)
         elif isinstance(answer, Decision) and answer.record is not None:
             self.queue.append((answer.record, lambda: answered(answer.reply)))
