@@ -57,13 +57,12 @@ MUTANTS = (
     ),
     Mutant(
         "an open transaction without a timer is not noticed", "rule 25", "core/transaction/machine.py",
-        "            if each not in self._pending and each not in timed:\n", "            if False:\n",
+        "            if progress.began is not None and each not in timed\n", "            if False\n",
         (unit("coordinator/test_sweep.py"),),
     ),
     Mutant(
         "markers that nobody sends are not noticed", "rule 25", "core/transaction/machine.py",
-        "        for each in self._unmarked:\n            if each not in self._pending:\n",
-        "        for each in self._unmarked:\n            if False:\n",
+        " for each, progress in free if progress.unmarked is not None]\n", " for each, progress in free if False]\n",
         (unit("coordinator/test_sweep.py"),),
     ),
     Mutant(

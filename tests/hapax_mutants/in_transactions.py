@@ -72,9 +72,9 @@ MUTANTS = (
     ),
     Mutant(
         "a take-over forgets decided transactions", "transactions", "core/transaction/machine.py",
-        "            self._unmarked[transactional_id] = unmarked_by(markers)\n            yield markers\n",
-        "            self._unmarked[transactional_id] = unmarked_by(markers)\n"
-        "            if transactional_id in self._began:\n                yield markers\n",
+        "            progress.unmarked = unmarked_by(markers)\n            yield markers\n",
+        "            progress.unmarked = unmarked_by(markers)\n"
+        "            if progress.began is not None:\n                yield markers\n",
         (SCENARIOS, sim()),
     ),
     Mutant(
@@ -85,8 +85,8 @@ MUTANTS = (
     ),
     Mutant(
         "two records of an id are decided at once", "one record at a time", "core/transaction/machine.py",
-        "        if transactional_id in self._pending or transactional_id in self._overdue:\n            return context.hold",
-        "        if transactional_id in self._overdue:\n            return context.hold",
+        "        if self._in_progress.get(transactional_id, _AT_REST).holds_calls:\n            return context.hold",
+        "        if self._in_progress.get(transactional_id, _AT_REST).overdue:\n            return context.hold",
         (SCENARIOS, sim()),
     ),
     Mutant(
@@ -97,8 +97,8 @@ MUTANTS = (
     ),
     Mutant(
         "the limit begins anew at every take-over", "rule 14", "core/transaction/machine.py",
-        "transactional_id, Millis(now.monotonic - transaction.elapsed_ms)\n",
-        "transactional_id, Millis(now.monotonic)\n",
+        "progress.began = Millis(now.monotonic - transaction.elapsed_ms)\n",
+        "progress.began = Millis(now.monotonic)\n",
         (SCENARIOS, unit("core")),
     ),
     Mutant(
@@ -295,12 +295,12 @@ MUTANTS = (
     Mutant(
         "a take-over forgets what members have registered", "deltas", "core/transaction/machine.py",
         "            if transaction is not None and belongs(record, transaction):",
-        "            if transaction is not None and belongs(record, transaction) and self._under_way:",
+        "            if transaction is not None and belongs(record, transaction) and self._in_progress:",
         (explore("members"), sim(), unit("core/transaction/test_deltas.py")),
     ),
     Mutant(
         "a decision leaves out what members are writing", "deltas", "core/transaction/machine.py",
-        "        return self._current(transactional_id) if under_way is None else under_way.transaction",
+        "        return self._current(transactional_id) if deltas is None else deltas.transaction",
         "        return self._current(transactional_id)",
         (explore("members"), unit("core/transaction/test_deltas.py")),
     ),

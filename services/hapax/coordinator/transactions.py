@@ -7,9 +7,9 @@ step of the shard's mailbox. What a replay asks for (markers, timers, events) is
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from hapax.codec.transaction_log import decode_record, encode_record
@@ -51,14 +51,15 @@ from hapax.runtime.producer_ids import ProducerIdsUnavailable
 
 log = telemetry.logger("transactions")
 
-_RETRIES_TOLD: Final = 10
-"""After so many attempts to store markers it is said that they are not stored yet, and in the end that they are."""
+_WARN_AFTER_RETRIES: Final = 10
+"""After this many failed attempts to store markers, a warning says so, and a later line says when they are stored."""
 
 POSTPONED_FOR_S = 0.5
-"""A completed transaction's record waits so long for the id's next one to make it unnecessary."""
+"""Seconds that a COMPLETE record waits for the id's next record, which makes it unnecessary."""
 
 _TIMER_GRAIN_S = 0.001
-"""A timer that is early by rounding alone is not set again: it would be due at once, over and over."""
+"""A timer that is early by less than this rounding error, in seconds, counts as due. Set again, it would fire at once,
+again and again."""
 
 _EXPIRE_AT_ONCE = 1000
 
@@ -104,6 +105,35 @@ class EventSink(Protocol):
     def record(self, kind: str, **fields: object) -> None: ...
 
 
+class _HeldCall(NamedTuple):
+    waiter: asyncio.Future[None]
+    until: Millis
+
+
+@dataclass(slots=True)
+class _Activity:
+    """What the shard is doing for one transactional id. An id at rest has none."""
+
+    held: list[_HeldCall] | None = None
+    writing: int = 0
+    """Records that are being appended."""
+    marking: int = 0
+    """Rises when markers are sent, answered and sent again. 0: there are none to store."""
+    marker_retries: int = 0
+    timer: asyncio.TimerHandle | None = None
+    """The limit of the open transaction."""
+    phase: str = ""
+    """The phase of the transaction's end, for the metrics. Empty: the transaction does not end."""
+    phase_began: float = 0.0
+    """By the stopwatch."""
+
+    @property
+    def at_rest(self) -> bool:
+        return not (
+            self.writing or self.marking or self.marker_retries or self.phase or self.held or self.timer is not None
+        )
+
+
 class TxnShard(Shard):
     kind = "txn"
 
@@ -118,17 +148,10 @@ class TxnShard(Shard):
         self._markers = markers
         self._winners = winners
         self._events = events
-        self._held: dict[str, list[_HeldCall]] = {}
-        self._writing: Counter[str] = Counter()
-        """Ids of which records are being appended: how many."""
-        self._marking: dict[str, int] = {}
-        """Transactional id -> how often something became of its markers: sent, answered, sent again."""
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._retries: dict[str, int] = {}
+        self._activities: dict[str, _Activity] = {}
+        """By transactional id."""
         self._postponed: dict[str, float] = {}
-        """Transactional id -> loop time since which its completion waits, in this order."""
-        self._phases: dict[str, tuple[str, float]] = {}
-        """Transactional id -> the phase that its end is in, and since when, by the stopwatch; for the metrics."""
+        """Transactional id -> loop time since which its completion waits. The oldest is first."""
         self._complain = Incidents(log, asyncio.get_running_loop().time)
         self._newest: dict[bytes, bytes | None] = {}
         """While the shard loads: the last value of each key, in the order of the log."""
@@ -216,53 +239,65 @@ class TxnShard(Shard):
         """
         waiter = self.waiter()
         transactional_id = record.transactional_id
+        activity = self._activity(transactional_id)
         asked_at = self.resources.counters.stopwatch()
 
         def stored(offset: int) -> None:
-            self._written(transactional_id)
+            activity.writing -= 1
             effects = self.machine.replay(record, self.now())
-            self._count(record, asked_at)
+            self._count(record, activity, asked_at)
             self._wake(transactional_id)
             if not waiter.done():
                 waiter.set_result(None)
             if effects:
                 self._carry_out(effects)
+            self._drop_if_at_rest(transactional_id)
 
         def refused(code: ErrorCode, reason: str) -> None:
-            self._written(transactional_id)
+            activity.writing -= 1
             log.error("a record was refused", transactional_id=transactional_id, code=code.name, reason=reason)
             self._carry_out(self.machine.withdraw(record, self.now()))
             self._wake(transactional_id)
             if not waiter.done():
                 waiter.set_exception(Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
                 waiter.exception()
+            self._drop_if_at_rest(transactional_id)
 
         self.append(Unit(encode_record(record), stored, refused))
-        self._writing[transactional_id] += 1
+        activity.writing += 1
         return waiter
 
-    def _written(self, transactional_id: str) -> None:
-        self._writing[transactional_id] -= 1
-        if not self._writing[transactional_id]:
-            del self._writing[transactional_id]
+    def _activity(self, transactional_id: str) -> _Activity:
+        activity = self._activities.get(transactional_id)
+        if activity is None:
+            activity = self._activities[transactional_id] = _Activity()
+        return activity
 
-    def _count(self, record: Record, asked_at: float) -> None:
-        """A record was stored. A completion that waits may be stored by the id's next record."""
+    def _drop_if_at_rest(self, transactional_id: str) -> None:
+        activity = self._activities.get(transactional_id)
+        if activity is not None and activity.at_rest:
+            del self._activities[transactional_id]
+
+    def _count(self, record: Record, activity: _Activity, asked_at: float) -> None:
+        """A record was stored. The id's next record may stand for a completion that waits."""
         counters = self.resources.counters
         now = counters.stopwatch()
-        phase, began = self._phases.pop(record.transactional_id, ("", 0.0))
-        if phase == "complete":
-            counters.phases.labels(phase).observe(now - began)
+        if activity.phase == "complete":
+            counters.phases.labels("complete").observe(now - activity.phase_began)
+        activity.phase = ""
         if isinstance(record, Transaction) and record.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
             (counters.committed if record.state is State.PREPARE_COMMIT else counters.aborted).value += 1
             counters.phases.labels("prepare").observe(now - asked_at)
-            self._phases[record.transactional_id] = "markers", now
+            activity.phase, activity.phase_began = "markers", now
 
     async def _hold(self, transactional_id: str, until: Millis) -> None:
         """Until the id's next replay, or `until`."""
         self.resources.counters.held.value += 1
         waiter = self.waiter()
-        self._held.setdefault(transactional_id, []).append(_HeldCall(waiter, until))
+        activity = self._activity(transactional_id)
+        if activity.held is None:
+            activity.held = []
+        activity.held.append(_HeldCall(waiter, until))
         delay = max(0, until - self.resources.clock.monotonic_ms()) / 1000
         timer = asyncio.get_running_loop().call_later(delay, _finish, waiter)
         try:
@@ -271,35 +306,46 @@ class TxnShard(Shard):
             timer.cancel()
 
     def _wake(self, transactional_id: str) -> None:
-        for held in self._held.pop(transactional_id, ()):
-            _finish(held.waiter)
+        activity = self._activities.get(transactional_id)
+        if activity is None or activity.held is None:
+            return
+        held, activity.held = activity.held, None
+        for call in held:
+            _finish(call.waiter)
+        self._drop_if_at_rest(transactional_id)
 
     # --- effects --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, SendMarkers):
-                self._retries.pop(effect.transactional_id, None)
+                self._activity(effect.transactional_id).marker_retries = 0
                 self._send_markers(effect)
             elif isinstance(effect, StartTimer):
                 self._start_timer(effect.transactional_id, effect.at)
             elif isinstance(effect, StopTimer):
-                timer = self._timers.pop(effect.transactional_id, None)
-                if timer is not None:
-                    timer.cancel()
+                self._stop_timer(effect.transactional_id)
             else:
                 self._report_fencing(effect)
 
     def _start_timer(self, transactional_id: str, at: Millis) -> None:
-        former = self._timers.get(transactional_id)
-        if former is not None:
-            former.cancel()
+        activity = self._activity(transactional_id)
+        if activity.timer is not None:
+            activity.timer.cancel()
         delay = max(0, at - self.resources.clock.monotonic_ms()) / 1000
-        loop = asyncio.get_running_loop()
-        self._timers[transactional_id] = loop.call_later(delay, self._time_out, transactional_id)
+        activity.timer = asyncio.get_running_loop().call_later(delay, self._time_out, transactional_id)
+
+    def _stop_timer(self, transactional_id: str) -> None:
+        activity = self._activities.get(transactional_id)
+        if activity is not None and activity.timer is not None:
+            activity.timer.cancel()
+            activity.timer = None
+            self._drop_if_at_rest(transactional_id)
 
     def _time_out(self, transactional_id: str) -> None:
-        self._timers.pop(transactional_id, None)
+        activity = self._activities.get(transactional_id)
+        if activity is not None:
+            activity.timer = None
         decision = self.machine.time_out(transactional_id, self.now())
         if decision is not None:
             self._carry_out(decision.effects)
@@ -313,6 +359,7 @@ class TxnShard(Shard):
                 holder="" if timed_out.holder is None else timed_out.holder.peer,
             )
             self.persist(decision.record)
+        self._drop_if_at_rest(transactional_id)
 
     def _report_fencing(self, effect: ReportFencing) -> None:
         transaction = self.machine.transactions[effect.transactional_id]
@@ -337,34 +384,34 @@ class TxnShard(Shard):
         if not self.serving or epoch != self.epoch:
             return
         progress = self.machine.markers_answered(sent.transactional_id, sent.serial, results, self.now(), sent)
-        if sent.transactional_id in self._marking:
-            self._marking[sent.transactional_id] += 1
+        activity = self._activity(sent.transactional_id)
+        if activity.marking:
+            activity.marking += 1
         if progress.decision is not None:
             completion = progress.decision.record
             assert isinstance(completion, Transaction)
             now = self.resources.counters.stopwatch()
-            phase, began = self._phases.get(sent.transactional_id, ("", 0.0))
-            if phase == "markers":
-                self.resources.counters.phases.labels(phase).observe(now - began)
-                self._phases[sent.transactional_id] = "complete", now
+            if activity.phase == "markers":
+                self.resources.counters.phases.labels("markers").observe(now - activity.phase_began)
+                activity.phase, activity.phase_began = "complete", now
             log.debug("markers are stored", transactional_id=sent.transactional_id, serial=sent.serial,
                       state=completion.state.kafka_name)
-            self._marking.pop(sent.transactional_id, None)
-            retried = self._retries.pop(sent.transactional_id, 0)
-            if retried > _RETRIES_TOLD:
+            if activity.marker_retries > _WARN_AFTER_RETRIES:
                 log.info("markers are stored after all", transactional_id=sent.transactional_id, serial=sent.serial,
-                         state=completion.state.kafka_name, retries=retried)
+                         state=completion.state.kafka_name, retries=activity.marker_retries)
+            activity.marking = activity.marker_retries = 0
             self._postpone(completion)
         if progress.retry is not None:
             self.resources.counters.marker_retries.value += 1
-            attempt = self._retries.get(sent.transactional_id, 0)
-            self._retries[sent.transactional_id] = attempt + 1
-            if attempt == _RETRIES_TOLD:
+            attempt = activity.marker_retries
+            activity.marker_retries += 1
+            if attempt == _WARN_AFTER_RETRIES:
                 failing = sorted({result.error.name for result in results if result.error})
                 log.warning("markers are not stored yet", transactional_id=sent.transactional_id, errors=failing)
             asyncio.get_running_loop().call_later(
                 retry_after(attempt, self.resources.random, len(results)), self._send_again, progress.retry, epoch
             )
+        self._drop_if_at_rest(sent.transactional_id)
 
     def _postpone(self, completion: Transaction) -> None:
         """The id's next record says it too; where none comes soon, the completion is appended after all."""
@@ -396,7 +443,7 @@ class TxnShard(Shard):
             self._send_markers(markers)
 
     def _send_markers(self, markers: SendMarkers) -> None:
-        self._marking[markers.transactional_id] = self._marking.get(markers.transactional_id, 0) + 1
+        self._activity(markers.transactional_id).marking += 1
         self._markers.send(self, markers)
 
     # --- intent against state (rule 25): for `sweep` ------------------------------------------------------------------
@@ -404,20 +451,30 @@ class TxnShard(Shard):
     def differences(self) -> list[Difference]:
         """What should be under way now, and is not."""
         now_s, now_ms = asyncio.get_running_loop().time(), self.resources.clock.monotonic_ms()
-        timed = {each for each, timer in self._timers.items() if is_running(timer, now_s)}
+        timed, writing = set[str](), set[str]()
+        for each, activity in self._activities.items():
+            if is_running(activity.timer, now_s):
+                timed.add(each)
+            if activity.writing:
+                writing.add(each)
         postponed = self._postponed.keys() if is_running(self._completer, now_s) else ()
         found = [
-            Difference(kind, transactional_id, self._marking.get(transactional_id, 0) if kind == "markers" else 0)
-            for kind, transactional_id in self.machine.adrift(timed, self._writing, postponed)
+            Difference(kind, transactional_id, self._marking(transactional_id) if kind == "markers" else 0)
+            for kind, transactional_id in self.machine.adrift(timed, writing, postponed)
         ]
         found += [
             Difference("held_call", transactional_id, 0)
-            for transactional_id, calls in self._held.items()
-            if any(held.until + GRACE_MS < now_ms and not held.waiter.done() for held in calls)
+            for transactional_id, activity in self._activities.items()
+            if activity.held is not None
+            and any(held.until + GRACE_MS < now_ms and not held.waiter.done() for held in activity.held)
         ]
         if not is_running(self._expiry, now_s):
             found.append(Difference("expiry_timer", "", 0))
         return found
+
+    def _marking(self, transactional_id: str) -> int:
+        activity = self._activities.get(transactional_id)
+        return 0 if activity is None else activity.marking
 
     def correct(self, difference: Difference) -> bool:
         """False: it is only late, since many others go before it."""
@@ -481,14 +538,10 @@ class TxnShard(Shard):
         self._expire_later()
 
     def _stopped(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self._held.clear()
-        self._writing.clear()
-        self._marking.clear()
-        self._retries.clear()
-        self._phases.clear()
+        for activity in self._activities.values():
+            if activity.timer is not None:
+                activity.timer.cancel()
+        self._activities.clear()
         self._postponed.clear()
         if self._completer is not None:
             self._completer.cancel()
@@ -516,11 +569,6 @@ class TxnShard(Shard):
         """Whether a transaction hangs, and whether a former instance is gone, is decided on this. Raises Refusal."""
         await self.confirm()
         return self.machine.describe(transactional_id)
-
-
-class _HeldCall(NamedTuple):
-    waiter: asyncio.Future[None]
-    until: Millis
 
 
 def _with_missing(request: _Request, missing: tuple[WinnerCheck, ...]) -> _Request:

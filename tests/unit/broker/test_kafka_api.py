@@ -273,8 +273,6 @@ async def test_a_tool_aborts_a_hanging_transaction(harness: Harness, partitions:
         WritableMarker(7, 3, False, 0, 0, (TopicPartition("t", 0), TopicPartition("t", 1)))])
     assert [list(c) for c in codes] == [[ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]]
     assert harness.replica.machine.last_stable_offset == 2
-    with pytest.raises(Refusal):
-        await service.init_producer_id(context, "x", 1000, -1, -1)
 
 
 # --- PartitionBroker ----------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def test_a_transaction_without_a_timer_gets_one(self_corrections: Counter[str]) 
         began = world.loop.time()
         await begun(world, timeout_ms=20_000)
         shard = world.txn_shard(ID)
-        shard._timers.pop(ID).cancel()
+        shard._stop_timer(ID)
         await world.cluster.wait_until(lambda: state(world) == "COMPLETE_ABORT", "it timed out")
         assert 20 <= world.loop.time() - began < 21
 

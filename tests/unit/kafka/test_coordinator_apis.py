@@ -154,6 +154,20 @@ async def test_an_empty_transactional_id_is_refused() -> None:
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
+async def test_a_broker_gives_producer_ids_and_refuses_transactional_ids() -> None:
+    class Ids:
+        async def next(self) -> ProducerId:
+            return ProducerId(8)
+
+    table = ApiTable(all_apis())
+    init_producer_id.register(table, Ids())
+    handler: Any = table.apis[init_producer_id.ROW.key].handler
+    for transactional_id, expected in ((None, (0, 8, 0)), ("t", (ErrorCode.NOT_COORDINATOR, -1, -1))):
+        request = messages.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1)
+        response = await handler(SimpleNamespace(api_version=4), request)
+        assert (response.error_code, response.producer_id, response.producer_epoch) == expected
+
+
 @every_version(add_partitions_to_txn)
 async def test_add_partitions_to_txn(version: int) -> None:
     kind = messages.AddPartitionsToTxnRequest

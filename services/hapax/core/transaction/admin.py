@@ -1,9 +1,8 @@
-"""What an administrator asks of a transactional id: that it is there, and that whoever holds it is fenced (rule 20).
+"""Administration of a transactional id: create it, or fence the producer that holds it (rule 20).
 
-Both are conditional, so that they may be asked again when nobody knows whether they took effect: an id that is there
-already is left as it is, and a fencing names the **instance** it is meant for. An instance lasts from one
-initialisation to the next fencing, by whatever hand; the epoch does not name it, since that rises with each of its
-transactions.
+Both calls are conditional, so that a caller may repeat them when it does not know whether they took effect. An id that
+exists already is left as it is. A fencing names the **instance** it is meant for. An instance lasts from one
+initialisation to the next fencing. The epoch cannot name it, because the epoch rises with each of its transactions.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NO_INSTANCE = "-"
 
 
 def instance_of(transaction: Transaction) -> str:
-    """Names whoever holds the id: what fenced its predecessor."""
+    """The name of the instance that holds the id. It is made of the fencing of its predecessor."""
     fencing = transaction.fencing
     if fencing is None:
         return NO_INSTANCE
@@ -38,7 +37,7 @@ def instance_of(transaction: Transaction) -> str:
 def ensure_transactional_id(
     transaction: Transaction | None, request: EnsureTransactionalId, context: Context
 ) -> Decision | NeedProducerId:
-    """An id that nobody has used gets its producer id, at the first epoch and with nobody who holds it."""
+    """Gives an unused id its producer id at the first epoch. No producer holds the id afterwards."""
     check_transactional_id(request.transactional_id)
     if transaction is not None:
         return Decision(None, transaction.identity, confirm=True)
@@ -56,9 +55,9 @@ def ensure_transactional_id(
 def fence_producer(
     transaction: Transaction | None, request: FenceProducer, context: Context
 ) -> Decision | Held:
-    """Raises the epoch above the instance's, which aborts what it has open. Another instance is left alone: the one
-    that was meant is fenced already. So is a transaction other than the one that is named, if one is: an abort that is
-    asked for again must not reach its successor (rule 24)."""
+    """Raises the epoch above the instance's and aborts its open transaction. Where another instance holds the id, the
+    named one is fenced already, and nothing changes. Where the request names a transaction and another one is open, the
+    request is refused: a repeated abort must not reach the next transaction (rule 24)."""
     if transaction is None:
         raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {request.transactional_id}")
     if TABLE[transaction.state, Event.INITIALIZE] is Step.HOLD:
@@ -73,9 +72,9 @@ def fence_producer(
         )
     if transaction.is_open:
         aborted = fence(transaction, context, FencingCause.INITIALIZED, request.caller)
-        return Decision(replace(aborted, holder=None), reply=None)
+        return Decision(replace(aborted, holder=None), reply=None, pending=State.PREPARE_EPOCH_FENCE)
     if transaction.producer_id == NO_PRODUCER_ID or transaction.producer_epoch >= MAX_PRODUCER_EPOCH:
-        return Decision(None, InstanceFenced(transaction.identity), confirm=True)  # nobody can hold it
+        return Decision(None, InstanceFenced(transaction.identity), confirm=True)  # no producer can hold it
     fencing = describe_fence(transaction, context.now, FencingCause.INITIALIZED, request.caller)
     record = replace(
         raise_epoch(transaction, by_itself=False), fencing=fencing, holder=None, last_update_ms=context.now.wall)

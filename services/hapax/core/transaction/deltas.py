@@ -1,13 +1,14 @@
-"""Deltas: what members change of an open multi-writer transaction, without the whole of it being written each time.
+"""Deltas: changes of one member of an open multi-writer transaction, written without the whole transaction.
 
-A decision that concerns the whole transaction (it begins, it is decided) is one whole record, with every member. What
-concerns one member only (it joins, it registers partitions) or the limit is a `Delta` under a key of its own, unless an
-older release, which knows of none, wrote the last whole record: then there is another whole record first. Deltas of
-different members commute, so any number of them may be under way to the log at once; what they will make of the
-transaction is what the next decision starts from, and they stand in the log before it.
+A decision that concerns the whole transaction (it begins, it is decided) is one whole record with every member. A
+change of one member (it joins, it registers partitions) or of the limit is a `Delta` under its own key. Where an older
+release wrote the last whole record, another whole record comes first, because that release does not know deltas.
 
-A delta says all that its member has, so a compacted log, which keeps the newest of each key in its place, gives the
-same state back: whole records and deltas are applied in the order of the log, and a delta that does not belong to the
+Deltas of different members commute, so any number of them may be on their way to the log at once. The next decision
+starts from the transaction with all of them, and they precede its record in the log.
+
+A delta holds everything that its member has. A compacted log keeps the newest record of each key in its place, so it
+gives the same state back: whole records and deltas are applied in log order, and a delta that does not belong to the
 transaction then open does nothing.
 """
 
@@ -30,7 +31,8 @@ def delta_of(
 
 
 def belongs(delta: Delta, transaction: Transaction | None) -> bool:
-    """False: the delta is of an earlier transaction; a compacted log keeps it until its key is used again."""
+    """Whether the delta belongs to the open transaction. A compacted log keeps a delta of an earlier transaction until
+    its key is used again."""
     return (
         transaction is not None and transaction.is_open and transaction.is_multi_writer
         and transaction.serial == delta.serial
@@ -38,7 +40,7 @@ def belongs(delta: Delta, transaction: Transaction | None) -> bool:
 
 
 def grown(transaction: Transaction, delta: Delta) -> Transaction:
-    """The transaction with a delta that belongs to it."""
+    """The transaction after a delta that belongs to it."""
     if delta.member is not None:
         transaction = transaction.with_member(delta.member)
     return replace(
@@ -47,12 +49,12 @@ def grown(transaction: Transaction, delta: Delta) -> Transaction:
 
 
 def whole(transaction: Transaction, delta: Delta) -> Transaction:
-    """What stands in the log instead of the delta where none may stand beside the last whole record."""
+    """The whole record that is written instead of a delta, where an older release wrote the last whole record."""
     return replace(grown(transaction, delta), takes_deltas=True)
 
 
 class DeltasInFlight:
-    """Deltas of one id that are being written, and what they will make of its transaction."""
+    """Deltas of one id that are being written, and the transaction with all of them."""
 
     __slots__ = ("_deltas", "transaction")
 
@@ -71,7 +73,7 @@ class DeltasInFlight:
         return any(each.member is not None and each.producer_id == producer_id for each in self._deltas)
 
     def stored(self, delta: Delta) -> bool:
-        """False: it was not under way."""
+        """Whether the delta was being written."""
         for place, each in enumerate(self._deltas):
             if each is delta:
                 del self._deltas[place]
@@ -79,7 +81,7 @@ class DeltasInFlight:
         return False
 
     def withdrawn(self, delta: Delta, durable: Transaction) -> None:
-        """It will not be stored; `durable` is the transaction without any of those under way."""
+        """The delta will not be stored. `durable` is the transaction without any delta that is being written."""
         self.stored(delta)
         self.transaction = durable
         for each in self._deltas:

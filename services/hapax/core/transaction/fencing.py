@@ -1,4 +1,4 @@
-"""Who is fenced, and what the refusal says about it."""
+"""Finds out whether a caller is fenced, and describes the fencing in the refusal."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hapax.core.transaction.record import Fencing, FencingCause, Transaction
 from hapax.core.types import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 
 PRODUCER_FENCED_SINCE: Final = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
-"""First API version that knows PRODUCER_FENCED (90); earlier ones are told INVALID_PRODUCER_EPOCH (47)."""
+"""First API version that knows PRODUCER_FENCED (90). Earlier versions get INVALID_PRODUCER_EPOCH (47)."""
 
 _CAUSES: Final = {
-    FencingCause.INITIALIZED: "was initialised anew",
+    FencingCause.INITIALIZED: "was initialised again",
     FencingCause.TIMED_OUT: "timed out and was aborted",
     FencingCause.NEWER_TOKEN: "gave way to the transaction of another commit token",
 }
 
 
 class Fenced(Refusal):
-    """The caller's epoch is not the current one. `fencing` tells by whom, where that is known."""
+    """The caller's epoch is not the current one. `fencing` says which caller fenced it, where that is known."""
 
     def __init__(self, code: ErrorCode, reason: str, fencing: Fencing | None) -> None:
         super().__init__(code, reason)
@@ -28,7 +28,7 @@ class Fenced(Refusal):
 
 
 def stale_epoch_code(api: str, version: int) -> ErrorCode:
-    """How this API version is told that its epoch is stale."""
+    """The error code that tells this API version that its epoch is stale."""
     if version >= PRODUCER_FENCED_SINCE.get(api, 0):
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -55,7 +55,8 @@ def fenced(
 def current(
     transaction: Transaction | None, producer_id: ProducerId, producer_epoch: ProducerEpoch, code: ErrorCode
 ) -> Transaction:
-    """The id's state, if the caller is its single writer now. `code` is how it is told that its epoch is stale."""
+    """The id's state, if the caller is its single writer now. Raises Refusal otherwise, with `code` for a stale
+    epoch."""
     if transaction is None:
         raise Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "no such transactional id")
     identity = transaction.identity

@@ -9,7 +9,7 @@ state. What a method decides stands in the module of its subject: `transaction_p
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -86,6 +86,47 @@ class Adrift(NamedTuple):
     transactional_id: str
 
 
+@dataclass(slots=True)
+class _InProgress:
+    """What is in progress for one transactional id. An id at rest has no entry, so it costs no memory beyond its state.
+    """
+
+    pending: State | None = None
+    """The id's state while a record of it is being written. Nothing else is decided meanwhile."""
+    deltas: DeltasInFlight | None = None
+    """Members' records that are being written. Decisions need not wait for them."""
+    requested: dict[ProducerId, PartitionSet] | None = None
+    """Partitions that members ask to register while another record of theirs is being written."""
+    began: Millis | None = None
+    """When the open transaction began, by the monotonic clock."""
+    timer_at: Millis | None = None
+    """When the timer of the open transaction fires."""
+    overdue: bool = False
+    """The transaction timed out while a record was pending: its abort is the next decision."""
+    unmarked: Unmarked | None = None
+    """Markers of the decided transaction that are not stored yet."""
+    completed: Transaction | None = None
+    """The postponed completion: every marker is stored, the COMPLETE record is not."""
+    checking: int = 0
+    """Commits that wait to learn what their winners' partitions hold."""
+
+    @property
+    def holds_calls(self) -> bool:
+        return self.pending is not None or self.overdue
+
+    @property
+    def at_rest(self) -> bool:
+        return (
+            self.pending is None and self.deltas is None and not self.requested and self.began is None
+            and self.timer_at is None and not self.overdue and self.unmarked is None and self.completed is None
+            and not self.checking
+        )
+
+
+_AT_REST = _InProgress()
+"""What an id without an entry has. Never changed."""
+
+
 class TransactionShard:
     """The methods that are named after requests raise `Refusal`, or its `Fenced`, which knows by whom; nothing has
     changed then."""
@@ -101,18 +142,9 @@ class TransactionShard:
         self.policy_of = policy_of
         self.transactions: dict[str, Transaction] = {}
         self._connections = ConnectionFencing(newest_connection)
-        self._pending: dict[str, State] = {}
-        self._under_way: dict[str, DeltasInFlight] = {}      # members' records; nothing waits for them
+        self._in_progress: dict[str, _InProgress] = {}
         self._deltas: dict[str, dict[ProducerId, None]] = {}
-        """Whose deltas the log may hold, those of earlier transactions included: tombstones remove them."""
-        self._waiting: dict[str, dict[ProducerId, PartitionSet]] = {}
-        """What members ask to register while another record of theirs is being written."""
-        self._began: dict[str, Millis] = {}        # monotonic beginning of each open transaction
-        self._timers: dict[str, Millis] = {}       # when each timer that was started fires
-        self._overdue: set[str] = set()            # timed out while a record was pending: nothing else goes first
-        self._unmarked: dict[str, Unmarked] = {}
-        self._completed: dict[str, Transaction] = {}   # postponed completions: every marker stored, no record yet
-        self._checking: dict[str, int] = {}        # commits that wait for what their winners' partitions hold
+        """The producer ids whose deltas the log may hold, also from earlier transactions. A tombstone removes them."""
 
     # --- log ------------------------------------------------------------------------------------------------------
 
@@ -148,31 +180,34 @@ class TransactionShard:
         transactional_id = record.transactional_id
         if isinstance(record, Delta):
             return self._replay_delta(record, now)
-        pending = self._pending.pop(transactional_id, None)
+        progress = self._progress_of(transactional_id)
+        pending, progress.pending = progress.pending, None
         before = self._current(transactional_id)
         _check_transition(before, record, pending)
-        self._completed.pop(transactional_id, None)
-        self._waiting.pop(transactional_id, None)
+        progress.completed = progress.requested = None
         self._apply(record)
         if isinstance(record, Tombstone):
             self._connections.forget(transactional_id)
+            self._drop_if_at_rest(transactional_id)
             return []
         effects: list[Effect] = []
         if pending is State.PREPARE_EPOCH_FENCE and record.fencing is not (before.fencing if before else None):
             effects.append(ReportFencing(transactional_id))
         if before is not None and before.is_open and not record.is_open:
-            effects.append(self._stop_timer(transactional_id))
+            progress.began = progress.timer_at = None
+            progress.overdue = False
+            effects.append(StopTimer(transactional_id))
         effects.extend(self._effects_due(record, now))
         return effects
 
     def _replay_delta(self, delta: Delta, now: Now) -> list[Effect]:
         transactional_id = delta.transactional_id
-        under_way = self._under_way.get(transactional_id)
+        progress = self._progress_of(transactional_id)
         before = self.transactions.get(transactional_id)
-        if under_way is None or not under_way.stored(delta) or not belongs(delta, before):
+        if progress.deltas is None or not progress.deltas.stored(delta) or not belongs(delta, before):
             raise IllegalTransition(f"{transactional_id}: {before}, to {delta}")
-        if not under_way:
-            del self._under_way[transactional_id]
+        if not progress.deltas:
+            progress.deltas = None
         self._apply(delta)
         return list(self._effects_due(self.transactions[transactional_id], now))
 
@@ -180,10 +215,11 @@ class TransactionShard:
         """The record was certainly not written (refused before any append). Where that is uncertain, give the shard
         up and load it again. The effects start again what the record would have ended."""
         if isinstance(record, Delta):
-            under_way = self._under_way[record.transactional_id]
-            under_way.withdrawn(record, self.transactions[record.transactional_id])
-            if not under_way:
-                del self._under_way[record.transactional_id]
+            progress = self._in_progress[record.transactional_id]
+            assert progress.deltas is not None
+            progress.deltas.withdrawn(record, self.transactions[record.transactional_id])
+            if not progress.deltas:
+                progress.deltas = None
             return list(self._effects_due(self.transactions[record.transactional_id], now))
         return self.give_up(record.transactional_id, now)
 
@@ -197,55 +233,59 @@ class TransactionShard:
         id's next record, which then says the same: a transaction can only begin after the last one's markers. The
         id goes on as if completed; a coordinator that takes over meanwhile finds PREPARE_*, and sends markers again
         that every partition has. Ask `completion` after a while without calls."""
-        transactional_id = completion.transactional_id
-        del self._pending[transactional_id]
-        del self._unmarked[transactional_id]
-        self._completed[transactional_id] = completion
+        progress = self._in_progress[completion.transactional_id]
+        progress.pending = progress.unmarked = None
+        progress.completed = completion
 
     def completion(self, transactional_id: str) -> Decision | None:
         """The postponed COMPLETE record, to be persisted now; None where a later record has said it."""
-        completed = self._completed.get(transactional_id)
-        if completed is None or transactional_id in self._pending:
+        progress = self._in_progress.get(transactional_id, _AT_REST)
+        if progress.completed is None or progress.pending is not None:
             return None
-        self._pending[transactional_id] = completed.state
-        return Decision(completed, reply=None)
+        return self._pend(Decision(progress.completed, reply=None))
 
     def _current(self, transactional_id: str) -> Transaction | None:
         """The id's state: its last record, and what is certain since."""
-        return self._completed.get(transactional_id) or self.transactions.get(transactional_id)
+        completed = self._in_progress.get(transactional_id, _AT_REST).completed
+        return self.transactions.get(transactional_id) if completed is None else completed
 
     def _decided(self, transactional_id: str) -> Transaction | None:
         """What the next decision starts from: `_current`, and what members' records under way will make of it. Those
         come before its record in the log."""
-        under_way = self._under_way.get(transactional_id)
-        return self._current(transactional_id) if under_way is None else under_way.transaction
+        deltas = self._in_progress.get(transactional_id, _AT_REST).deltas
+        return self._current(transactional_id) if deltas is None else deltas.transaction
 
     def _effects_due(self, transaction: Transaction, now: Now) -> Iterator[Effect]:
         """What a transaction in this state needs to have done: the same after a replay and after a load."""
         transactional_id = transaction.transactional_id
         if transaction.is_open:
-            began = self._began.setdefault(
-                transactional_id, Millis(now.monotonic - transaction.elapsed_ms)
-            )
-            at = Millis(began + transaction.limit_ms)
-            if self._timers.get(transactional_id) != at:
-                yield self._start_timer(transactional_id, at)
+            progress = self._progress_of(transactional_id)
+            if progress.began is None:
+                progress.began = Millis(now.monotonic - transaction.elapsed_ms)
+            at = Millis(progress.began + transaction.limit_ms)
+            if progress.timer_at != at:
+                progress.timer_at = at
+                yield StartTimer(transactional_id, at)
         elif transaction.is_decided:
+            progress = self._progress_of(transactional_id)
             markers = markers_of(transaction)
-            self._unmarked[transactional_id] = unmarked_by(markers)
+            progress.unmarked = unmarked_by(markers)
             yield markers
-        else:
-            self._unmarked.pop(transactional_id, None)
+        elif transactional_id in self._in_progress:
+            self._in_progress[transactional_id].unmarked = None
+            self._drop_if_at_rest(transactional_id)
 
-    def _start_timer(self, transactional_id: str, at: Millis) -> StartTimer:
-        self._timers[transactional_id] = at
-        return StartTimer(transactional_id, at)
+    def _progress_of(self, transactional_id: str) -> _InProgress:
+        """To be changed. To read only, use `_in_progress.get(transactional_id, _AT_REST)`."""
+        progress = self._in_progress.get(transactional_id)
+        if progress is None:
+            progress = self._in_progress[transactional_id] = _InProgress()
+        return progress
 
-    def _stop_timer(self, transactional_id: str) -> StopTimer:
-        self._began.pop(transactional_id, None)
-        self._timers.pop(transactional_id, None)
-        self._overdue.discard(transactional_id)
-        return StopTimer(transactional_id)
+    def _drop_if_at_rest(self, transactional_id: str) -> None:
+        progress = self._in_progress.get(transactional_id)
+        if progress is not None and progress.at_rest:
+            del self._in_progress[transactional_id]
 
     # --- calls of clients and brokers -----------------------------------------------------------------------------
 
@@ -269,18 +309,18 @@ class TransactionShard:
         """VerifyPartitions, and AddPartitionsToTxn v4 and later, for one transaction. Reply: `PartitionResults`."""
         answer = self._pend(self._ask(request, now, verify_partitions))
         if isinstance(answer, Held) and request.add and self._is_being_written(request):
-            waiting = self._waiting.setdefault(request.transactional_id, {})
-            others = waiting.get(request.producer_id, NO_PARTITIONS)
-            waiting[request.producer_id] = others | PartitionSet.of(request.partitions)
+            progress = self._in_progress[request.transactional_id]
+            if progress.requested is None:
+                progress.requested = {}
+            others = progress.requested.get(request.producer_id, NO_PARTITIONS)
+            progress.requested[request.producer_id] = others | PartitionSet.of(request.partitions)
         return answer
 
     def _is_being_written(self, request: VerifyPartitions) -> bool:
         """The question waits for a record of its member, and for nothing else: it was found to be in order."""
-        transactional_id = request.transactional_id
-        under_way = self._under_way.get(transactional_id)
-        return under_way is not None and under_way.of_member(request.producer_id) and not (
-            transactional_id in self._pending or transactional_id in self._overdue
-            or transactional_id in self._checking
+        progress = self._in_progress.get(request.transactional_id, _AT_REST)
+        return progress.deltas is not None and progress.deltas.of_member(request.producer_id) and not (
+            progress.holds_calls or progress.checking
         )
 
     def end_txn(self, request: EndTxn, now: Now) -> Answer:
@@ -302,14 +342,15 @@ class TransactionShard:
         failed."""
         answer = self._pend(self._ask(request, now, end_transaction))
         if isinstance(answer, CheckWinners):
-            self._checking[request.transactional_id] = self._checking.get(request.transactional_id, 0) + 1
+            self._progress_of(request.transactional_id).checking += 1
         return answer
 
     def winners_checked(self, transactional_id: str) -> None:
         """Ask the id's held calls again: its members may write on, unless their transaction is decided."""
-        left = self._checking.pop(transactional_id, 0) - 1
-        if left > 0:
-            self._checking[transactional_id] = left
+        progress = self._in_progress.get(transactional_id)
+        if progress is not None and progress.checking:
+            progress.checking -= 1
+            self._drop_if_at_rest(transactional_id)
 
     def get_commit_token(self, request: GetCommitToken, now: Now) -> Answer:
         """Reply: `CommitTokenFound`."""
@@ -348,16 +389,18 @@ class TransactionShard:
         transaction = self._current(transactional_id)
         if transaction is None or transaction.serial != serial or not transaction.is_decided:
             return MarkersProgress(None, None)
-        unmarked = self._unmarked[transactional_id]
+        progress = self._in_progress[transactional_id]
+        unmarked = progress.unmarked
+        assert unmarked is not None
         failed = settle(unmarked, results)
         if unmarked:
             return MarkersProgress(None, only(sent or markers_of(transaction), failed) if failed else None)
-        if transactional_id in self._pending:
+        if progress.pending is not None:
             return MarkersProgress(None, None)
         outcome = TABLE[transaction.state, Event.MARKED]
         assert isinstance(outcome, State)
-        self._pending[transactional_id] = outcome
-        return MarkersProgress(Decision(complete(transaction, now), reply=None), None)
+        completion = Decision(complete(transaction, now), reply=None, pending=outcome)
+        return MarkersProgress(self._pend(completion), None)
 
     def time_out(self, transactional_id: str, now: Now) -> Decision | None:
         """The id's timer fired. None: nothing to do now; should that change, a new timer is started. A timer that
@@ -365,18 +408,19 @@ class TransactionShard:
         transaction = self._decided(transactional_id)
         if transaction is None:
             return None
+        progress = self._in_progress.get(transactional_id, _AT_REST)
         decision = time_out(transaction, self._context(transactional_id, now))
         if decision is None and transaction.is_open:
-            at = Millis(self._began[transactional_id] + transaction.limit_ms)
-            return Decision(None, reply=None, effects=(self._start_timer(transactional_id, at),))
+            assert progress.began is not None
+            progress.timer_at = Millis(progress.began + transaction.limit_ms)
+            return Decision(None, reply=None, effects=(StartTimer(transactional_id, progress.timer_at),))
         if decision is None:
             return None
-        if transactional_id in self._pending:
-            self._overdue.add(transactional_id)
-            self._timers.pop(transactional_id, None)
+        if progress.pending is not None:
+            progress.overdue = True
+            progress.timer_at = None
             return None
-        self._pending[transactional_id] = State.PREPARE_EPOCH_FENCE
-        return decision
+        return self._pend(decision)
 
     # --- intent against state (rule 25) -----------------------------------------------------------------------------
 
@@ -384,44 +428,47 @@ class TransactionShard:
         """Ids for which something should be under way and is not: `timed` have a running timer, the record of those in
         `writing` is being appended, `postponed` are waited for. Those whose markers are not all stored are told, too:
         whether any is on its way only the service knows."""
-        pending = {**self._pending, **self._under_way}
-        found = [Adrift("pending_record", each) for each in pending if each not in writing]
-        for each in self._began:
-            if each not in self._pending and each not in timed:
-                found.append(Adrift("timer", each))
-        for each in self._unmarked:
-            if each not in self._pending:
-                found.append(Adrift("markers", each))
-        for each in self._completed:
-            if each not in self._pending and each not in postponed:
-                found.append(Adrift("completion", each))
+        entries = self._in_progress.items()
+        free = [(each, progress) for each, progress in entries if progress.pending is None]
+        found = [
+            Adrift("pending_record", each) for each, progress in entries
+            if (progress.pending is not None or progress.deltas is not None) and each not in writing
+        ]
+        found += [
+            Adrift("timer", each) for each, progress in free
+            if progress.began is not None and each not in timed
+        ]
+        found += [Adrift("markers", each) for each, progress in free if progress.unmarked is not None]
+        found += [
+            Adrift("completion", each) for each, progress in free
+            if progress.completed is not None and each not in postponed
+        ]
         return found
 
     def give_up(self, transactional_id: str, now: Now) -> list[Effect]:
         """The pending record will never be written: as `withdraw`."""
-        self._pending.pop(transactional_id, None)
-        self._under_way.pop(transactional_id, None)
-        self._timers.pop(transactional_id, None)
+        progress = self._progress_of(transactional_id)
+        progress.pending = progress.deltas = progress.timer_at = None
         transaction = self._current(transactional_id)
-        return [] if transaction is None else list(self._effects_due(transaction, now))
+        effects = [] if transaction is None else list(self._effects_due(transaction, now))
+        self._drop_if_at_rest(transactional_id)
+        return effects
 
     def expired(self, now: Now) -> list[str]:
         """Ids to call `expire` for. To be asked hourly: it looks at every id."""
         return [
             transactional_id
             for transactional_id, transaction in self.transactions.items()
-            if transactional_id not in self._pending and is_expired(transaction, self.limits, now)
+            if self._pending(transactional_id) is None and is_expired(transaction, self.limits, now)
         ]
 
     def expire(self, transactional_id: str, now: Now) -> Decision | None:
         """A tombstone for an id that nobody has used for its expiry time; None where it was used since."""
         transaction = self.transactions.get(transactional_id)
-        if transaction is None or transactional_id in self._pending:
+        if transaction is None or self._pending(transactional_id) is not None:
             return None
         decision = expire(transaction, tuple(self._deltas.get(transactional_id, ())), self.limits, now)
-        if decision is not None:
-            self._pending[transactional_id] = State.DEAD
-        return decision
+        return None if decision is None else self._pend(decision)
 
     # --- queries --------------------------------------------------------------------------------------------------
 
@@ -430,7 +477,7 @@ class TransactionShard:
         if not transactional_id:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         transaction = self._current(transactional_id)
-        if transaction is None or self._pending.get(transactional_id) is State.DEAD:
+        if transaction is None or self._pending(transactional_id) is State.DEAD:
             raise Refusal(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {transactional_id}")
         return transaction
 
@@ -439,14 +486,18 @@ class TransactionShard:
     ) -> list[Transaction]:
         """For ListTransactions: `states` by Kafka's names; `duration_ms`: begun longer ago than that; empty: all."""
         wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
-        return [
-            transaction
-            for transactional_id, transaction in {**self.transactions, **self._completed}.items()
-            if (not wanted_states or transaction.state.kafka_name in wanted_states)
-            and (not wanted_ids or not wanted_ids.isdisjoint(_producer_ids(transaction)))
-            and (duration_ms < 0 or _is_older(transaction, duration_ms, now))
-            and self._pending.get(transactional_id) is not State.DEAD
-        ]
+        found = []
+        for transactional_id, stored in self.transactions.items():
+            progress = self._in_progress.get(transactional_id, _AT_REST)
+            transaction = stored if progress.completed is None else progress.completed
+            if (
+                (not wanted_states or transaction.state.kafka_name in wanted_states)
+                and (not wanted_ids or not wanted_ids.isdisjoint(_producer_ids(transaction)))
+                and (duration_ms < 0 or _is_older(transaction, duration_ms, now))
+                and progress.pending is not State.DEAD
+            ):
+                found.append(transaction)
+        return found
 
     def serial_of(self, transactional_id: str) -> Serial:
         """Of the transaction that is open, or else the last one; `NO_TRANSACTION`: there was none."""
@@ -470,7 +521,7 @@ class TransactionShard:
     ) -> _Outcome | Held:
         transactional_id = request.transactional_id
         context = self._context(transactional_id, now)
-        if transactional_id in self._pending or transactional_id in self._overdue:
+        if self._in_progress.get(transactional_id, _AT_REST).holds_calls:
             return context.hold(request.caller, "a record of this transactional id is being written")
         return decide(self._decided(transactional_id), request, context)
 
@@ -481,18 +532,25 @@ class TransactionShard:
             opened = self.transactions[answer.record.transactional_id]
             if not opened.takes_deltas:
                 answer = replace(answer, record=whole(opened, answer.record))
-        if isinstance(answer, Decision) and isinstance(answer.record, Delta):
-            transactional_id = answer.record.transactional_id
-            if transactional_id not in self._under_way:
-                self._under_way[transactional_id] = DeltasInFlight(self.transactions[transactional_id])
-            self._under_way[transactional_id].add(answer.record)
-            self._waiting.get(transactional_id, {}).pop(answer.record.producer_id, None)
-        elif isinstance(answer, Decision) and isinstance(answer.record, Transaction):
-            by_another = answer.reply is None
-            self._pending[answer.record.transactional_id] = (
-                State.PREPARE_EPOCH_FENCE if by_another else answer.record.state
-            )
+        if isinstance(answer, Decision) and answer.record is not None:
+            self._note_pending(answer.record, answer.pending)
         return answer
+
+    def _note_pending(self, record: Record, pending: State | None) -> None:
+        progress = self._progress_of(record.transactional_id)
+        if isinstance(record, Delta):
+            if progress.deltas is None:
+                progress.deltas = DeltasInFlight(self.transactions[record.transactional_id])
+            progress.deltas.add(record)
+            if progress.requested is not None:
+                progress.requested.pop(record.producer_id, None)
+        elif pending is not None:
+            progress.pending = pending
+        elif isinstance(record, Transaction):
+            progress.pending = record.state
+
+    def _pending(self, transactional_id: str) -> State | None:
+        return self._in_progress.get(transactional_id, _AT_REST).pending
 
     def _ask_newest_connection(
         self,
@@ -527,11 +585,11 @@ class TransactionShard:
         return answer
 
     def _context(self, transactional_id: str, now: Now) -> Context:
-        began = self._began.get(transactional_id, now.monotonic)
+        progress = self._in_progress.get(transactional_id, _AT_REST)
+        elapsed = 0 if progress.began is None else now.monotonic - progress.began
         return Context(
-            self.limits, self.ids, now, Millis(now.monotonic - began), self.policy_of(transactional_id),
-            transactional_id in self._checking, self._under_way.get(transactional_id),
-            self._waiting.get(transactional_id, {}))
+            self.limits, self.ids, now, Millis(elapsed), self.policy_of(transactional_id), progress.checking > 0,
+            progress.deltas, progress.requested or {})
 
 
 def _knows_caller(answer: Answer | Refusal) -> bool:

@@ -27,7 +27,7 @@ _DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 def markers_of(transaction: Transaction) -> SendMarkers:
-    """Every marker of a decided transaction. The epoch in it is the one the producer goes on under."""
+    """All markers of a decided transaction. A marker carries the epoch that the producer uses next."""
     commit = transaction.state is State.PREPARE_COMMIT
     markers = []
     listed: dict[PartitionSet, tuple[TransactionPartition, ...]] = {}
@@ -39,7 +39,7 @@ def markers_of(transaction: Transaction) -> SendMarkers:
         raised = ProducerEpoch(member.producer_epoch + 1)
         for outcome, partitions in ((True, member.won), (False, member.partitions - member.won)):
             if partitions:
-                if partitions not in listed:  # members have often written to the same partitions
+                if partitions not in listed:  # members often write to the same partitions
                     listed[partitions] = tuple(partitions)
                 markers.append(Marker(member.producer_id, raised, outcome, listed[partitions]))
     return SendMarkers(
@@ -51,16 +51,16 @@ def unmarked_by(markers: SendMarkers) -> Unmarked:
     unmarked: Unmarked = {}
     ids: dict[int, dict[TopicIdPartition, None]] = {}
     for marker in markers.markers:
-        if id(marker.partitions) not in ids:  # `markers_of` lists what several members share once
+        if id(marker.partitions) not in ids:  # `markers_of` shares one tuple between members
             ids[id(marker.partitions)] = dict.fromkeys([partition.by_id for partition in marker.partitions])
         unmarked.setdefault(marker.producer_id, {}).update(ids[id(marker.partitions)])
     return unmarked
 
 
 def settle(unmarked: Unmarked, results: Iterable[MarkerResult]) -> set[tuple[ProducerId, TopicIdPartition]]:
-    """Takes off the list what is stored, or has nothing left to store. Returns what failed and still waits.
+    """Removes from `unmarked` each marker that is stored or no longer needed. Returns those that failed and still wait.
 
-    Unknown, late and repeated answers do nothing.
+    Unknown, late and repeated answers have no effect.
     """
     failed = set()
     for result in results:
@@ -77,7 +77,7 @@ def settle(unmarked: Unmarked, results: Iterable[MarkerResult]) -> set[tuple[Pro
 
 
 def only(markers: SendMarkers, wanted: set[tuple[ProducerId, TopicIdPartition]]) -> SendMarkers | None:
-    """Those of the markers that are in `wanted`; None where there are none."""
+    """The markers that are in `wanted`; None where there are none."""
     kept = []
     for marker in markers.markers:
         partitions = tuple(each for each in marker.partitions if (marker.producer_id, each.by_id) in wanted)
@@ -87,13 +87,13 @@ def only(markers: SendMarkers, wanted: set[tuple[ProducerId, TopicIdPartition]])
 
 
 def abort_hanging(transaction: Transaction | None, request: AbortHanging, _: Context) -> Decision:
-    """A transaction is open on a partition and a broker finds that too long.
+    """A broker reports that a transaction has been open on a partition for too long.
 
-    One that the coordinator has open or is deciding is left alone: its own end marks the partition. Any other is
-    aborted, by a marker that decides only what the broker saw: a transaction that began at that offset, and to which
-    nothing was written since. A version-1 producer's next transaction has the same epoch, so its records go on in the
-    one that hangs; they must not be aborted between this decision and its marker. Where it is open on the
-    partition, what the broker saw may be its records, and it is left alone.
+    A transaction that the coordinator has open or is deciding is left alone: its own end marks the partition. Any other
+    is aborted by a conditional marker, which decides only what the broker saw: a transaction that began at that offset
+    and has had no record since. A version-1 producer's next transaction has the same epoch, so its records continue the
+    one that hangs, and they must not be aborted between this decision and its marker. Where the next transaction is
+    open on the partition, the broker may have seen its records, so it is left alone too.
     """
     known_epoch = NO_PRODUCER_EPOCH
     if transaction is not None:

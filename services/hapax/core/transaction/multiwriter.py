@@ -127,7 +127,8 @@ def _give_way(
             f"commit token {token.value} of {token.scope} is older than the open transaction's, {held_by.value}",
             transaction.fencing,
         )
-    return Decision(fence(transaction, context, FencingCause.NEWER_TOKEN, request.caller), reply=None)
+    aborted = fence(transaction, context, FencingCause.NEWER_TOKEN, request.caller)
+    return Decision(aborted, reply=None, pending=State.PREPARE_EPOCH_FENCE)
 
 
 def _open(transaction: Transaction, token: Token, request: JoinTransaction, context: Context) -> Transaction:

@@ -1,6 +1,6 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn and VerifyPartitions: which partitions a transaction has.
+"""AddPartitionsToTxn, AddOffsetsToTxn and VerifyPartitions: the partitions of a transaction.
 
-A partition is registered, durably, before its first write, so that whoever finishes the transaction marks every
+A partition is registered, durably, before its first write. So the coordinator that finishes the transaction marks every
 partition that may hold a record of it.
 """
 
@@ -32,7 +32,7 @@ Registered = tuple[TransactionPartition, ...] | PartitionSet
 def add_partitions_to_txn(
     transaction: Transaction | None, request: AddPartitionsToTxn, context: Context
 ) -> Decision | Held:
-    """The client registers partitions (version 1), or the group whose offsets it will commit."""
+    """A client registers partitions (version 1), or the group whose offsets it will commit."""
     code = stale_epoch_code("AddPartitionsToTxn", request.caller.api_version)
     transaction = current(transaction, request.producer_id, request.producer_epoch, code)
     return _add(transaction, request, context, client_version=1)
@@ -41,15 +41,16 @@ def add_partitions_to_txn(
 def verify_partitions(
     transaction: Transaction | None, request: VerifyPartitions, context: Context
 ) -> Decision | Held:
-    """A broker asks before a producer's first write to a partition, a group shard before its first offsets.
+    """A broker asks before a producer's first write to a partition, a group shard before a producer's first offsets.
 
-    With `add` (version 2) that registers them. An answer that writes nothing is to be confirmed (rule 12).
+    With `add` (version 2) the question registers the partitions. An answer without a record has to be confirmed (rule
+    12).
     """
     if transaction is not None and _is_decided_there(transaction, request):
         raise Refusal(
             ErrorCode.NOT_COORDINATOR,
-            f"a partition has the marker of transaction {request.after_serial}, and this coordinator knows of "
-            f"{transaction.serial}: it must have been replaced",
+            f"a partition has the marker of transaction {request.after_serial}, but the last transaction here is "
+            f"{transaction.serial}: another coordinator has taken over",
         )
     if transaction is not None and _is_members_id(transaction, request.producer_id):
         return _verify_member(transaction, request, context)
@@ -59,8 +60,9 @@ def verify_partitions(
     if request.add:
         return _add(transaction, request, context, client_version=2)
     if 0 <= request.serial < transaction.serial:
-        # Held while the last one was completed, and the next has begun since. Its client writes to a partition only
-        # once that was added, so what was written before that is the last one's, though it has the same epoch.
+        # The question was held while the last transaction was completed, and the next one has begun since. Its client
+        # writes to a partition only after adding it, so the earlier write belongs to the last transaction, although
+        # both have the same epoch.
         return Decision(None, _verified(transaction, request, ()), confirm=True)
     if TABLE[transaction.state, Event.VERIFY] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
@@ -68,8 +70,8 @@ def verify_partitions(
 
 
 def _is_decided_there(transaction: Transaction, request: VerifyPartitions) -> bool:
-    """The partition knows more than this shard. An open transaction is younger than any that is decided, and a decided
-    one may be as old as the newest marker."""
+    """Whether the partition has a marker that this shard does not know. An open transaction is newer than every decided
+    one. A decided one may be the one of the newest marker."""
     newest_decided = transaction.serial - transaction.is_open
     return request.after_serial > newest_decided
 
@@ -109,8 +111,8 @@ def _is_members_id(transaction: Transaction, producer_id: ProducerId) -> bool:
 
 
 def _verify_member(transaction: Transaction, request: VerifyPartitions, context: Context) -> Decision | Held:
-    """A member's late write does not wait for the next transaction: once its own is decided, nothing can make the write
-    right. While a commit counts what its winners have written it waits for what becomes of that."""
+    """A member's late write does not wait for the next transaction: after its own is decided, the write cannot become
+    valid. While a commit counts its winners' records, the write waits for the result."""
     member = transaction.member(request.producer_id)
     if member is None or member.producer_epoch != request.producer_epoch or not transaction.is_open:
         raise fenced(transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED)
@@ -124,7 +126,7 @@ def _verify_member(transaction: Transaction, request: VerifyPartitions, context:
     wanted = PartitionSet.of(request.partitions)
     if not request.add or wanted <= member.partitions:
         return Decision(None, _verified(transaction, request, member.partitions), confirm=True)
-    # With those that its other questions wait for: one record for all of them.
+    # One record registers the partitions of the member's other waiting questions too.
     wanted |= context.waiting.get(member.producer_id, NO_PARTITIONS)
     record = delta_of(
         transaction, context.elapsed_ms, context.now.wall,
@@ -139,11 +141,11 @@ def _verify_member(transaction: Transaction, request: VerifyPartitions, context:
 def _refused_partitions(
     transaction: Transaction, request: AddRequest, registered: Registered, context: Context
 ) -> PartitionResults | None:
-    """One bad partition refuses all: the bad ones say why, the others are OPERATION_NOT_ATTEMPTED.
+    """One bad partition refuses the whole request: bad ones get the reason, the others OPERATION_NOT_ATTEMPTED.
 
-    A topic that is not allowed is TOPIC_AUTHORIZATION_FAILED, after which Kafka's clients abort the transaction and
-    can go on with the next one (TRANSACTIONAL_ID_AUTHORIZATION_FAILED would end the producer). What is part of the
-    open transaction already stays so, whatever the policy has become: its records are there.
+    A topic that is not allowed gets TOPIC_AUTHORIZATION_FAILED, after which Kafka's clients abort the transaction and
+    can begin the next one. TRANSACTIONAL_ID_AUTHORIZATION_FAILED would end the producer. A partition that is already
+    part of the open transaction stays part of it after a change of the policy, because it holds records.
     """
     topics = {each.topic for each in request.partitions}
     if not request.unknown and all(topic == OFFSETS_TOPIC or context.policy.allows(topic) for topic in topics):
@@ -188,7 +190,7 @@ def _verified(
 def _union(
     first: tuple[TransactionPartition, ...], second: tuple[TransactionPartition, ...]
 ) -> tuple[TransactionPartition, ...]:
-    """Grouped by topic, as the log writes them, so that a replayed transaction equals the live one."""
+    """The union, grouped by topic as in the log, so that a replayed transaction equals the live one."""
     topics: dict[tuple[str, TopicId], dict[TransactionPartition, None]] = {}
     for partition in (*first, *second):
         topics.setdefault((partition.topic, partition.topic_id), {})[partition] = None

@@ -1,7 +1,7 @@
 """What the platform allows a transactional id: its topics, and how long its transactions may be open (rule 20).
 
-A policy covers one id, or all that begin with a prefix. Several may cover an id: the **oldest** counts, whoever made
-the others, so that nobody gets around a policy by describing the same id anew.
+A policy covers one id or all ids with a prefix. Where several policies cover an id, the **oldest** one applies, so that
+a second description of the same id cannot replace the first.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 ANY_END: Final = "*"
-"""At the end of an allowed topic: all topics that begin so."""
+"""At the end of an allowed topic: all topics with this prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionPolicy:
-    """Allows everything that it does not limit."""
+    """Allows what it does not limit."""
 
     transactional_id: str = ""
-    """Whom it covers: this id, or where it is empty, all that begin with the prefix."""
+    """The id that it covers. Empty: it covers all ids with the prefix."""
     prefix: str = ""
     allowed_topics: tuple[str, ...] | None = None
-    """Names, or their beginnings with `*` at the end. None: every topic."""
+    """Topic names, or prefixes with `*` at the end. None: every topic."""
     max_timeout_ms: int = 0
     """0: the cluster's transaction.max.timeout.ms."""
     created: str = ""
-    """RFC 3339 in UTC: when whoever asked for it was made. Such texts compare as their times do."""
+    """When the resource that describes it was created: RFC 3339 in UTC, so that the texts compare as their times do."""
     uid: str = ""
-    """Of whoever asked for it; decides between two of one second."""
+    """Of the resource that describes it. Decides between two policies of the same second."""
     owner: str = ""
-    """Names it, for people."""
+    """The name of that resource, for messages."""
 
     @property
     def age(self) -> tuple[str, str]:
-        """Sorts the oldest first."""
+        """Sort key: the oldest policy first."""
         return self.created, self.uid
 
     def covers(self, transactional_id: str) -> bool:
@@ -43,7 +43,7 @@ class TransactionPolicy:
         return bool(self.prefix) and transactional_id.startswith(self.prefix)
 
     def covers_all_of(self, other: TransactionPolicy) -> bool:
-        """No id of the other's is beyond this one."""
+        """Whether it covers every id that the other policy covers."""
         if other.transactional_id:
             return self.covers(other.transactional_id)
         return bool(self.prefix) and not self.transactional_id and other.prefix.startswith(self.prefix)
@@ -61,14 +61,14 @@ UNLIMITED: Final = TransactionPolicy()
 
 
 class StoredPolicy(NamedTuple):
-    """A policy, and the revision of the store that a change of it compares."""
+    """A policy, and its revision in the metadata store, which a change of it compares."""
 
     policy: TransactionPolicy
     mod_revision: int
 
 
 class TransactionPolicies:
-    """All that are in force, by uid."""
+    """All policies that are in force, by uid."""
 
     __slots__ = ("_by_id", "_by_prefix", "_stored")
 
@@ -105,7 +105,8 @@ class TransactionPolicies:
             del self._by_id[policy.transactional_id]
 
     def of(self, transactional_id: str) -> TransactionPolicy:
-        """The one that counts. Asked for every registration of a partition: most clusters have few prefixes."""
+        """The policy that applies to the id. Every registration of a partition calls it, and it looks at every prefix:
+        most clusters have few."""
         covering = self._by_id.get(transactional_id, ())
         if self._by_prefix:
             covering = [*covering, *(each for each in self._by_prefix if transactional_id.startswith(each.prefix))]

@@ -1,9 +1,8 @@
-"""What the log keeps of a transactional id: one immutable `Transaction` is one record's value, and it is the state.
+"""The log's records of a transactional id. One immutable `Transaction` is the value of one record, and it is the state.
 
-Deciding makes the next `Transaction`; persisting writes it; replaying puts it in the place of the last. While a
-multi-writer transaction is open, what one of its members changes is a `Delta` instead: that member whole, to be put
-into the transaction (`transaction_deltas`). Live operation and recovery cannot differ, because there is nothing else
-to restore.
+A decision makes the next `Transaction`. Persisting writes it. Replaying puts it in the place of the previous one. While
+a multi-writer transaction is open, a change of one member is a `Delta` instead, which holds that whole member (see
+`deltas`). Live operation and recovery cannot differ, because there is no other state to restore.
 """
 
 from __future__ import annotations
@@ -35,11 +34,13 @@ NO_TRANSACTION: Final = Serial(0)   # the serials of transactions count from 1
 _NO_TIME: Final = Millis(0)
 FIRST_EPOCH: Final = ProducerEpoch(0)
 LAST_EPOCH: Final = ProducerEpoch(MAX_PRODUCER_EPOCH - 1)
-"""The last epoch a client is ever given; a raise from here needs a new producer id, but fencing can still raise it."""
+"""The last epoch that a client gets. The producer needs a new producer id to go on from here, but fencing can still
+raise this epoch."""
 
 
 class TransactionPartition(NamedTuple):
-    """A partition of a transaction: by name for people and Kafka's schema, by id for markers (rule 10)."""
+    """A partition of a transaction. The topic's name serves messages and Kafka's schema, its id serves markers
+    (rule 10)."""
 
     topic: str
     topic_id: TopicId
@@ -60,8 +61,10 @@ class TopicBits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
-    """What one member has registered: in the order of names, ids and indexes, whatever the order of registration. A
-    micro-batch of 1,000 tasks in 200 partitions has 200,000 of these pairs: sets cost a bit for each, not an object."""
+    """The partitions that one member has registered, sorted by topic name, topic id and index.
+
+    A micro-batch of 1,000 tasks in 200 partitions has 200,000 pairs of member and partition. A set costs one bit for
+    each pair instead of one object."""
 
     topics: tuple[TopicBits, ...] = ()
 
@@ -115,15 +118,15 @@ NO_PARTITIONS: Final = PartitionSet()
 
 
 class FencingCause(IntEnum):
-    """Why an epoch was raised by another hand."""
+    """Why an epoch was raised by someone else than its producer."""
 
     INITIALIZED = 0      # another InitProducerId
-    TIMED_OUT = 1        # the transaction outlived its limit
+    TIMED_OUT = 1        # the transaction was open past its limit
     NEWER_TOKEN = 2      # a newer commit token, or another scope's, opened the next transaction
 
 
 class Holder(NamedTuple):
-    """Who initialised the transactional id last."""
+    """The client that initialised the transactional id last."""
 
     client_id: str
     peer: str                       # host:port
@@ -131,7 +134,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """Who fenced whom, when and from where; kept with the id, so that every later refusal can say it."""
+    """Which client fenced which, when and from where. It is kept with the id, so that later refusals can say it."""
 
     cause: FencingCause
     at_ms: TimestampMs
@@ -140,13 +143,13 @@ class Fencing:
     fenced_producer_id: ProducerId  # -1: all members of a multi-writer transaction
     fenced_epoch: ProducerEpoch     # the highest epoch that is refused from now on
     serial: Serial                  # of the transaction that was open then, or the last one
-    fenced: Holder | None = None    # who held the id until then
+    fenced: Holder | None = None    # the client that held the id until then
 
 
 class Fingerprint(NamedTuple):
-    """Of the work that a commit stands for. Two of one kind are equal exactly where the work is the same."""
+    """A digest of the committed work. Two fingerprints of one kind are equal exactly where the work is the same."""
 
-    kind: str                       # "offsets", "records": the caller's own word for what went into the digest
+    kind: str                       # "offsets", "records": the caller's own name for what it put into the digest
     digest: bytes
 
 
@@ -159,40 +162,40 @@ class CommittedToken:
     record_count: int
     serial: Serial                  # of the transaction that committed it
     committed_at_ms: TimestampMs
-    owner: str = ""                 # whose commits they are; empty: no one's, the caller told none
-    base: int = 0                   # the value of the owner's own number 0
+    owner: str = ""                 # the query that commits in this scope; empty: the caller named none
+    base: int = 0                   # the value of the owner's number 0
     fingerprints: tuple[Fingerprint, ...] = ()
-    single_use: bool = False        # no second commit ever comes: kept for those that ask again, then dropped
+    single_use: bool = False        # the scope has no second commit: kept for a repeated request, then dropped
 
     @property
     def number(self) -> int:
-        """The value as the owner counts."""
+        """The value as the owner counts it."""
         return self.value - self.base
 
 
 class LastOutcome(NamedTuple):
-    """Of the newest transaction that was decided."""
+    """The outcome of the newest decided transaction."""
 
     committed: bool
     at_ms: TimestampMs
 
 
 class Token(NamedTuple):
-    """A commit token: `value` rises with every commit of `scope`. In a request, `value` is as its owner counts."""
+    """A commit token: `value` rises with every commit of `scope`. In a request, `value` is the owner's own number."""
 
     scope: str
     value: int
     owner: str = ""
-    base: int = 0                   # the value of the owner's own number 0
+    base: int = 0                   # the value of the owner's number 0
 
     @property
     def number(self) -> int:
-        """The value as the owner counts."""
+        """The value as the owner counts it."""
         return self.value - self.base
 
 
 class ProducerIdentity(NamedTuple):
-    """What a producer writes and calls under."""
+    """The producer id and epoch that a producer writes and calls with."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -207,13 +210,14 @@ class Member:
     producer_epoch: ProducerEpoch
     partitions: PartitionSet = NO_PARTITIONS
     won: PartitionSet = NO_PARTITIONS
-    """After PREPARE_COMMIT: where this member's records are committed. Its other partitions are aborted."""
+    """After PREPARE_COMMIT: the partitions in which this member's records are committed. In its others they are
+    aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """In the log's format since its first version, and set by nobody: what the platform allows an id stands in the
-    metadata store (`transaction_policy`), where it is changed and taken back without its coordinator."""
+    """A field of the log's format since its first version, which is never set. What the platform allows an id stands in
+    the metadata store (see `policy`), where it can be changed and withdrawn without the coordinator."""
 
     allowed_topics: tuple[str, ...] = ()    # empty: every topic
     max_timeout_ms: int = 0                 # 0: the cluster's transaction.max.timeout.ms
@@ -221,44 +225,45 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A transactional id as its last record left it (TransactionLogValue v1 and Hapax's tagged fields)."""
+    """The state of a transactional id after its last record (TransactionLogValue v1 and Hapax's tagged fields)."""
 
     transactional_id: str
     state: State
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    """The epoch under which the producer goes on. After a version-2 decision, and in its markers: the raised one."""
+    """The epoch that the producer uses next. After a version-2 decision, and in its markers, it is the raised one."""
     last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    """The epoch before the last raise *by this very producer*: a retried call still bears it. -1: raised by another."""
+    """The epoch before the last raise *by this very producer*: a retried call still carries it. -1: another caller
+    raised the epoch."""
     previous_producer_id: ProducerId = NO_PRODUCER_ID
-    """The producer id before an exhausted one was replaced, for retries across the change."""
+    """The exhausted producer id that was replaced, for retries across the change."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """In PREPARE_*: the id that replaces the exhausted one at completion, already told to the client."""
+    """In PREPARE_*: the producer id that replaces the exhausted one at completion. The client knows it already."""
     timeout_ms: int = 60_000
     client_version: int = 1                 # transactions version of the client: 1 or 2
     partitions: tuple[TransactionPartition, ...] = ()
-    """Of the single writer; a multi-writer transaction has them with its members."""
-    start_ms: TimestampMs = NO_TIMESTAMP    # wall clock, for people and Kafka's schema
+    """Of the single writer. The partitions of a multi-writer transaction are those of its members."""
+    start_ms: TimestampMs = NO_TIMESTAMP    # wall clock, for messages and Kafka's schema
     last_update_ms: TimestampMs = NO_TIMESTAMP
     serial: Serial = NO_TRANSACTION
-    """Of the open or last transaction. Markers carry it, and a partition takes each serial once (rule 9)."""
+    """Of the open or last transaction. Markers carry it, and a partition accepts each serial once (rule 9)."""
     elapsed_ms: Millis = _NO_TIME           # how long the transaction was open when the record was made (rule 14)
-    limit_ms: Millis = _NO_TIME             # how long it may be open; RenewTransaction moves it
-    holder: Holder | None = None            # None: nobody, or only members of multi-writer transactions
+    limit_ms: Millis = _NO_TIME             # how long it may be open; RenewTransaction extends it
+    holder: Holder | None = None            # None: no producer holds the id, or only members of a transaction do
     fencing: Fencing | None = None
     tokens: tuple[CommittedToken, ...] = ()
     open_token: Token | None = None         # set: the open or deciding transaction is a multi-writer one
-    members: tuple[Member, ...] = ()        # in the order of their producer ids
+    members: tuple[Member, ...] = ()        # sorted by producer id
     idle_members: tuple[ProducerIdentity, ...] = ()
-    """Member identities to be used next; their number is bounded by the peak of parallelism (rule 6)."""
+    """Identities for the next members. Their number is bounded by the peak of parallelism (rule 6)."""
     runs: tuple[str, ...] = ()
-    """Of a multi-writer transaction: the drivers whose members joined, in the order in which each first did. The last
-    one is the live one; only it may abort the transaction, or commit nothing of it."""
+    """Of a multi-writer transaction: the drivers whose members joined, each at the place of its first member. The last
+    one is alive. Only that driver may abort the transaction or commit none of its records."""
     policy: Policy | None = None
     outcome: LastOutcome | None = None
     takes_deltas: bool = field(default=True, compare=False)
-    """False: an older release wrote the record, one that would read it and skip deltas. The next change of the open
-    multi-writer transaction is a whole record, which such a release refuses."""
+    """False: a release that skips deltas wrote the record. The next change of the open multi-writer transaction is a
+    whole record, which such a release refuses to read."""
 
     @property
     def is_open(self) -> bool:
@@ -266,19 +271,19 @@ class Transaction:
 
     @property
     def is_multi_writer(self) -> bool:
-        """The open or deciding transaction is written by members."""
+        """Whether members write the open or deciding transaction."""
         return self.open_token is not None
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Under which the single writer makes its next call; without a producer id yet: (-1, -1)."""
+        """The identity of the single writer's next call; (-1, -1) while the id has no producer id."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_producer_id, FIRST_EPOCH)
         return ProducerIdentity(self.producer_id, self.producer_epoch)
 
     @property
     def last_identity(self) -> ProducerIdentity | None:
-        """Under which a call that is retried after its effect still comes; None where that producer was fenced."""
+        """The identity of a call that is retried after it took effect; None where that producer was fenced."""
         if self.last_producer_epoch == NO_PRODUCER_EPOCH:
             return None
         replaced = self.previous_producer_id
@@ -292,7 +297,7 @@ class Transaction:
 
     @property
     def highest_producer_id(self) -> ProducerId:
-        """Of those it uses or has used, its members' included."""
+        """The highest of the producer ids that it and its members use or have used."""
         return max(
             self.producer_id, self.next_producer_id, self.previous_producer_id,
             *(member.producer_id for member in self.members), *(member.producer_id for member in self.idle_members),
@@ -300,7 +305,7 @@ class Transaction:
 
     @property
     def every_partition(self) -> tuple[TransactionPartition, ...]:
-        """Of the single writer, in the order of their registration; or of all members, each once."""
+        """The single writer's partitions in the order of their registration, or those of all members, each once."""
         return tuple(self.partitions_of_members) if self.members else self.partitions
 
     @property
@@ -316,7 +321,7 @@ class Transaction:
         return found[0] if found and found[0].producer_id == producer_id else None
 
     def with_member(self, member: Member) -> Transaction:
-        """In the place of the one with its producer id; where that is new, it is no longer idle."""
+        """Replaces the member with the same producer id. A new member leaves the idle ones."""
         place = self._place(member.producer_id)
         known = place < len(self.members) and self.members[place].producer_id == member.producer_id
         return replace(
@@ -335,7 +340,7 @@ class Transaction:
 
     @property
     def is_decided(self) -> bool:
-        """The decision is in the log, its markers may not all be stored yet."""
+        """Whether the decision is in the log. Its markers may not all be stored yet."""
         return self.state is State.PREPARE_COMMIT or self.state is State.PREPARE_ABORT
 
 
@@ -345,9 +350,9 @@ def _producer_id(member: Member) -> ProducerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What one member has changed of an open multi-writer transaction; the newest of a member says all of it.
+    """A change by one member of an open multi-writer transaction. The newest delta of a member holds all of the member.
 
-    It counts where the id's last whole record stands before it in the log and has its serial.
+    It applies where the id's last whole record precedes it in the log and has its serial.
     """
 
     transactional_id: str
@@ -355,11 +360,11 @@ class Delta:
     elapsed_ms: Millis
     limit_ms: Millis
     last_update_ms: TimestampMs
-    member: Member | None = None            # None: only the limit was moved
+    member: Member | None = None            # None: only the limit has changed
 
     @property
     def producer_id(self) -> ProducerId:
-        """Part of the record's key; -1: no member's."""
+        """Part of the record's key; -1: the delta belongs to no member."""
         return NO_PRODUCER_ID if self.member is None else self.member.producer_id
 
 

@@ -1,12 +1,12 @@
-"""What goes into the transaction machine (requests, results) and what comes out (decisions, replies, effects).
+"""The transaction machine's inputs (requests, results) and outputs (decisions, replies, effects).
 
-The service's loop for one request is always the same::
+The service handles every request with the same loop::
 
     outcome = shard.end_txn(request, now)            # raises Refusal: answer its code
     match outcome:
         Decision(record=None)   -> answer `reply` (after confirming leadership where `confirm`, rule 12)
         Decision(record=r)      -> persist r; effects = shard.replay(r, now); carry them out; answer `reply`;
-                                   where `reply` is None: ask again, as for a request that was held
+                                   where `reply` is None: ask again, as after Held
         Held(until)             -> park it; ask again after each replay of this id, and at `until` at the latest
         NeedProducerId()        -> await a block of ids, offer it to the reserve, ask again
         CheckWinners(checks)    -> ask the brokers, then ask again with the request's `missing` filled in
@@ -29,6 +29,7 @@ from hapax.core.transaction.record import (
     Token,
     TransactionPartition,
 )
+from hapax.core.transaction.states import State
 from hapax.core.types import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -47,33 +48,34 @@ from hapax.core.types import (
 
 
 class Now(NamedTuple):
-    """The two clocks of an event: monotonic for limits, wall for what people read."""
+    """The two clocks of an event: monotonic for limits, wall for times that people read."""
 
     monotonic: Millis
     wall: TimestampMs
 
 
 class ProducerIdReserve(Protocol):
-    """Ids fetched ahead from the allocator, shared by the shards of a process."""
+    """Producer ids fetched ahead from the allocator. The shards of a process share them."""
 
     def take(self) -> ProducerId | None:
-        """An id that nobody else gets, or None when the reserve is empty. One that is not used is wasted."""
+        """An id that no other caller gets, or None when the reserve is empty. An unused id is lost."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Settings of the coordinator, under Kafka's names where it has them."""
+    """Settings of the coordinator, with Kafka's names where Kafka has them."""
 
     max_timeout_ms: int = 15 * 60 * 1000                # transaction.max.timeout.ms
-    default_timeout_ms: int = 60 * 1000                 # where JoinTransaction names none
+    default_timeout_ms: int = 60 * 1000                 # where JoinTransaction has none
     id_expiration_ms: int = 7 * 24 * 3600 * 1000        # transactional.id.expiration.ms
     token_id_expiration_ms: int = 365 * 24 * 3600 * 1000
-    """For ids with a commit token: losing one would let a replayed batch in again (rule 7)."""
+    """For ids with a commit token. Without the token, a replayed batch would be committed again (rule 7)."""
     single_use_keep_ms: int = 15 * 60 * 1000            # transaction.single.use.retention.ms
-    """For tokens of single-use scopes, and ids that had no other: whose answer was lost asks again within it."""
+    """For tokens of single-use scopes, and for ids that have only such tokens. A caller whose answer was lost repeats
+    its request within this time."""
     hold_ms: int = 1000
-    """A call that meets an unfinished transaction is held so long before it is told CONCURRENT_TRANSACTIONS."""
+    """A call that meets an unfinished transaction is held for this time. Then it gets CONCURRENT_TRANSACTIONS."""
     max_scopes: int = 100                               # transaction.max.scopes: of one transactional id
     max_members: int = 1000                             # transaction.max.members: of one multi-writer transaction
 
@@ -82,7 +84,7 @@ class Limits:
 
 
 class Caller(NamedTuple):
-    """Who asks, for holds, for connection fencing and for 'fenced by whom'."""
+    """The caller of a request. Holds, connection fencing and descriptions of a fencing need it."""
 
     client_id: str
     peer: str
@@ -106,7 +108,7 @@ class InitProducerId:
 class AddPartitionsToTxn:
     """From a version-1 client, or for AddOffsetsToTxn with the group's partition of `__consumer_offsets`.
 
-    Version 2 has neither call: a partition is registered by the broker or group shard that is written to.
+    Version 2 has neither call: the broker or group shard registers a partition when it is first written.
     """
 
     transactional_id: str
@@ -114,12 +116,13 @@ class AddPartitionsToTxn:
     producer_epoch: ProducerEpoch
     partitions: tuple[TransactionPartition, ...]
     caller: Caller
-    unknown: tuple[TopicPartition, ...] = ()            # asked for, but no such topic or partition exists
+    unknown: tuple[TopicPartition, ...] = ()            # requested, but no such topic or partition exists
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitions:
-    """From a partition broker or a group shard at the first write; with `add` (version 2) it registers them."""
+    """From a partition broker or a group shard at the first write. With `add` (version 2) it registers the partitions.
+    """
 
     transactional_id: str
     producer_id: ProducerId
@@ -128,8 +131,9 @@ class VerifyPartitions:
     add: bool
     caller: Caller
     unknown: tuple[TopicPartition, ...] = ()
-    after_serial: Serial = NO_TRANSACTION               # decided where it is asked: the one asked about comes later
-    serial: Serial = NO_SERIAL                          # the last to begin before the question came; below 0: not told
+    after_serial: Serial = NO_TRANSACTION
+    """The partition has this transaction's marker, so the question is about a later one."""
+    serial: Serial = NO_SERIAL                          # the last to begin before the question came; below 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ class EndTxn:
 
 
 class CommitName(NamedTuple):
-    """The newest commit of a scope, as its next owner names it to go on from it."""
+    """The newest commit of a scope. The scope's next owner names it in order to continue after it."""
 
     owner: str
     value: int
@@ -151,15 +155,15 @@ class CommitName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
-    """What an engine that replays says of the work behind its token (rule 7). Without it a token is its value alone."""
+    """An engine's description of the work behind its token (rule 7). Without it, a token has only its value."""
 
-    owner: str = ""                                     # the query; empty: the token has none
-    run: str = ""                                       # the driver: another one each time the owner is started
+    owner: str = ""                                     # the query; empty: the token has no owner
+    run: str = ""                                       # the driver: it changes each time the owner is started
     follows: int | None = None                          # the owner's number that was committed last; None: any
-    continue_from: CommitName | None = None             # goes on from another owner's commit, or over a newer one
-    fingerprints: tuple[Fingerprint, ...] = ()          # the first of a kind that is kept, too, is compared
+    continue_from: CommitName | None = None             # continue after another owner's commit, or replace a newer one
+    fingerprints: tuple[Fingerprint, ...] = ()          # the first kind that is also stored is compared
     allow_other_work: bool = False                      # confirm a replay whose fingerprint differs
-    followed: tuple[Fingerprint, ...] = ()              # of `follows`; the first of a kind that is kept is compared
+    followed: tuple[Fingerprint, ...] = ()              # of `follows`; the first kind that is also stored is compared
 
 
 NO_TOKEN_WORK: Final = TokenWork()
@@ -199,7 +203,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """The decision with a commit token: of one writer (`producer_id` set) or of many (`winners`)."""
+    """Commits or aborts with a commit token: for one writer (`producer_id` set) or for many (`winners`)."""
 
     transactional_id: str
     commit: bool
@@ -210,7 +214,7 @@ class EndTransaction:
     winners: tuple[Winner, ...] = ()
     record_count: int = 0
     allow_other_count: bool = False
-    serial: Serial = NO_TRANSACTION                     # multi-writer: the transaction meant; 0: the token's
+    serial: Serial = NO_TRANSACTION                     # multi-writer: of this transaction; 0: of the token's
     allow_unknown_history: bool = False
     single_use: bool = False                            # the token's scope has no other commit
     work: TokenWork = NO_TOKEN_WORK
@@ -227,7 +231,7 @@ class GetCommitToken:
 
 @dataclass(frozen=True, slots=True)
 class AbortHanging:
-    """A broker found a transaction open on a partition for too long (rule 9)."""
+    """From a broker that found a transaction open on a partition for too long (rule 9)."""
 
     transactional_id: str                               # empty: the broker does not know it
     producer_id: ProducerId
@@ -235,13 +239,13 @@ class AbortHanging:
     partition: TransactionPartition
     first_offset: Offset
     caller: Caller
-    serial: Serial = NO_SERIAL                          # of the transaction open there; below 1: not known
-    last_offset: Offset = NO_OFFSET                     # of the producer, as the broker saw it; -1: not told
+    serial: Serial = NO_SERIAL                          # of the transaction open there; below 1: unknown
+    last_offset: Offset = NO_OFFSET                     # of the producer, as the broker saw it; -1: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class EnsureTransactionalId:
-    """That the id has a producer id; nobody is fenced by it."""
+    """Gives the id a producer id where it has none. It fences no producer."""
 
     transactional_id: str
     caller: Caller
@@ -249,12 +253,12 @@ class EnsureTransactionalId:
 
 @dataclass(frozen=True, slots=True)
 class FenceProducer:
-    """Whoever holds the id, if that is the instance which was seen."""
+    """Fences the producer that holds the id, if it is still this instance."""
 
     transactional_id: str
-    instance: str                                       # as `transaction_admin.instance_of` told
+    instance: str                                       # from `admin.instance_of`
     caller: Caller
-    serial: Serial = NO_TRANSACTION                     # only while this transaction is open; 0: whichever is
+    serial: Serial = NO_TRANSACTION                     # only while this transaction is open; 0: in any case
 
 
 Request = (
@@ -268,18 +272,18 @@ Request = (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Not yet: ask again after each replay of this id; at `until` (monotonic) the machine refuses by itself (51)."""
+    """Ask again after each replay of this id. Asked at `until` (monotonic) or later, the machine refuses with 51."""
 
     until: Millis
 
 
 @dataclass(frozen=True, slots=True)
 class NeedProducerId:
-    """The reserve of producer ids is empty: fetch a block, then ask again."""
+    """The reserve of producer ids is empty. Fetch a block, then ask again."""
 
 
 class WinnerCheck(NamedTuple):
-    """The partition must hold this producer's records of the open transaction up to `last_sequence`."""
+    """The partition must hold the records of this producer's open transaction up to `last_sequence`."""
 
     partition: TransactionPartition
     producer_id: ProducerId
@@ -289,7 +293,8 @@ class WinnerCheck(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckWinners:
-    """Before a multi-writer commit is decided: ask the partitions' leaders, then ask again with what is missing."""
+    """A multi-writer commit needs to know which records are missing. Ask the partitions' leaders, then ask again with
+    the request's `missing` set."""
 
     serial: Serial
     checks: tuple[WinnerCheck, ...]
@@ -297,7 +302,8 @@ class CheckWinners:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Superseded by a newer connection, or older than the load: drop it, answer nothing; the client comes back."""
+    """The connection is superseded by a newer one, or older than the load. Close it without an answer: a live client
+    connects again."""
 
     reason: str
 
@@ -305,20 +311,22 @@ class CloseConnection:
 @dataclass(frozen=True, slots=True)
 class Decision:
     record: Record | None
-    """To persist, then to replay. None: nothing changes."""
+    """Persist it, then replay it. None: nothing changes."""
     reply: Reply | None
-    """To answer when the record is durable. None: nobody asked (time-out, completion), or the record only makes way:
-    ask again after its replay."""
+    """The answer, once the record is durable. None: there is no caller (time-out, completion), or the record only
+    prepares the decision: ask again after its replay."""
     confirm: bool = False
-    """Others decide on this answer: confirm the shard's leadership at its partition first (rule 12)."""
+    """The caller makes a decision from this answer: first confirm the shard's leadership at its partition (rule 12)."""
     effects: tuple[Effect, ...] = ()
-    """Beside those that `replay` returns: carry out at once."""
+    """To carry out at once. `replay` returns further effects."""
+    pending: State | None = None
+    """The id's state while the record is being written. None: the record's own state."""
 
 
 # --- replies ------------------------------------------------------------------------------------------------------
 
 
-# InitProducerId, and EndTxn of version 2, are answered with the `ProducerIdentity` under which the producer goes on.
+# The reply to InitProducerId, and to EndTxn of version 2, is the `ProducerIdentity` that the producer uses next.
 
 
 class EndOutcome(IntEnum):
@@ -402,19 +410,20 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Send until each is answered, without end; report to `markers_answered`. All of one partition are one append."""
+    """Send until every marker is stored, without a limit, and report to `markers_answered`. All markers of one
+    partition are one append."""
 
     transactional_id: str
     serial: Serial
     transaction_version: int
     markers: tuple[Marker, ...]
-    first_offset: Offset = NO_OFFSET                    # conditional: decides only a transaction that began there,
-    last_offset: Offset = NO_OFFSET                     # and to which nothing was written after this
+    first_offset: Offset = NO_OFFSET                    # conditional: decides only a transaction that began here
+    last_offset: Offset = NO_OFFSET                     # conditional: and that has no record after this one
 
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Call `time_out` at `at` (monotonic). Replaces the id's timer."""
+    """Call `time_out` at `at` (monotonic). It replaces the id's timer."""
 
     transactional_id: str
     at: Millis
@@ -427,7 +436,7 @@ class StopTimer:
 
 @dataclass(frozen=True, slots=True)
 class ReportFencing:
-    """For `__hapax_events`: the replayed transaction's `fencing` is new."""
+    """Write an event to `__hapax_events`: the replayed transaction's `fencing` is new."""
 
     transactional_id: str
 
@@ -447,4 +456,4 @@ class MarkerResult(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class MarkersProgress:
     decision: Decision | None                           # the COMPLETE record, once every marker is stored
-    retry: SendMarkers | None                           # what has to be sent again
+    retry: SendMarkers | None                           # the markers to send again

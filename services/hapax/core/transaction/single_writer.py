@@ -100,7 +100,7 @@ def _abort_open(
         aborted = fence(transaction, context, FencingCause.INITIALIZED, request.caller)
     else:
         aborted = decide(raise_epoch(transaction, by_itself=True), context, commit=False)
-    return Decision(aborted, reply=None)
+    return Decision(aborted, reply=None, pending=State.PREPARE_EPOCH_FENCE)
 
 
 def _first_identity(

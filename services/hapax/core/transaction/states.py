@@ -1,18 +1,19 @@
 """States of a transaction, the events that move it, and the one table of what each event does in each state.
 
-Everything else in the `transaction*` modules follows from four rules:
+Everything else in this package follows from four rules:
 
-1. **Decided once.** PREPARE_COMMIT and PREPARE_ABORT are decisions. Whoever finds one, finishes it, and nothing turns
-   it into the other. A transaction that has nothing to mark skips PREPARE: its one COMPLETE record is decision and
-   completion together.
+1. **Decided once.** PREPARE_COMMIT and PREPARE_ABORT are decisions. A coordinator that finds one in its log finishes
+   it. Nothing turns one into the other. A transaction without partitions to mark skips PREPARE: its one COMPLETE record
+   is decision and completion together.
 2. **The epoch names the transaction.** Under transactions version 2 (KIP-890) every decision raises the producer's
-   epoch, so a late request bears the last transaction's epoch and can only be answered, never obeyed. For version 1
-   the connection stands in (`connection_fencing`).
-3. **One record at a time.** While a record of an id is being persisted the id is *pending* and other calls are held.
-4. **Fencing is a decision too.** An open transaction ends by another hand (initialisation, time-out, a newer commit
-   token) as an abort under a raised epoch; PREPARE_EPOCH_FENCE is what the id is while that abort is being persisted.
+   epoch. A late request carries the epoch of an earlier transaction, so it can only be answered and never decides
+   anything. Clients of version 1 keep their epoch, so the connection takes its place (`connection_fencing`).
+3. **One record at a time.** While a record of an id is being persisted, the id is *pending* and other calls are held.
+4. **Fencing is a decision too.** When another caller or the clock ends an open transaction (initialisation, time-out, a
+   newer commit token), it is aborted under a raised epoch. The id is in PREPARE_EPOCH_FENCE while that abort is being
+   persisted.
 
-Source: Kafka's transaction coordinator and KIP-98, KIP-360, KIP-890; `COMMIT_AGAIN` and `ABORT_AGAIN` are that KIP's
+Source: Kafka's transaction coordinator and KIP-98, KIP-360, KIP-890. `COMMIT_AGAIN` and `ABORT_AGAIN` are KIP-890's
 retry of a decision under the epoch before it.
 """
 
@@ -43,7 +44,7 @@ class State(IntEnum):
 
 
 class Event(Enum):
-    """What can happen to a transactional id, once the caller's identity has been checked."""
+    """What can happen to a transactional id, after the caller's identity was checked."""
 
     INITIALIZE = "InitProducerId, or a newer commit token"
     ADD = "partitions or offsets are registered"
@@ -63,8 +64,8 @@ class Step(Enum):
     """What the table answers where no state is entered and no error fits."""
 
     HOLD = "wait for the markers of the last transaction"
-    ANSWER = "nothing to write: answer from the state"
-    IGNORE = "too late or too early: nothing happens"
+    ANSWER = "write nothing and answer from the state"
+    IGNORE = "do nothing: the event came too late or too early"
 
 
 Outcome = State | Step | ErrorCode
@@ -98,7 +99,8 @@ TABLE: Final[dict[tuple[State, Event], Outcome]] = {
     for event, outcomes in _ROWS.items()
     for column, state in enumerate(_COLUMNS)
 }
-"""PREPARE_EPOCH_FENCE and DEAD have no column: an id in them is pending, and calls are held before they look here."""
+"""PREPARE_EPOCH_FENCE and DEAD have no column: an id in one of them is pending, so its calls are held before they reach
+this table."""
 
 LEGAL_RECORDS: Final[dict[State | None, frozenset[State]]] = {
     None: frozenset({_EMPTY, _OPEN, _COMMIT}),
@@ -109,8 +111,10 @@ LEGAL_RECORDS: Final[dict[State | None, frozenset[State]]] = {
     _COMMIT: frozenset({_EMPTY, _OPEN, _COMMIT, _ABORT}),
     _ABORT: frozenset({_EMPTY, _OPEN, _COMMIT, _ABORT}),
 }
-"""Which record may follow which, live (a compacted log has gaps). Another sequence is a fault of this program."""
+"""Which record may follow which while a shard serves (a compacted log has gaps). Another sequence is a bug in this
+program."""
 
 
 class IllegalTransition(Exception):
-    """A record that the table does not allow was about to be applied: a fault of this program, never of a client."""
+    """A record that the table does not allow was about to be applied. It is a bug in this program, never an error of a
+    client."""

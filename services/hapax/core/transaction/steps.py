@@ -1,6 +1,6 @@
-"""The next record, for each way in which a transaction moves: begin, decide, complete.
+"""Makes the next record for each step of a transaction: begin, decide, complete.
 
-Pure constructors: who may take the step has been checked by the caller.
+These functions are pure constructors. Their callers have checked that the step is allowed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hapax.core.types import (
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a decision may know beside the id's state and the request."""
+    """A decision's input beside the id's state and the request."""
 
     limits: Limits
     ids: ProducerIdReserve
@@ -47,13 +47,13 @@ class Context:
     elapsed_ms: Millis
     """How long the id's open transaction has been open, by the monotonic clock; 0 where none is."""
     policy: TransactionPolicy = UNLIMITED
-    """The one that counts for the id."""
+    """The policy that applies to the id."""
     checking: bool = False
-    """A commit waits for what its winners' partitions hold."""
+    """A commit waits to learn what its winners' partitions hold."""
     under_way: DeltasInFlight | None = None
-    """Records of members that are being written: the transaction has what they say, the log may not."""
+    """Members' records that are being written. The transaction includes them, the log may not."""
     waiting: Mapping[ProducerId, PartitionSet] = field(default_factory=dict)
-    """What members ask to register while another record of theirs is being written."""
+    """Partitions that members ask to register while another record of theirs is being written."""
 
     @property
     def max_timeout_ms(self) -> int:
@@ -73,7 +73,7 @@ class Context:
 
 
 def check_transactional_id(transactional_id: str) -> None:
-    """To be asked before an id is made: a longer one could be decided about, but never written. Raises Refusal."""
+    """Checks a new id: a longer one could be decided but never written. Raises Refusal."""
     if not transactional_id:
         raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     size = len(transactional_id.encode())
@@ -83,13 +83,13 @@ def check_transactional_id(transactional_id: str) -> None:
 
 
 def by_policy(context: Context) -> str:
-    """Whose limit it is, for a refusal's sentence; empty where it is the cluster's own."""
+    """The end of a refusal's sentence, which names the policy. Empty where the limit is the cluster's own."""
     return f", by the policy of {context.policy.owner}" if context.policy.owner else ""
 
 
 def begin(transaction: Transaction, context: Context, *, timeout_ms: int, client_version: int) -> Transaction:
-    """The next transaction of the id is open. Its partitions or members are the caller's to add. Its limit is at
-    most what is allowed now, whatever was when the producer was initialised."""
+    """Opens the next transaction of the id. The caller adds its partitions or members. Its limit is at most what is
+    allowed now, which may be less than when the producer was initialised."""
     return replace(
         transaction,
         state=State.ONGOING,
@@ -106,7 +106,8 @@ def begin(transaction: Transaction, context: Context, *, timeout_ms: int, client
 
 
 def opened(transaction: Transaction, context: Context, *, client_version: int) -> Transaction:
-    """The open transaction; where none is, a new one without partitions, so that an empty end has a serial, too."""
+    """The open transaction. Where none is open, a new one without partitions, so that the end of an empty transaction
+    has a serial too."""
     if transaction.is_open:
         return transaction
     return begin(transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version)
@@ -115,7 +116,9 @@ def opened(transaction: Transaction, context: Context, *, client_version: int) -
 def raise_epoch(
     transaction: Transaction, *, by_itself: bool, next_producer_id: ProducerId = NO_PRODUCER_ID
 ) -> Transaction:
-    """One epoch on. `by_itself`: the producer asked for it, so its retries under the old epoch are recognised."""
+    """Raises the epoch by one. `by_itself`: the producer asked for it, so its retries under the old epoch are
+    recognised.
+    """
     last = transaction.producer_epoch if by_itself else NO_PRODUCER_EPOCH
     return replace(
         transaction,
@@ -134,9 +137,9 @@ def decide(
     token: CommittedToken | None = None,
     members: tuple[Member, ...] | None = None,
 ) -> Transaction:
-    """The decision: PREPARE_*, or COMPLETE_* at once where no partition waits for a marker.
+    """The decision: PREPARE_*, or COMPLETE_* at once where no partition needs a marker.
 
-    `token`: becomes the newest of its scope, with a commit. `members`: with what each has won.
+    `token` becomes the newest of its scope. `members` carry the partitions that each of them has won.
     """
     prepared = replace(
         transaction,
@@ -151,7 +154,7 @@ def decide(
 
 
 def complete(transaction: Transaction, now: Now) -> Transaction:
-    """Every marker of a decided transaction is stored."""
+    """The COMPLETE record of a decided transaction, after every marker is stored."""
     done = replace(
         transaction,
         state=State.COMPLETE_COMMIT if transaction.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
@@ -168,7 +171,7 @@ def complete(transaction: Transaction, now: Now) -> Transaction:
 
 
 def replace_producer_id(transaction: Transaction, producer_id: ProducerId) -> Transaction:
-    """The epochs of the producer id are used up. `last_producer_epoch` stays: it belongs to the old id now."""
+    """Replaces a producer id whose epochs are used up. `last_producer_epoch` stays and now belongs to the old id."""
     return replace(
         transaction,
         producer_id=producer_id,
@@ -179,7 +182,8 @@ def replace_producer_id(transaction: Transaction, producer_id: ProducerId) -> Tr
 
 
 def fence(transaction: Transaction, context: Context, cause: FencingCause, caller: Caller | None) -> Transaction:
-    """Aborts the open transaction by another hand, under a raised epoch (of every member, where it has members)."""
+    """Aborts the open transaction against its producer's will, under a raised epoch (of every member, where it has
+    members)."""
     fencing = describe_fence(transaction, context.now, cause, caller)
     if not transaction.is_multi_writer:
         transaction = raise_epoch(transaction, by_itself=False)
@@ -189,7 +193,7 @@ def fence(transaction: Transaction, context: Context, cause: FencingCause, calle
 def describe_fence(
     transaction: Transaction, now: Now, cause: FencingCause, caller: Caller | None
 ) -> Fencing:
-    """What is kept about a fencing of the current producer, or of all members of the open transaction."""
+    """Describes a fencing of the current producer, or of all members of the open transaction."""
     of_members = transaction.is_multi_writer
     return Fencing(
         cause=cause,
@@ -204,13 +208,14 @@ def describe_fence(
 
 
 _SINGLE_USE_KEPT: Final = 20
-"""Tokens of single-use scopes in a record at most: a commit is asked for again before the id has had as many others."""
+"""Maximum number of single-use scopes' tokens in a record. A lost answer is requested again before the id has had this
+many further commits."""
 
 
 def _with_token(
     tokens: tuple[CommittedToken, ...], newest: CommittedToken, limits: Limits
 ) -> tuple[CommittedToken, ...]:
-    """Those of single-use scopes come last, as the log gives them back, and only while they may be asked for."""
+    """Tokens of single-use scopes come last, as in the log, and only for as long as a repeated request may come."""
     after = (*(token for token in tokens if token.scope != newest.scope), newest)
     since = newest.committed_at_ms - limits.single_use_keep_ms
     single = [token for token in after if token.single_use and token.committed_at_ms > since]
@@ -218,7 +223,8 @@ def _with_token(
 
 
 def _reusable(members: tuple[Member, ...]) -> tuple[ProducerIdentity, ...]:
-    """The markers have raised each member's epoch by one; an id whose epochs are used up is left behind."""
+    """The members' identities after the markers, which have raised each epoch by one. A producer id whose epochs are
+    used up is dropped."""
     return tuple(
         ProducerIdentity(member.producer_id, ProducerEpoch(member.producer_epoch + 1))
         for member in members

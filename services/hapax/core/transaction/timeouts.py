@@ -1,8 +1,8 @@
-"""What time alone does: abort a transaction past its limit, forget an id past its expiry (rules 7 and 14).
+"""Time-outs: aborts a transaction past its limit and removes an id past its expiry (rules 7 and 14).
 
-A transaction's limit is a monotonic timer, restarted after a take-over from the elapsed time that its last record
-holds; how long the former coordinator lived after that record is not known, so the limit may come later, never sooner.
-An id's expiry is a matter of days and goes by the wall clock of its last record.
+A transaction's limit is a monotonic timer. After a take-over the timer continues from the elapsed time in the last
+record. The time between that record and the take-over is not known, so the limit may come later but never sooner.
+An id expires after days, by the wall clock of its last record.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ def time_out(transaction: Transaction, context: Context) -> Decision | None:
         return None
     if context.elapsed_ms < transaction.limit_ms:
         return None
-    return Decision(fence(transaction, context, FencingCause.TIMED_OUT, caller=None), reply=None)
+    aborted = fence(transaction, context, FencingCause.TIMED_OUT, caller=None)
+    return Decision(aborted, reply=None, pending=State.PREPARE_EPOCH_FENCE)
 
 
 def is_expired(transaction: Transaction, limits: Limits, now: Now) -> bool:
-    """Not used for its expiry time. An id with a commit token has a long one of its own: a lost token would let a
-    replayed batch in again. One that only single-use scopes used has a short one: none of them comes again."""
+    """Whether the id was unused for its expiry time. An id with a commit token has a longer expiry time, because a lost
+    token would let a replayed batch in again. An id with single-use scopes only has a short one, because such a scope
+    never commits again."""
     if TABLE[transaction.state, Event.EXPIRE] is not State.DEAD:
         return False
     if any(not token.single_use for token in transaction.tokens):
@@ -40,7 +42,7 @@ def is_expired(transaction: Transaction, limits: Limits, now: Now) -> bool:
 def expire(
     transaction: Transaction, deltas: tuple[ProducerId, ...], limits: Limits, now: Now
 ) -> Decision | None:
-    """`deltas`: whose the log may hold, of whatever transaction of the id."""
+    """`deltas`: the members whose deltas the log may hold, of any transaction of the id."""
     if not is_expired(transaction, limits, now):
         return None
-    return Decision(Tombstone(transaction.transactional_id, deltas), reply=None)
+    return Decision(Tombstone(transaction.transactional_id, deltas), reply=None, pending=State.DEAD)

@@ -269,7 +269,7 @@ def test_what_an_older_release_began_is_renewed_by_a_whole_record() -> None:
     driver.log = [(encode_key(ID), value_of_version_1(driver.txn()))]
     driver.take_over()
     driver.run("renew_transaction", driver.renew(1, 120_000))
-    assert driver.shard._timers == {ID: 120_000} and driver.txn().limit_ms == 120_000
+    assert driver.shard._in_progress[ID].timer_at == 120_000 and driver.txn().limit_ms == 120_000
     assert isinstance(decode_record(*driver.log[-1]), Transaction)
     driver.run_end_token(0)
     assert isinstance(decided(driver, "join_transaction", driver.join(1, "a")).record, Transaction)

@@ -60,7 +60,7 @@ def test_each_initialisation_fences_the_one_before_and_says_so() -> None:
     assert refusal.fencing is not None and refusal.fencing.cause is FencingCause.INITIALIZED
     assert refusal.fencing.fenced == ("client", "10.0.0.1:5000") and driver.txn().holder == ("second", "10.0.0.1:5000")
     assert refusal.reason == (
-        "epoch 0 of producer 1000 is not current: app was initialised anew at 2023-11-14T22:13:25.000+00:00 "
+        "epoch 0 of producer 1000 is not current: app was initialised again at 2023-11-14T22:13:25.000+00:00 "
         "by second from 10.0.0.1:5000"
     )
     driver.take_over()

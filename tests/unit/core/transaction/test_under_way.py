@@ -193,7 +193,7 @@ class Pipeline:
         assert self.shard.adrift(timed, (), {ID}) == []
         transaction = self.shard.transactions.get(ID)
         if transaction is not None and transaction.is_open:
-            assert self.timer == self.shard._began[ID] + transaction.limit_ms
+            assert self.timer == self.shard._in_progress[ID].began + transaction.limit_ms
 
 
 keys, runs = st.sampled_from("abc"), st.sampled_from("rrrs")
