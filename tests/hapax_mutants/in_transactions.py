@@ -79,8 +79,8 @@ MUTANTS = (
     ),
     Mutant(
         "the answer leaves before the decision is stored", "decide, persist, replay", "coordinator/transactions.py",
-        "                    await self.persist(answer.record)\n                elif",
-        "                    self.persist(answer.record)\n                elif",
+        "                        await self.persist(answer.record)\n                    elif",
+        "                        self.persist(answer.record)\n                    elif",
         (sim(), unit("coordinator")),
     ),
     Mutant(
@@ -282,7 +282,7 @@ MUTANTS = (
     ),
     Mutant(
         "answers on which others decide are not confirmed", "rule 12", "coordinator/transactions.py",
-        "                elif answer.confirm:\n                    await self.confirm()\n",
+        "                    elif answer.confirm:\n                        await self.confirm()\n",
         "",
         (unit("coordinator/test_tokens.py"), sim()),
     ),
