@@ -21,6 +21,7 @@ from kafka.protocol.schemas.fields import array, simple, struct, struct_array
 from kafka.protocol.schemas.fields.codecs import encode_buffer, tagged_fields, types
 
 from hapax.codec.varint import read_uvarint
+from hapax.wire import codec_shapes
 
 _LOOP: Final = re.compile(r"( *)for \w+ in range\((\w+)\):$")
 _MAX_TAGS: Final = 1000
@@ -164,7 +165,9 @@ def _put(out: Any, data: bytes) -> None:
 
 
 def install() -> None:
-    """Replaces the pieces; before any message is compiled. Repeating it would wrap twice: call it once."""
+    """Replaces the pieces, once, before any message is compiled. Raises ImportError where the library's pieces are
+    not those that this module was written for."""
+    codec_shapes.check()
     types.UnsignedVarInt32.emit_decode_from = classmethod(_emit_varint)
     types.String.emit_decode_from = _emit_string
     types.Bytes.emit_decode_from = classmethod(_emit_bytes)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import random
 import struct
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,9 +113,6 @@ def test_many_elements_with_tags_take_linear_time() -> None:
 
 
 def test_the_client_library_is_not_imported_with_the_messages() -> None:
-    import subprocess
-    import sys
-
     check = (
         "import sys; from hapax.wire.messages import ProduceRequest; "
         "assert 'kafka.consumer' not in sys.modules and 'kafka.net' not in sys.modules; "
@@ -120,3 +120,8 @@ def test_the_client_library_is_not_imported_with_the_messages() -> None:
         "assert same is ProduceRequest"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_a_piece_of_another_shape_fails_at_import() -> None:
+    """In a process of its own: here the pieces are replaced already."""
+    subprocess.run([sys.executable, "-m", "unit.wire.broken_shapes"], check=True, cwd=Path(__file__).parents[2])
