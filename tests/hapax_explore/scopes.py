@@ -91,7 +91,7 @@ def settled(views: Views) -> str | None:
         if view[1]:
             return f"{name} waits for ever"
         if view[3]:
-            return f"{name} has failed for good, and nobody has fenced it"
+            return f"{name} has failed for good, and no other producer has fenced it"
         expected = [-1] + [outcome.offset for outcome in view[0] if outcome.end == COMMITTED and outcome.offset >= 0]
         allowed = expected[-1:] + [outcome.offset for outcome in view[0] if outcome.end == UNKNOWN]
         for owner in (each for each in serving if each.startswith("g") and each not in replaced):

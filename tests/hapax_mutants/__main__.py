@@ -39,7 +39,7 @@ CHECK_LIMIT_S: Final = 150
 MACHINE_LIMIT_S: Final = 900
 """Of processor time, for a machine that looks for a mutant without its unit test."""
 _WAITS_S: Final = 900
-"""So has one that takes so long while it does nothing."""
+"""A check that makes no progress for this long has found the mutant, too."""
 
 
 class Found(NamedTuple):
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=1, help="begin with the nth mutant")
     parser.add_argument("--machines", action="store_true", help="run what hapax_mutants.machines names, nothing else")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the checks without a mutant")
-    parser.add_argument("--jobs", type=int, default=2, help="so many at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants to check at a time")
     parser.add_argument("--write", action="store_true", help="renew docs/mutants.md")
     args = parser.parse_args()
     named = {mutant.name: mutant for mutant in MUTANTS}
@@ -239,8 +239,8 @@ def machine_row(bug: Bug, found: Found) -> str:
     return f"| {bug.name} | {bug.mutants[0].about} | `{found.check}` | {told} | {found.seconds:.0f} |"
 
 
-_COLUMNS: Final = "| bug | whose, or which rule | put into | found by | with |"
-_MACHINE_COLUMNS: Final = "| bug | whose, or which rule | found by | with | seconds |"
+_COLUMNS: Final = "| bug | rule or origin | module | found by | test or message |"
+_MACHINE_COLUMNS: Final = "| bug | rule or origin | found by | test or message | seconds |"
 
 
 def known_rows(columns: str, names: list[str]) -> dict[str, str]:
@@ -257,10 +257,10 @@ def page(rows: dict[str, str], by_machines: dict[str, str], last_run: str) -> st
     return "\n".join([
         "# Mutants",
         "",
-        "Bugs that are put into a copy of the code, one at a time, and what finds each. `make mutants` runs all of",
-        "them, then without a mutant the checks that found them, which must pass, and renews this page. `sim` is the",
-        "simulator with its seeds, `explore` the exploration of a scope, `scenarios` the golden scripts of",
-        "tests/scenarios, `unit/...` tests of tests/unit.",
+        "Each row is a bug that `make mutants` puts into a copy of the code, and the check that finds it. Afterwards",
+        "the same checks must pass without the bug. `make mutants` updates this page. `sim` is the simulator with its",
+        "seeds, `explore` the exploration of a scope, `scenarios` the golden scripts of tests/scenarios, and",
+        "`unit/...` the tests of tests/unit.",
         "",
         f"{len(rows)} of {len(MUTANTS)} mutants found. {last_run}".rstrip(),
         "",
@@ -271,16 +271,16 @@ def page(rows: dict[str, str], by_machines: dict[str, str], last_run: str) -> st
         *_without(rows),
         "## By exploration and simulation alone",
         "",
-        "Those that lose, double, tear, reorder or hide data must be found without their unit test, in fifteen minutes",
+        "Bugs that lose, double, tear, reorder or hide data must be found without their unit test, in fifteen minutes",
         "of processor time: `python -m hapax_mutants --machines --write` (with PYTHONPATH=tests). The checks that",
-        "found them pass without the bug. Where several are named, they are put in together: the fix has several lines",
-        "of defence, and one of them suffices.",
+        "found them pass without the bug. Bugs in one row are put in together, because the fix has several lines of",
+        "defence, each of which suffices.",
         "",
         _MACHINE_COLUMNS,
         "|---|---|---|---|---|",
         *(by_machines[name] for names in MACHINES if (name := "; ".join(names)) in by_machines),
         "",
-        "Not found so:",
+        "Not found in this way:",
         "",
         *(f"- {what}: {why}" for what, why in UNSEEN.items()),
         "",

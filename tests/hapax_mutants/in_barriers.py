@@ -55,7 +55,7 @@ MUTANTS = (
         (unit("coordinator/test_cut_off.py"),),
     ),
     Mutant(
-        "a repeated marker confirms that nobody has taken the shard over", "rule 23", "coordinator/log_writer.py",
+        "a repeated marker confirms the ownership of the shard", "rule 23", "coordinator/log_writer.py",
         "                self._confirm_next += confirms  # nothing was appended: the leader answered from memory\n",
         "                _resolve(confirms)\n",
         (unit("coordinator/test_log_writer.py"),),

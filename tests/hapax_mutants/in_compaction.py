@@ -54,7 +54,7 @@ MUTANTS = (
         (DELETES,),
     ),
     Mutant(
-        "a batch that nobody can read ends compaction", "hostile bytes condemn their batch alone", COMPACTION,
+        "an unreadable batch ends compaction", "hostile bytes condemn their batch alone", COMPACTION,
         "        except Refusal as refusal:\n            self.has_unreadable = True\n",
         "        except Refusal as refusal:\n            raise\n            self.has_unreadable = True\n",
         (DELETES,),

@@ -7,7 +7,7 @@ from hapax_mutants.mutant import SCENARIOS, Mutant, unit
 
 MUTANTS = (
     Mutant(
-        "a partition forgets a lease that nobody has counted", "rule 8", "core/partition/producer_table.py",
+        "a partition forgets a lease before its records are counted", "rule 8", "core/partition/producer_table.py",
         "            last_offset < self.expired_below\n            and keep_until_ms <= LEASE_COUNTED\n",
         "            last_offset < self.expired_below\n            and keep_until_ms <= self.expired_at_ms\n",
         (SCENARIOS, unit("pid/test_pid_service.py")),

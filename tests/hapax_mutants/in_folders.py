@@ -51,7 +51,7 @@ MUTANTS = (
         (unit("core/cluster/test_failover_data.py"),),
     ),
     Mutant(
-        "a copy begins again that others may fall back on", "rule 5, KIP-966", "core/partition/replication.py",
+        "a copy that others may need is started over", "rule 5, KIP-966", "core/partition/replication.py",
         "        if node in self.isr or node in self.passed_over or (self.pending is not None and node in self.pending.added):\n",
         "        if node in self.isr:\n",
         (unit("core/cluster/test_failover_data.py"),),

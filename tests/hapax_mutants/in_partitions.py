@@ -66,7 +66,7 @@ MUTANTS = (
         (unit("broker/test_inheritance.py"),),
     ),
     Mutant(
-        "compaction believes what it is told of aborted transactions", "an index without checksum; rule 13",
+        "compaction believes a wrong index of aborted transactions", "an index without checksum; rule 13",
         "broker/log_maintenance.py",
         "        await self._check_aborted()\n",
         "",
@@ -244,7 +244,7 @@ MUTANTS = (
         (SCENARIOS, sim()),
     ),
     Mutant(
-        "a shard's fence fences nobody", "rule 1", MACHINE,
+        "a shard's fence does not fence", "rule 1", MACHINE,
         "        if shard_epoch != self.shard_epoch:",
         "        if shard_epoch < 0:",
         (SCENARIOS, sim()),

@@ -7,7 +7,7 @@ from hapax_mutants.mutant import Mutant, unit
 
 MUTANTS = (
     Mutant(
-        "a refused batch confirms that nobody has taken the shard over", "rule 23", "coordinator/log_writer.py",
+        "a refused batch confirms the ownership of the shard", "rule 23", "coordinator/log_writer.py",
         "            self._confirm_next += confirms  # a leader that was replaced refuses from memory, too\n",
         "            _resolve(confirms)\n",
         (unit("coordinator/test_log_writer.py"),),

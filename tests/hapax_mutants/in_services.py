@@ -166,7 +166,7 @@ MUTANTS = (
         (unit("log/test_segment_log.py"), unit("broker")),
     ),
     Mutant(
-        "a folder without its topic's name is begun anew", "found by this simulator", "broker/partitions.py",
+        "a folder without its topic's name is replaced by an empty one", "found by this simulator", "broker/partitions.py",
         "            if _holds_records(disk, folder):\n                raise OSError",
         "            if False:\n                raise OSError",
         (unit("broker/test_partitions.py"),),

@@ -61,7 +61,7 @@ MUTANTS = (
         (unit("coordinator/test_sweep.py"),),
     ),
     Mutant(
-        "markers that nobody sends are not noticed", "rule 25", "core/transaction/machine.py",
+        "lost markers are not noticed", "rule 25", "core/transaction/machine.py",
         " for each, progress in free if progress.unmarked is not None]\n", " for each, progress in free if False]\n",
         (unit("coordinator/test_sweep.py"),),
     ),

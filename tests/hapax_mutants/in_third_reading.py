@@ -11,7 +11,7 @@ COMPACTION = "log/compaction.py"
 COMPACTION_DELETES = unit("broker/test_compaction_deletes.py")
 BOMBS = "hostile bytes: decompression bombs"
 DELETES = "rule 26: compaction keeps deletes"
-COMPACTED = "rule 26: whoever copies a compacted log has all of it or none"
+COMPACTED = "rule 26: a copy of a compacted log is complete or empty"
 
 MUTANTS = (
     Mutant(

@@ -96,7 +96,7 @@ MUTANTS = (
         (SCENARIOS, sim()),
     ),
     Mutant(
-        "the limit begins anew at every take-over", "rule 14", "core/transaction/machine.py",
+        "the time limit restarts at every take-over", "rule 14", "core/transaction/machine.py",
         "progress.began = Millis(now.monotonic - transaction.elapsed_ms)\n",
         "progress.began = Millis(now.monotonic)\n",
         (SCENARIOS, unit("core")),

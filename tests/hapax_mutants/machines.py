@@ -58,15 +58,15 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
 UNSEEN: Final[Mapping[str, str]] = {
     "a new leader forgets which coordinators were replaced":
         "a coordinator's word is confirmed by its shard's log after the question came (rule 23). A marker of a later "
-        "shard epoch in the partition's log was written behind that epoch's fence, so whoever was replaced by then "
+        "shard epoch in the partition's log was written behind that epoch's fence, so a coordinator replaced by then "
         "cannot answer the new leader at all. What a leader knows of shard epochs is a second line behind that.",
     "a parked write of an ended transaction enters the next":
         "a marker ends what is parked first; with that line of defence gone, `explore parked` finds the bug",
     "a file counts as synced by its size":
         "a cut and an append must come to one size while one sync runs, which no history drew",
     "a preferred election confirms who came back without data":
-        "a member without its data leaves the in-sync set before the election, so nobody is left to confirm; with the "
-        "next bug beside it, ElectLeaders must come between a broker's registration and the controller's look at it, "
+        "a member without its data leaves the in-sync set before the election, so no member is left to confirm; with "
+        "the next bug beside it, ElectLeaders must come between a broker's registration and the controller's look at it, "
         "and the leader must die before that broker has caught up",
     "a preferred election keeps who came back without data":
         "it stays under its former registration, which is not confirmed; see the bug before",

@@ -102,12 +102,12 @@ def page(lines: Iterable[dict[str, Any]], former: Iterable[str]) -> str:
         total = row(f"**{revision}**", "all", together)
         rows.append(total.replace(f"| {_ranges(one['seed'] for one in together)} |", f"| {len(together)} histories |"))
     return "\n".join([
-        "# What simulations have shown",
+        "# Simulation results",
         "",
-        "Written by `make sim-summary` from the results of `make sim`; a history that has run on the same code is not",
-        "run again, so a campaign goes on with `make sim SEEDS=a-b HOURS=h SCENE=lively`. Speed: logical seconds of",
-        "work for each second of processor time, with start, winding down and judging counted as cost alone. Bold: all",
-        "that ran on one commit. The scenes stand in `tests/hapax_sim/scenes.py`.",
+        "`make sim-summary` writes this page from the results of `make sim`. A history that has run on the same code",
+        "is not run again, so `make sim SEEDS=a-b HOURS=h SCENE=lively` continues a campaign. Speed: logical seconds of",
+        "work per second of processor time; start, shutdown and checks count as cost only. Bold: all runs of one",
+        "commit. `tests/hapax_sim/scenes.py` defines the scenes.",
         "",
         _HEAD,
         "|" + "---|" * (_HEAD.count("|") - 1),
