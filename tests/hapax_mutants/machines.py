@@ -66,8 +66,8 @@ UNSEEN: Final[Mapping[str, str]] = {
         "a cut and an append must come to one size while one sync runs, which no history drew",
     "a preferred election confirms who came back without data":
         "a member without its data leaves the in-sync set before the election, so no member is left to confirm; with "
-        "the next bug beside it, ElectLeaders must come between a broker's registration and the controller's look at it, "
-        "and the leader must die before that broker has caught up",
+        "the next bug beside it, ElectLeaders must come between a broker's registration and the controller's look at "
+        "it, and the leader must die before that broker has caught up",
     "a preferred election keeps who came back without data":
         "it stays under its former registration, which is not confirmed; see the bug before",
     "a path is taken for the folder that it named":
