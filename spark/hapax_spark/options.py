@@ -75,7 +75,7 @@ OPTIONS: Final = (
     Option("maxRecordsPerPartition", "reading", "–", "splits ranges into tasks of at most this many records"),
     Option(
         "kafka.group.id", "reading, streaming", "–",
-        "consumer group that shows the query's position ([progress](#how-far-a-query-is)); it decides nothing",
+        "consumer group that shows the query's position ([progress](#the-lag-of-a-query)); it decides nothing",
     ),
     Option(
         "failOnDataLoss", "reading", "`true`",

@@ -110,11 +110,19 @@ def test_links_of_the_pages_resolve(files: list[str]) -> None:
     broken = []
     for name, text in text_files(files, ".md"):
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            if "://" in target or target.startswith(("#", "mailto:")):
+            if "://" in target or target.startswith("mailto:"):
                 continue
-            if not ((ROOT / name).parent / target.partition("#")[0]).exists():
+            path, _, anchor = target.partition("#")
+            page = (ROOT / name).parent / path if path else ROOT / name
+            if not page.exists() or (anchor and page.suffix == ".md" and anchor not in _anchors(page.read_text())):
                 broken.append(f"{name}: {target}")
     assert broken == []
+
+
+def _anchors(page: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_verb_is_in_help() -> None:
