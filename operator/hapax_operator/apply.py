@@ -15,7 +15,7 @@ from hapax.core.cluster.moves import Held, ImpossiblePlan, Targets, change_facto
 from hapax.core.cluster.placement import Site
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put

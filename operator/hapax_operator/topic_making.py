@@ -7,7 +7,7 @@ import asyncio
 from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import supervision
 from hapax.runtime.administration import Administration
 from hapax.runtime.ports import Task

@@ -1,4 +1,4 @@
-"""What the listener costs: CPU of one small request above a bare asyncio protocol, and of one call between services.
+"""What the listener costs: CPU of one small request above a bare asyncio protocol.
 
 A process of its own serves; this one asks, one request at a time, so that nothing is shared between two of them. The
 best of several rounds counts: the machine's other work only ever adds. Run:
@@ -57,16 +57,6 @@ async def _kafka() -> int:
     return (await KafkaServer(TcpNetwork(), table).start("127.0.0.1", 0)).port
 
 
-async def _calls() -> int:
-    from hapax.runtime.network import TcpNetwork
-
-    async def echo(request: bytes) -> bytes:
-        return request
-
-    server = await TcpNetwork().serve_rpc("127.0.0.1", 0, {"/bench/Echo": echo})
-    return int(server.address.rpartition(":")[2])
-
-
 def _serve(start: Callable[[], Awaitable[int]], control: Connection) -> None:
     async def main() -> None:
         control.send(await start())
@@ -112,11 +102,8 @@ def main() -> None:
     frame = struct.pack(">i", len(request)) + request
     bare = _measure(_bare, frame, 8 + len(ANSWER))
     kafka = _measure(_kafka, frame, 8 + len(ANSWER))
-    call = struct.pack(">QH", 1, 11) + b"/bench/Echo" + BODY
-    calls = _measure(_calls, struct.pack(">i", len(call)) + call, 4 + 9 + len(BODY))
     print(f"  a bare protocol takes {bare:.1f} us, the listener {kafka:.1f} us", file=sys.stderr)
     figures.record("listener_cpu_above_bare", kafka - bare, "us/request", at_most=10)
-    figures.record("call_cpu_server", calls, "us/call", at_most=100)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hapax.runtime import supervision
-from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, RpcError, RpcHandler
+from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, RpcError, RpcHandler, RpcPeer
+from hapax.runtime.rpc import HEALTH_CHECK, check_cluster
 from hapax_sim.loop import SimLoop, SimProcess
 
 _CONNECT_TIMEOUT_S: Final = 3.0
@@ -42,6 +43,8 @@ class World:
         self.weather = Weather()
         self.listeners: dict[int, _Listener] = {}
         self.rpc_servers: dict[int, _RpcServer] = {}
+        self.cluster_id = "hapax"
+        """What its processes name in their calls."""
         self.blocked: set[tuple[str, str]] = set()
         """One-way partitions that reset connections: (from process name, to process name)."""
         self.held: dict[tuple[str, str], list[Callable[[], None]]] = {}
@@ -282,8 +285,11 @@ class _Unknown:
 
 
 class _RpcServer:
-    def __init__(self, world: World, process: SimProcess, port: int, handlers: dict[str, RpcHandler]) -> None:
+    def __init__(
+        self, world: World, process: SimProcess, port: int, handlers: dict[str, RpcHandler], cluster_id: str
+    ) -> None:
         self.world, self.process, self.port, self.handlers = world, process, port, handlers
+        self.cluster_id = cluster_id
         self.address = f"sim:{port}"
         self._listener = _Listener(world, process, port, _Unknown, FrameLimits())
         world.listeners[port] = self._listener
@@ -302,6 +308,7 @@ class SimNetwork:
         world.living[process.name] = process
         process.watch(self._died)
         world.networks[process.name] = self
+        self.cluster_id = world.cluster_id
         self._ends: list[_End] = []
 
     async def listen(
@@ -362,14 +369,23 @@ class SimNetwork:
         far.watch = far.process.watch(far.peer_died)
         far._drain()
 
-    async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> _RpcServer:
-        server = _RpcServer(self.world, self.process, port or self.world.next_port(), handlers)
+    async def serve_rpc(
+        self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
+        *, streams: bool = True,
+    ) -> _RpcServer:
+        server = _RpcServer(self.world, self.process, port or self.world.next_port(), handlers, self.cluster_id)
         self.world.rpc_servers[server.port] = server
         self.world.machines[server.port] = self.process
         return server
 
+    async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> _RpcServer:
+        return await self.serve_rpc(host, port, handlers)
+
     def rpc_channel(self, address: str) -> SimRpcChannel:
-        return SimRpcChannel(self.world, self.process, address)
+        return SimRpcChannel(self.world, self.process, address, self.cluster_id)
+
+    def public_channel(self, address: str, cluster_id: str) -> SimRpcChannel:
+        return SimRpcChannel(self.world, self.process, address, cluster_id)
 
     def _died(self) -> None:
         for end in self._ends:
@@ -382,8 +398,10 @@ class SimNetwork:
 class SimRpcChannel:
     """Calls that may be lost on the way there or on the way back: the caller cannot tell which."""
 
-    def __init__(self, world: World, process: SimProcess, address: str) -> None:
-        self.world, self.process, self.address = world, process, address
+    def __init__(self, world: World, process: SimProcess, address: str, cluster_id: str) -> None:
+        self.world, self.process, self.address, self.cluster_id = world, process, address, cluster_id
+        role, _, number = process.name.rpartition("-")
+        self._peer = RpcPeer(process.name, role, int(number) if number.isdigit() else -1)
         self._port = int(address.rpartition(":")[2])
 
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
@@ -438,11 +456,14 @@ class SimRpcChannel:
         failure: RpcError | None = None
         response = b""
         handler = server.handlers.get(method)
-        if handler is None:
+        if method == HEALTH_CHECK:
+            pass
+        elif handler is None:
             failure = RpcError("UNIMPLEMENTED", method)
         else:
             try:
-                response = await handler(request)
+                check_cluster(server.cluster_id, self.cluster_id)
+                response = await handler(request, self._peer)
             except RpcError as error:
                 failure = error
             except Exception as error:

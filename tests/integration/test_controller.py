@@ -12,13 +12,14 @@ import pytest
 
 from hapax.codec.metadata import NodeRecord, Role
 from hapax.core.types import NodeId
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import MetadataUnavailable
 from hapax.runtime.registration import Registration, register
+from hapax.runtime.rpc import RpcIdentity
 from integration.etcd_process import EtcdProcess
 from integration.service_process import ServiceProcess
 from unit.control_world import is_ready
@@ -119,7 +120,7 @@ async def test_a_cluster_survives_its_controllers_its_nodes_and_etcd(
 
     # And calls are answered by the one that acts now.
     assert view.controller is not None
-    channel = TcpNetwork().rpc_channel(view.controller.record.rpc_address)
+    channel = TcpNetwork(RpcIdentity(view.keys.cluster_id)).rpc_channel(view.controller.record.rpc_address)
     request = pb.CreateTopicsRequest(
         topics=[pb.TopicSpec(name="t", partitions=200, replication_factor=1)], timeout_ms=10_000)
     answer = await channel.call("/hapax.internal.v1.Controller/CreateTopics", request.SerializeToString(), 15)

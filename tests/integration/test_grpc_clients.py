@@ -33,10 +33,11 @@ def busy_machine() -> Iterator[None]:
 
 
 def never_ready(cluster: LocalCluster) -> list[str]:
-    """The processes that accept no gRPC channel within a minute."""
+    """The listeners that accept no gRPC channel within a minute."""
     channels = {
-        process.name: grpc.insecure_channel(f"127.0.0.1:{process.rpc_port}")
+        f"{process.name}:{port}": grpc.insecure_channel(f"127.0.0.1:{port}")
         for process in cluster.status().processes if process.role not in ("etcd", "admin")
+        for port in (process.rpc_port, process.public_rpc_port)
     }
     readiness = {name: grpc.channel_ready_future(channel) for name, channel in channels.items()}
     deadline = time.monotonic() + READY_S

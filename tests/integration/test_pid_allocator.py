@@ -16,6 +16,7 @@ from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import RpcError
 from hapax.runtime.producer_ids import ALLOCATE_BLOCK
+from hapax.runtime.rpc import RpcIdentity
 from integration.etcd_process import EtcdProcess
 from integration.service_process import ServiceProcess, cluster_view
 
@@ -50,7 +51,7 @@ class Callers:
         self.blocks: list[tuple[int, int]] = []
         self.failures = 0
         self._view = view
-        self._network = TcpNetwork()
+        self._network = TcpNetwork(RpcIdentity(view.keys.cluster_id))
         self._progress = asyncio.Condition()
         self._tasks = [asyncio.ensure_future(self._call(random.Random(i))) for i in range(CALLERS)]
 

@@ -133,6 +133,11 @@ def test_a_pod_s_index_is_its_node_id_or_it_takes_a_free_one_and_its_settings_ar
     assert settings.node_id_generation_enable != numbered
     assert settings.rpc_advertised == (
         f"demo-hapax-{role}-{first}.demo-hapax-{role}.prod.svc.cluster.local:9094" if numbered else "10.1.2.3:9094")
+    host = f"demo-hapax-{role}-{first}.demo-hapax-{role}.prod.svc.cluster.local" if numbered else "10.1.2.3"
+    assert settings.public_rpc_advertised == f"{host}:9096"
+    assert settings.frames_advertised == (f"{host}:9097" if numbered else None)
+    named = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+    assert (named["rpc"], named["public-rpc"], named.get("frames")) == (9094, 9096, 9097 if numbered else None)
     assert len(settings.etcd_addresses) == 3
     service = of(objects, "Service", f"demo-hapax-{role}")
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
@@ -249,6 +254,15 @@ def test_budgets_and_policies_meet_the_pods_that_they_mean(render: Render) -> No
     for budget in budgets:
         selector = budget["spec"]["selector"]["matchLabels"]
         assert sum(selector.items() <= each.items() for each in labels) == 1
+
+    def ports(name: str) -> list[set[int]]:
+        rules = of(objects, "NetworkPolicy", name)["spec"]["ingress"]
+        return [{each["port"] for each in rule["ports"]} for rule in rules]
+
+    assert ports("demo-hapax-nodes") == [{9092, 9094, 9096, 9097}, {8080}]
+    assert ports("demo-hapax-clients") == [{9092, 9096}], "no client reaches an internal port"
+    inside = of(objects, "NetworkPolicy", "demo-hapax-nodes")["spec"]["ingress"][0]["from"]
+    assert inside[0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == RELEASE
     to_etcd = of(objects, "NetworkPolicy", "demo-hapax-etcd")["spec"]["ingress"]
     assert to_etcd[0]["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == RELEASE
     assert not [each for each in render("networkPolicy.enabled=false") if each["kind"] == "NetworkPolicy"]

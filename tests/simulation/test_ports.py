@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits, RpcError
+from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits, RpcError, RpcPeer
 from hapax_sim.disk import PowerLossDisk
 from hapax_sim.loop import Deadlock, Runaway, SimLoop, SimProcess
 from hapax_sim.network import World
@@ -167,7 +167,7 @@ def test_a_call_to_a_process_that_dies_is_unavailable() -> None:
     world = World(loop, random.Random(7))
     server, client = SimProcess("server"), SimProcess("client")
 
-    async def never(request: bytes) -> bytes:
+    async def never(request: bytes, peer: RpcPeer) -> bytes:
         await asyncio.sleep(1000)
         return b""
 

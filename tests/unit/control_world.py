@@ -21,10 +21,11 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import PartitionMachine, ProducerView
 from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
 from hapax.pid.service import PidService
-from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, controller_pb2
+from hapax.rpc.gen.hapax.internal.v1 import broker_pb2
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, partitions_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.guarded_writes import accept_partitions
-from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataStore, Ports
+from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataStore, Ports, RpcPeer
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
 from hapax.runtime.telemetry import Metrics
@@ -112,7 +113,7 @@ class FakeBroker:
         header = read_header(batch)
         machine.replay_control(header._replace(base_offset=machine.log_end_offset), control)
 
-    async def fence(self, payload: bytes) -> bytes:
+    async def fence(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = broker_pb2.FenceProducerRequest.FromString(payload)
         partition = TopicIdPartition(
             TopicId(request.partition.topic_id), PartitionIndex(request.partition.partition))
@@ -134,12 +135,13 @@ class FakeBroker:
         assert view is not None
         return broker_pb2.FenceProducerResponse(state=self._state(view)).SerializeToString()
 
-    async def describe(self, payload: bytes) -> bytes:
+    async def describe(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = broker_pb2.DescribeProducersRequest.FromString(payload)
-        response = broker_pb2.DescribeProducersResponse()
+        response = partitions_pb2.DescribeProducersResponse()
         for named in request.partitions:
             partition = TopicIdPartition(TopicId(named.topic_id), PartitionIndex(named.partition))
-            result = response.partitions.add(partition=named)
+            result = response.partitions.add(partition=partitions_pb2.PartitionOfTopicId(
+                topic_id=named.topic_id, partition=named.partition))
             if not self.leads(partition):
                 result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 continue
@@ -153,8 +155,8 @@ class FakeBroker:
         return response.SerializeToString()
 
     @staticmethod
-    def _state(view: ProducerView) -> broker_pb2.ProducerState:
-        return broker_pb2.ProducerState(
+    def _state(view: ProducerView) -> partitions_pb2.ProducerState:
+        return partitions_pb2.ProducerState(
             producer_id=view.producer_id, producer_epoch=view.producer_epoch, last_sequence=view.last_sequence,
             last_offset=view.last_offset, record_count=view.record_count)
 
@@ -177,6 +179,7 @@ class ControlWorld:
         self.loop = loop
         self.random = random.Random(seed)
         self.network = World(loop, self.random)
+        self.network.cluster_id = CLUSTER
         self.model = MetadataModel()
         self.processes: list[SimProcess] = []
         self.ended: dict[str, str] = {}
@@ -315,20 +318,24 @@ class ControlWorld:
     async def create(
         self, service: ControllerService, timeout_ms: int = 5000, factor: int = 1, **topics: int
     ) -> None:
-        response = await self.call(service, "CreateTopics", controller_pb2.CreateTopicsRequest(
+        response = await self.call(service, "CreateTopics", cluster_admin_pb2.CreateTopicsRequest(
             timeout_ms=timeout_ms,
             topics=[
-                controller_pb2.TopicSpec(name=n, partitions=p, replication_factor=factor) for n, p in topics.items()],
-        ), controller_pb2.CreateTopicsResponse)
+                cluster_admin_pb2.TopicSpec(name=n, partitions=p, replication_factor=factor)
+                for n, p in topics.items()],
+        ), cluster_admin_pb2.CreateTopicsResponse)
         assert [result.error for result in response.topics] == [0] * len(topics), response
 
-    async def call(self, service: Any, method: str, request: Any, response: Any) -> Any:
-        """An RPC from a process of its own to a service."""
+    async def call(
+        self, service: Any, method: str, request: Any, response: Any, cluster_id: str = CLUSTER
+    ) -> Any:
+        """A call from a process of its own, which names `cluster_id`, to a service."""
         name = request.DESCRIPTOR.file.package
-        owner = {"pid": "PidAllocator", "controller": "Controller", "lease": "ProducerLeases"}[
+        owner = {"pid": "PidAllocator", "cluster_admin": "ClusterAdmin", "lease": "ProducerLeases"}[
             request.DESCRIPTOR.file.name.rpartition("/")[2].removesuffix(".proto")]
         process = self.process("caller")
-        channel = self.network.network(process).rpc_channel(service.rpc_address)
+        address = service.rpc_address if "internal" in name else service.public_rpc_address
+        channel = self.network.network(process).public_channel(address, cluster_id)
         answer = await self.inside(
             process, channel.call(f"/{name}.{owner}/{method}", request.SerializeToString(), 60))
         return response.FromString(answer)

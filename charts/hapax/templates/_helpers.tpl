@@ -191,7 +191,10 @@ spec:
             - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
             - name: HAPAX_NODE_ID
               valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
-            - {name: HAPAX_RPC_ADVERTISED, value: "$(POD_NAME).{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9094"}
+            {{- $host := printf "$(POD_NAME).%s.%s.svc.%s" $name $root.Release.Namespace $root.Values.clusterDomain }}
+            - {name: HAPAX_RPC_ADVERTISED, value: "{{ $host }}:9094"}
+            - {name: HAPAX_PUBLIC_RPC_ADVERTISED, value: "{{ $host }}:9096"}
+            - {name: HAPAX_FRAMES_ADVERTISED, value: "{{ $host }}:9097"}
             {{- $inside := printf "PLAINTEXT://$(POD_NAME).%s.%s.svc.%s:9092" $name $root.Release.Namespace $root.Values.clusterDomain }}
             {{- if $root.Values.external.enabled }}
             - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
@@ -206,12 +209,17 @@ spec:
             - {name: HAPAX_NODE_ID, value: {{ .first | quote }}}
             - {name: HAPAX_NODE_ID_GENERATION_ENABLE, value: "true"}
             - {name: HAPAX_RPC_ADVERTISED, value: "$(POD_IP):9094"}
+            - {name: HAPAX_PUBLIC_RPC_ADVERTISED, value: "$(POD_IP):9096"}
             {{- end }}
             {{- if eq .role "broker" }}
             - name: HAPAX_BROKER_RACK
               valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
             {{- end }}
             - {name: HAPAX_RPC_LISTEN, value: "0.0.0.0:9094"}
+            - {name: HAPAX_PUBLIC_RPC_LISTEN, value: "0.0.0.0:9096"}
+            {{- if .kafka }}
+            - {name: HAPAX_FRAMES_LISTEN, value: "0.0.0.0:9097"}
+            {{- end }}
             - {name: HAPAX_HTTP_LISTEN, value: "0.0.0.0:8080"}
             - {name: HAPAX_CLUSTER_ID, value: {{ $root.Values.clusterId | quote }}}
             - {name: HAPAX_ETCD_ENDPOINTS, value: {{ include "hapax.etcd" $root | quote }}}
@@ -227,6 +235,10 @@ spec:
             {{- end }}
             {{- end }}
             - {name: rpc, containerPort: 9094}
+            - {name: public-rpc, containerPort: 9096}
+            {{- if .kafka }}
+            - {name: frames, containerPort: 9097}
+            {{- end }}
             - {name: http, containerPort: 8080}
           # Reading a long log back takes its time; the process answers meanwhile, so it counts as alive.
           startupProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 2, failureThreshold: 60}

@@ -202,7 +202,7 @@ def _node(view: ClusterView, node: NodeView, held: dict[NodeId, list[int]]) -> d
         "silent" if rank == SILENT else "draining" if view.is_draining(node.node_id) else "")
     return {
         "node_id": node.node_id, "role": node.role, "host": node.host, "port": node.port,
-        "rpc_address": node.rpc_address, "http_address": node.record.http_address, "rack": node.record.rack,
+        "rpc_address": node.public_rpc_address, "http_address": node.record.http_address, "rack": node.record.rack,
         "registration": node.registration, "standing": standing,
         "acts": controller is not None and controller.record.node_id == node.node_id, "leads": leads,
         "replicas": replicas, "shards": shards,

@@ -1,10 +1,11 @@
-"""PartitionBroker: what the other services ask of a broker (proto/hapax/internal/v1/broker.proto)."""
+"""The calls that brokers answer: those of other services (proto/hapax/internal/v1/broker.proto) and those of clients
+(proto/hapax/v1/partitions.proto)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -17,9 +18,12 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import ProducerView
 from hapax.core.types import PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
-from hapax.runtime.ports import RpcError, RpcHandler
+from hapax.rpc.gen.hapax.v1 import partitions_pb2
+from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
 
 SERVICE: Final = "/hapax.internal.v1.PartitionBroker/"
+PUBLIC: Final = "/hapax.v1.Partitions/"
+_TopicPartition: TypeAlias = common_pb2.TopicPartition | partitions_pb2.PartitionOfTopicId
 _COUNTED_MAX: Final = 16 << 20
 """Bytes of logs that are read for one answer; who wants more asks again."""
 
@@ -39,11 +43,16 @@ class BrokerRpc:
             SERVICE + "DescribeProducers": self.describe_producers,
             SERVICE + "FenceProducer": self.fence_producer,
             SERVICE + "FetchSnapshot": self.fetch_snapshot,
-            SERVICE + "DescribeReplicas": self.describe_replicas,
-            SERVICE + "DescribeOffsets": self.describe_offsets,
         }
 
-    def _find(self, partition: common_pb2.TopicPartition) -> Replica:
+    def public_handlers(self) -> dict[str, RpcHandler]:
+        return {
+            PUBLIC + "DescribeProducers": self.describe_producers_publicly,
+            PUBLIC + "DescribeReplicas": self.describe_replicas,
+            PUBLIC + "DescribeOffsets": self.describe_offsets,
+        }
+
+    def _find(self, partition: _TopicPartition) -> Replica:
         """Raises Refusal; UNKNOWN_TOPIC_ID only where the topic was deleted, so that its markers count as done."""
         try:
             return self._partitions.find(partition.topic_id, partition.partition)
@@ -55,7 +64,7 @@ class BrokerRpc:
 
     # --- markers --------------------------------------------------------------------------------------------------
 
-    async def write_markers(self, payload: bytes) -> bytes:
+    async def write_markers(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = _decoded(broker_pb2.WriteMarkersRequest, payload)
         response = broker_pb2.WriteMarkersResponse(results=[broker_pb2.MarkerResult() for _ in request.markers])
         by_partition: dict[tuple[bytes, int], list[tuple[Marker, common_pb2.PartitionError]]] = {}
@@ -89,22 +98,32 @@ class BrokerRpc:
 
     # --- describe -------------------------------------------------------------------------------------------------
 
-    async def describe_producers(self, payload: bytes) -> bytes:
+    async def describe_producers(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = _decoded(broker_pb2.DescribeProducersRequest, payload)
+        return await self._describe_producers(request.partitions, request.producer_ids, seal=request.seal)
 
-        async def one(partition: common_pb2.TopicPartition) -> broker_pb2.PartitionProducers:
-            described = broker_pb2.PartitionProducers(partition=partition)
+    async def describe_producers_publicly(self, payload: bytes, peer: RpcPeer) -> bytes:
+        """Clients cannot seal a producer: that is a part of a commit, which is the coordinator's."""
+        request = _decoded(partitions_pb2.DescribeProducersRequest, payload)
+        return await self._describe_producers(request.partitions, request.producer_ids, seal=False)
+
+    async def _describe_producers(
+        self, partitions: Sequence[_TopicPartition], producer_ids: Sequence[int], *, seal: bool
+    ) -> bytes:
+        async def one(partition: _TopicPartition) -> partitions_pb2.PartitionProducers:
+            described = partitions_pb2.PartitionProducers(partition=partitions_pb2.PartitionOfTopicId(
+                topic_id=partition.topic_id, partition=partition.partition))
             try:
                 replica = self._find(partition)
                 machine = replica.machine
-                if request.seal:
-                    for producer_id in request.producer_ids:
+                if seal:
+                    for producer_id in producer_ids:
                         replica.parked.seal(producer_id)
-                if request.producer_ids:
-                    found = [machine.describe_producer(producer_id) for producer_id in request.producer_ids]
+                if producer_ids:
+                    found = [machine.describe_producer(producer_id) for producer_id in producer_ids]
                 else:
                     found = list(machine.describe_producers())
-                unknown = [each for each in request.producer_ids if machine.may_have_forgotten(each)]
+                unknown = [each for each in producer_ids if machine.may_have_forgotten(each)]
                 await replica.committed(machine.log_end_offset)
                 await replica.barrier.passed()
             except Refusal as refusal:
@@ -114,11 +133,11 @@ class BrokerRpc:
             described.unknown_producer_ids.extend(unknown)
             return described
 
-        described = await asyncio.gather(*(one(partition) for partition in request.partitions))
-        return broker_pb2.DescribeProducersResponse(partitions=described).SerializeToString()
+        described = await asyncio.gather(*(one(partition) for partition in partitions))
+        return partitions_pb2.DescribeProducersResponse(partitions=described).SerializeToString()
 
-    def _state(self, replica: Replica, view: ProducerView) -> broker_pb2.ProducerState:
-        return broker_pb2.ProducerState(
+    def _state(self, replica: Replica, view: ProducerView) -> partitions_pb2.ProducerState:
+        return partitions_pb2.ProducerState(
             producer_id=view.producer_id, producer_epoch=view.producer_epoch, last_sequence=view.last_sequence,
             last_offset=view.last_offset, last_timestamp=view.last_timestamp,
             coordinator_epoch=view.coordinator_epoch, txn_first_offset=view.txn_first_offset,
@@ -128,7 +147,7 @@ class BrokerRpc:
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
-    async def fence_producer(self, payload: bytes) -> bytes:
+    async def fence_producer(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = _decoded(broker_pb2.FenceProducerRequest, payload)
         fence = ProducerFence(request.producer_id, request.producer_epoch, request.keep_until_ms)
         try:
@@ -144,7 +163,7 @@ class BrokerRpc:
 
     # --- replicas -------------------------------------------------------------------------------------------------
 
-    async def fetch_snapshot(self, payload: bytes) -> bytes:
+    async def fetch_snapshot(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = _decoded(broker_pb2.FetchSnapshotRequest, payload)
         asking = self._partitions.view.registered(RegistrationEpoch(request.registration_epoch), request.session)
         try:
@@ -157,8 +176,8 @@ class BrokerRpc:
             response = broker_pb2.FetchSnapshotResponse(error=refusal.code, reason=refusal.reason)
         return response.SerializeToString()
 
-    async def describe_replicas(self, payload: bytes) -> bytes:
-        request = _decoded(broker_pb2.DescribeReplicasRequest, payload)
+    async def describe_replicas(self, payload: bytes, peer: RpcPeer) -> bytes:
+        request = _decoded(partitions_pb2.DescribeReplicasRequest, payload)
         replicas = self._partitions.replicas
         wanted = [
             TopicIdPartition(TopicId(asked.topic_id), PartitionIndex(asked.partition)) for asked in request.partitions
@@ -166,15 +185,15 @@ class BrokerRpc:
         described = []
         for partition in wanted:
             replica = replicas.get(partition)
-            named = common_pb2.TopicPartition(topic_id=partition.topic_id, partition=partition.partition)
+            named = partitions_pb2.PartitionOfTopicId(topic_id=partition.topic_id, partition=partition.partition)
             described.append(
-                broker_pb2.PartitionReplicas(partition=named, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                partitions_pb2.PartitionReplicas(partition=named, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 if replica is None else _described(named, replica))
-        return broker_pb2.DescribeReplicasResponse(partitions=described).SerializeToString()
+        return partitions_pb2.DescribeReplicasResponse(partitions=described).SerializeToString()
 
-    async def describe_offsets(self, payload: bytes) -> bytes:
-        request = _decoded(broker_pb2.DescribeOffsetsRequest, payload)
-        response = broker_pb2.DescribeOffsetsResponse()
+    async def describe_offsets(self, payload: bytes, peer: RpcPeer) -> bytes:
+        request = _decoded(partitions_pb2.DescribeOffsetsRequest, payload)
+        response = partitions_pb2.DescribeOffsetsResponse()
         found: list[Replica | None] = []
         for replica in await asyncio.gather(*(self._confirmed(partition) for partition in request.partitions)):
             answer = response.partitions.add()
@@ -193,7 +212,7 @@ class BrokerRpc:
                 left -= await _count(leading, start, left, answer)
         return response.SerializeToString()
 
-    async def _confirmed(self, partition: common_pb2.TopicPartition) -> Replica | Refusal:
+    async def _confirmed(self, partition: _TopicPartition) -> Replica | Refusal:
         """Whose end may be told."""
         try:
             replica = self._find(partition)
@@ -204,7 +223,7 @@ class BrokerRpc:
         return replica
 
 
-async def _count(replica: Replica, start: int, max_bytes: int, answer: broker_pb2.PartitionOffsets) -> int:
+async def _count(replica: Replica, start: int, max_bytes: int, answer: partitions_pb2.PartitionOffsets) -> int:
     """Returns how many bytes were read."""
     try:
         counted = await replica.record_counter.count(start, max_bytes)
@@ -218,19 +237,19 @@ async def _count(replica: Replica, start: int, max_bytes: int, answer: broker_pb
     return counted.read_bytes
 
 
-def _described(named: common_pb2.TopicPartition, replica: Replica) -> broker_pb2.PartitionReplicas:
+def _described(named: partitions_pb2.PartitionOfTopicId, replica: Replica) -> partitions_pb2.PartitionReplicas:
     machine, replication = replica.machine, replica.replication
     me = replica.context.node_id
     if replication is None:
-        states = [broker_pb2.ReplicaState(node_id=me, end_offset=replica.durable_end, in_sync=replica.serving)]
+        states = [partitions_pb2.ReplicaState(node_id=me, end_offset=replica.durable_end, in_sync=replica.serving)]
     else:
         states = [
-            broker_pb2.ReplicaState(
+            partitions_pb2.ReplicaState(
                 node_id=node, end_offset=replication.end_of(node), in_sync=node in replication.isr,
                 lag_bytes=replica.log.bytes_above(max(0, replication.end_of(node))))
             for node in replication.replicas
         ]
-    return broker_pb2.PartitionReplicas(
+    return partitions_pb2.PartitionReplicas(
         partition=named, leader_epoch=replica.leader_epoch, leads=replica.serving,
         log_start_offset=machine.log_start_offset, log_end_offset=machine.log_end_offset,
         high_watermark=machine.high_watermark, size_bytes=replica.log.size(), replicas=states,

@@ -51,11 +51,12 @@ from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable
 from hapax.log.durable import SyncFailed
 from hapax.runtime import telemetry
+from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, partitions_finished
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.node_ids import claim_folder
-from hapax.runtime.ports import Ports, RpcServer
+from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.rollback_guard import RollbackGuard
@@ -86,7 +87,7 @@ class BrokerService:
         self.events: EventLog | None = None
         self._zombies: set[tuple[TopicIdPartition, int, int]] = set()
         self._bound: Mapping[str, Address] = {}
-        self._rpc_server: RpcServer | None = None
+        self._calls: CallListeners | None = None
         self.node_id = NodeId(settings.node_id)
         self.verifier = Verifier(ports.network, view)
         self.storage = StorageGuard(ports.disk, ports.random, self._stand)
@@ -239,16 +240,17 @@ class BrokerService:
         ports, settings = self._ports, self.settings
         await self.partitions.start()
         rpc = BrokerRpc(self.partitions, self._transactional_id_of)
-        listen = settings.rpc_address
-        self._rpc_server = await ports.network.serve_rpc(listen.host, listen.port, rpc.handlers())
+        calls = self._calls = await listen_for_calls(
+            ports.network, settings, self.ready, internal=rpc.handlers(), public=rpc.public_handlers())
         self._bound = await self.server.start_all(settings.kafka_addresses)
         advertised, *further = settings.advertised_kafka(self._bound).items()
         record = NodeRecord(
             self.node_id, "broker", *advertised[1],
-            str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
+            calls.rpc_address, http_address,
             rack=settings.broker_rack or "", identity=identity,
             intact_since=RegistrationEpoch(self.partitions.intact_since),
             listeners=tuple((name, *address) for name, address in further), heeds_passed_over=True,
+            public_rpc_address=calls.public_rpc_address, frames_address=calls.frames_address,
         )
         self.registration = await register(
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=self._on_lost,
@@ -311,8 +313,8 @@ class BrokerService:
         if self.registration is not None:
             await self.registration.close()
         await self.server.close()
-        if self._rpc_server is not None:
-            await self._rpc_server.close(grace=0.0 if self._failed else _RPC_GRACE_S)
+        if self._calls is not None:
+            await self._calls.close(grace=0.0 if self._failed else _RPC_GRACE_S)
         await self.view.close()
 
 

@@ -88,10 +88,10 @@ class Verifier:
         cluster = self._view.cluster
         shard = -1 if cluster is None else shard_of(key.transactional_id, cluster.txn_shards)
         owner = self._view.txn_shard_owner(shard)
-        if owner is None or not owner.rpc_address:
+        if owner is None or not owner.hot_address:
             return _unanswered(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the transaction's shard has no coordinator")
         try:
-            data = await self._network.rpc_channel(owner.rpc_address).call(VERIFY_PARTITIONS, request, _CALL_TIMEOUT_S)
+            data = await self._network.rpc_channel(owner.hot_address).call(VERIFY_PARTITIONS, request, _CALL_TIMEOUT_S)
         except RpcError as error:
             return _unanswered(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         return coordinator_pb2.VerifyPartitionsResponse.FromString(data)

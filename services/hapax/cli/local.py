@@ -74,6 +74,7 @@ def status(
             "pid": process.pid,
             "port": process.port,
             "rpc_port": process.rpc_port,
+            "public_rpc_port": process.public_rpc_port,
             "http_port": process.http_port,
             "node_id": process.node_id,
             "state": process.state,

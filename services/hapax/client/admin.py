@@ -203,7 +203,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     async def delete_topic(self, name: str, topic_id: bytes, if_revision: int | None = None) -> None:
         """Deletes the topic of this id, whatever else has its name by now. `if_revision`: as in `change_topic` (Hapax
         only)."""
-        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         request = pb.DeleteTopicsRequest(
             topic_ids=[topic_id], if_revisions=[if_revision or 0], timeout_ms=self._options["request.timeout.ms"])
@@ -274,7 +274,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         """Configures a topic, or raises the number of its partitions: one of the two. `if_revision`: only if its record
         in the metadata store is still of that revision, else FatalError with INVALID_UPDATE_VERSION. Returns the
         store's revision that shows the change, 0 where nothing changed (Hapax only)."""
-        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         if partitions is None:
             method = "AlterTopicConfigs"

@@ -417,6 +417,7 @@ class ClusterClient:
             raise NotHapaxError("the cluster does not answer DescribeCluster") from None
         if response.error_code:
             raise from_code(response.error_code, "DescribeCluster", response.error_message)
+        self.cluster_id = self.cluster_id or response.cluster_id
         found = {}
         for broker in response.brokers:
             address = unknown_tag(broker, RPC_ADDRESS_TAG)
@@ -431,6 +432,7 @@ class ClusterClient:
     async def controller_address(self) -> str:
         """Of the acting controller's own calls. Raises RetriableError while none acts, NotHapaxError."""
         response = await self.call_any(lambda: messages.DescribeClusterRequest())
+        self.cluster_id = self.cluster_id or response.cluster_id
         address = unknown_tag(response, CONTROLLER_TAG)
         if address is None:
             await self.rpc_addresses()  # raises where the peer is another system
@@ -447,7 +449,7 @@ class ClusterClient:
     def channel(self, address: str) -> RpcChannel:
         found = self._rpc.get(address)
         if found is None:
-            found = self._rpc[address] = self.ports.network.rpc_channel(address)
+            found = self._rpc[address] = self.ports.network.public_channel(address, self.cluster_id or "")
         return found
 
     # --- trying again -----------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.wire import messages
 
-_SERVICE: Final = "/hapax.internal.v1.CoordinatorAdmin/"
+_SERVICE: Final = "/hapax.v1.Groups/"
+_DESCRIBE_SHARDS: Final = "/hapax.v1.Shards/DescribeShards"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _BY_ID: Final = 10
 """OffsetCommit names topics by id from this version on."""
@@ -74,13 +75,13 @@ class GroupAdmin(OffsetAdmin):
 
     async def list_groups(self, prefix: str = "") -> list[GroupInfo]:
         """All groups with offsets, by name. Raises RetriableError while a shard is taken over."""
-        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         request = pb.ListGroupsRequest(prefix=prefix).SerializeToString()
 
         async def attempt() -> list[GroupInfo]:
             found: dict[str, GroupInfo] = {}  # two coordinators may list a shard that moves
-            for _, payload in await self._of_coordinators("ListGroups", request):
+            for _, payload in await self._of_coordinators(_SERVICE + "ListGroups", request):
                 answer = pb.ListGroupsResponse.FromString(payload)
                 if answer.error:
                     raise from_code(answer.error, "listing groups", answer.reason)
@@ -92,7 +93,7 @@ class GroupAdmin(OffsetAdmin):
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, GroupOffset]:
         """Raises FatalError with GROUP_ID_NOT_FOUND where nobody has committed anything under the name."""
-        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         answer = await self._of_group(
             group, "DescribeGroup", pb.DescribeGroupRequest(group_id=group).SerializeToString(),
@@ -112,7 +113,7 @@ class GroupAdmin(OffsetAdmin):
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> int:
         """Forgets a group's offsets, None: all of them and so the group; returns how many there were. Raises
         RetriableError with UNSTABLE_OFFSET_COMMIT, at once, where an open transaction is about to move one."""
-        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         chosen = [pb.OffsetName(topic=each.topic, partition=each.partition) for each in partitions or ()]
         answer = await self._of_group(
@@ -125,10 +126,10 @@ class GroupAdmin(OffsetAdmin):
 
     async def describe_shards(self) -> list[ShardInfo]:
         """What the coordinators that answer say of the shards that they own."""
-        from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         async def attempt() -> list[ShardInfo]:
-            answers = await self._of_coordinators("DescribeShards", pb.DescribeShardsRequest().SerializeToString())
+            answers = await self._of_coordinators(_DESCRIBE_SHARDS, pb.DescribeShardsRequest().SerializeToString())
             return sorted(
                 ShardInfo(s.kind, s.shard, node, s.epoch, s.serving, s.loaded_records, s.entries)
                 for node, payload in answers for s in pb.DescribeShardsResponse.FromString(payload).shards)
@@ -172,7 +173,7 @@ class GroupAdmin(OffsetAdmin):
             raise RetriableError("no coordinator is alive", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         seconds = self._options["request.timeout.ms"] / 1000
         answers = await asyncio.gather(*(
-            self._cluster.channel(addresses[node]).call(_SERVICE + method, request, seconds) for node in nodes))
+            self._cluster.channel(addresses[node]).call(method, request, seconds) for node in nodes))
         return list(zip(nodes, answers, strict=True))
 
     async def _of_group(

@@ -178,7 +178,6 @@ class Leases(Connected):
 
     async def _call(self, method: str, request: _Request) -> bytes:
         self._check_usable()
-        request.cluster_id = self._cluster.cluster_id or ""
         message = request.SerializeToString()
         seconds = self._options["request.timeout.ms"] / 1000
 

@@ -16,7 +16,7 @@ from hapax.wire import messages
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-_BROKER: Final = "/hapax.internal.v1.PartitionBroker/"
+_PARTITIONS: Final = "/hapax.v1.Partitions/"
 
 
 class PartitionOffsets(NamedTuple):
@@ -97,7 +97,7 @@ class OffsetAdmin(Connected):
     async def _of_leader(
         self, node: int, partitions: list[TopicPartition], count_from: Sequence[int] = (), max_bytes: int = 0
     ) -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
-        from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import partitions_pb2 as pb
 
         cluster = self._cluster
         address = await cluster.rpc_address(node)
@@ -112,7 +112,8 @@ class OffsetAdmin(Connected):
             request.partitions.add(topic_id=topic.topic_id.bytes, partition=each.partition)
         try:
             payload = await cluster.channel(address).call(
-                _BROKER + "DescribeOffsets", request.SerializeToString(), self._options["request.timeout.ms"] / 1000)
+                _PARTITIONS + "DescribeOffsets", request.SerializeToString(),
+                self._options["request.timeout.ms"] / 1000)
         except RpcError as error:
             cluster.refresh_soon()
             if error.status == "UNIMPLEMENTED":

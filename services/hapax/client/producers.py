@@ -17,7 +17,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.wire import messages
 
-_BROKER: Final = "/hapax.internal.v1.PartitionBroker/"
+_PARTITIONS: Final = "/hapax.v1.Partitions/"
 _TRANSACTIONS: Final = "/hapax.v1.Transactions/"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _MARKER_LOOKS: Final = 40
@@ -92,8 +92,7 @@ class ProducerAdmin(Connected):
     ) -> list[PartitionProducer]:
         """Of some partitions, or all of the cluster's topics; of some producers, or all. Raises HapaxError; where None
         was given, what has no leader now is left out."""
-        from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
-        from hapax.rpc.gen.hapax.internal.v1 import common_pb2
+        from hapax.rpc.gen.hapax.v1 import partitions_pb2 as pb
 
         fresh = False
 
@@ -105,10 +104,10 @@ class ProducerAdmin(Connected):
 
             async def ask(address: str, wanted: list[tuple[bytes, int]]) -> list[PartitionProducer]:
                 request = pb.DescribeProducersRequest(
-                    partitions=[common_pb2.TopicPartition(topic_id=t, partition=p) for t, p in wanted],
+                    partitions=[pb.PartitionOfTopicId(topic_id=t, partition=p) for t, p in wanted],
                     producer_ids=producer_ids)
                 payload = await self._cluster.channel(address).call(
-                    _BROKER + "DescribeProducers", request.SerializeToString(),
+                    _PARTITIONS + "DescribeProducers", request.SerializeToString(),
                     self._options["request.timeout.ms"] / 1000)
                 found = []
                 for each in pb.DescribeProducersResponse.FromString(payload).partitions:

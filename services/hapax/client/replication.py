@@ -16,7 +16,7 @@ from hapax.wire import messages
 from hapax.wire.messages import unknown_tag
 
 if TYPE_CHECKING:
-    from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+    from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
 _STANDING_TAG = 10001
 """On each broker of a DescribeCluster answer: why it is not fit; absent where it is."""
@@ -75,8 +75,7 @@ class ReplicationAdmin(Connected):
     async def describe_replicas(self, partitions: Mapping[TopicPartition, tuple[str, int]]) -> list[ReplicaInfo]:
         """How far the replicas of partitions are: (topic id, leader) of each; those without a leader, or whose leader
         does not answer, are left out (Hapax only)."""
-        from hapax.rpc.gen.hapax.internal.v1 import broker_pb2 as pb
-        from hapax.rpc.gen.hapax.internal.v1 import common_pb2
+        from hapax.rpc.gen.hapax.v1 import partitions_pb2 as pb
 
         addresses, _ = await self._cluster.rpc_addresses()
         ids = {name: UUID(topic_id).bytes for name, (topic_id, _) in partitions.items()}
@@ -84,11 +83,11 @@ class ReplicationAdmin(Connected):
         found: list[ReplicaInfo] = []
         for leader in sorted({leader for _, leader in partitions.values() if leader in addresses}):
             request = pb.DescribeReplicasRequest(partitions=[
-                common_pb2.TopicPartition(topic_id=ids[name], partition=name.partition)
+                pb.PartitionOfTopicId(topic_id=ids[name], partition=name.partition)
                 for name, (_, node) in partitions.items() if node == leader])
             try:
                 answer = await self._cluster.channel(addresses[leader]).call(
-                    "/hapax.internal.v1.PartitionBroker/DescribeReplicas", request.SerializeToString(),
+                    "/hapax.v1.Partitions/DescribeReplicas", request.SerializeToString(),
                     self._options["request.timeout.ms"] / 1000)
             except RpcError:
                 continue
@@ -168,7 +167,7 @@ class ReplicationAdmin(Connected):
 
     async def set_draining(self, brokers: Iterable[int], draining: bool) -> None:
         """A draining broker leads nothing that others can, and gets no new replicas (Hapax only)."""
-        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         ids = list(brokers)
         await self._set_replication(
@@ -177,12 +176,12 @@ class ReplicationAdmin(Connected):
     async def set_throttle(self, bytes_per_second: int) -> None:
         """How fast each broker may copy what reassignments add, until they have ended; 0: what its settings say (Hapax
         only)."""
-        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         await self._set_replication(pb.SetReplicationRequest(bytes_per_second=bytes_per_second))
 
     async def _set_replication(self, request: pb.SetReplicationRequest) -> None:
-        from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+        from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         async def attempt() -> None:
             answer = pb.SetReplicationResponse.FromString(
@@ -203,7 +202,7 @@ class ReplicationAdmin(Connected):
         request.cluster_id = self._cluster.cluster_id or ""
         try:
             return await channel.call(
-                f"/hapax.internal.v1.Controller/{method}", request.SerializeToString(),
+                f"/hapax.v1.ClusterAdmin/{method}", request.SerializeToString(),
                 self._options["request.timeout.ms"] / 1000)
         except RpcError as error:
             raise RetriableError(f"the controller does not answer: {error}") from None

@@ -219,7 +219,7 @@ class NodeRecord:
     port: int
     """Of the Kafka listener; 0 where the role has none (PID allocator, controller)."""
     rpc_address: str
-    """`host:port` of its gRPC server; empty where it has none."""
+    """`host:port` of its internal gRPC listener."""
     http_address: str = ""
     session: bytes = b""
     """16 random bytes drawn by the process; internal writes prove themselves with it (rule 17)."""
@@ -236,6 +236,10 @@ class NodeRecord:
     """Name, host and port of each further Kafka listener: what clients that came by it are told."""
     heeds_passed_over: bool = False
     """A broker that commits nothing while a partition's record names any, accepted or not (`PartitionState`)."""
+    public_rpc_address: str = ""
+    """`host:port` of its public gRPC listener."""
+    frames_address: str = ""
+    """`host:port` where it takes the calls on the path of every transaction as frames; empty: nowhere."""
 
     def encode(self) -> bytes:
         further: dict[str, object] = {}
@@ -243,6 +247,10 @@ class NodeRecord:
             further["listeners"] = [list(each) for each in self.listeners]
         if self.heeds_passed_over:
             further["heeds_passed_over"] = True
+        if self.public_rpc_address:
+            further["public_rpc_address"] = self.public_rpc_address
+        if self.frames_address:
+            further["frames_address"] = self.frames_address
         return _encode({
             "node_id": self.node_id, "role": self.role, "host": self.host, "port": self.port,
             "rpc_address": self.rpc_address, "http_address": self.http_address, "session": self.session.hex(),
@@ -260,7 +268,7 @@ class NodeRecord:
             f.get("http_address", ""), bytes.fromhex(f.get("session", "")), f.get("rack", ""),
             f.get("identity", ""), RegistrationEpoch(f.get("intact_since", 0)), f.get("standing", ""),
             tuple((str(name), str(host), int(port)) for name, host, port in f.get("listeners", ())),
-            f.get("heeds_passed_over", False),
+            f.get("heeds_passed_over", False), f.get("public_rpc_address", ""), f.get("frames_address", ""),
         )
 
 

@@ -22,8 +22,8 @@ from typing import Final
 from hapax.core.types import NodeId
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, NodeView
-from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataUnavailable, Network, Randomness, Task
-from hapax.runtime.rpc import unknown_call
+from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataUnavailable, Network, Randomness, RpcError, Task
+from hapax.runtime.rpc import HEALTH_CHECK
 from hapax.runtime.settings import Address, Settings
 from hapax.wire.peer import api_versions_question
 
@@ -33,6 +33,9 @@ _CONNECT_S: Final = 1.0
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
 _LIMITS: Final = FrameLimits(max_frame_bytes=1 << 16, idle_ms=1 << 50)
+_QUESTION: Final = api_versions_question("controller")
+"""Every node with a Kafka listener answers it. What the answer says does not matter."""
+_NO_ANSWER: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +126,7 @@ class Presence:
         while True:
             began = loop.time()
             try:
-                await self._hold(watched)
+                await (self._hold(watched) if watched.node.port else self._call(watched))
                 if loop.time() - began > _PAUSE_MAX_S:
                     pause = _PAUSE_FIRST_S
                     continue
@@ -138,18 +141,36 @@ class Presence:
     async def _hold(self, watched: _Watched) -> None:
         """Returns when the connection has broken. Raises OSError, TimeoutError."""
         node = watched.node
-        address = Address((node.host, node.port)) if node.port else Address.parse(node.rpc_address)
         held = _Held(lambda: self._heard(watched))
         async with asyncio.timeout(_CONNECT_S):
-            connection = await self._network.connect(address.host, address.port, held.opened, _LIMITS)
+            connection = await self._network.connect(node.host, node.port, held.opened, _LIMITS)
         watched.met = True
         watched.connection = connection
-        connection.send([_question(node)])
+        connection.send([_QUESTION])
         try:
             await held.broken
         finally:
             watched.connection = None
             connection.drop()
+
+    async def _call(self, watched: _Watched) -> None:
+        """As `_hold`, of a node without a Kafka listener: its gRPC health is asked, and every answer counts. Returns
+        when a call fails; raises ConnectionRefusedError where the process is gone."""
+        address = Address.parse(watched.node.rpc_address)
+        channel = self._network.rpc_channel(watched.node.rpc_address)
+        while True:
+            try:
+                await channel.call(HEALTH_CHECK, b"", _CONNECT_S)
+            except RpcError as error:
+                if error.status in _NO_ANSWER:
+                    async with asyncio.timeout(_CONNECT_S):
+                        connection = await self._network.connect(
+                            address.host, address.port, _Held(lambda: None).opened, _LIMITS)
+                    connection.drop()
+                    return
+            watched.met = True
+            self._heard(watched)
+            await asyncio.sleep(self._interval_s)
 
     async def _declare_dead(self, node: NodeView) -> None:
         try:
@@ -165,7 +186,7 @@ class Presence:
             await asyncio.sleep(self._interval_s)
             for watched in list(self._watching.values()):
                 if watched.missed == 0 and watched.connection is not None:
-                    watched.connection.send([_question(watched.node)])
+                    watched.connection.send([_QUESTION])
                 watched.missed += watched.met
                 if watched.missed > self._missed_at_most:
                     self._judge(watched, silent=True)
@@ -184,11 +205,6 @@ class Presence:
             log.info("a node answers again", node=watched.node.node_id)
         watched.silent = silent
         self._judged(watched.node, silent)
-
-
-def _question(node: NodeView) -> bytes:
-    """Something that any such node answers, whatever the answer."""
-    return api_versions_question("controller") if node.port else unknown_call("sign-of-life")
 
 
 class _Held:

@@ -14,7 +14,7 @@ from hapax.core.cluster.failover import cancel, is_unclean, keeps_a_copy, mark_u
 from hapax.core.cluster.topics import check_assignment
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, TopicId
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView, PartitionView
 from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Clock, Delete, MetadataStore, Put

@@ -1,4 +1,5 @@
-"""The controller's gRPC calls (proto/hapax/internal/v1/controller.proto): administration of topics and replicas."""
+"""The controller's gRPC calls: administration of topics and replicas, for clients (proto/hapax/v1/cluster_admin.proto)
+and for nodes (proto/hapax/internal/v1/controller.proto)."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from typing import Final
 
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView, PartitionView
-from hapax.runtime.own_cluster import answers_own
 from hapax.runtime.ports import RpcHandler
+from hapax.runtime.rpc import decoding
 
-SERVICE: Final = "/hapax.internal.v1.Controller/"
+INTERNAL: Final = "/hapax.internal.v1.Controller/"
+PUBLIC: Final = "/hapax.v1.ClusterAdmin/"
 
 
 class RpcApi:
@@ -26,18 +28,22 @@ class RpcApi:
         self._view = view
         self._record_unclean = record_unclean
 
-    def handlers(self, cluster_id: str) -> dict[str, RpcHandler]:
+    def handlers(self) -> dict[str, RpcHandler]:
+        """Of the nodes that pass administrative calls on."""
+        return {INTERNAL + name: handler for name, handler in self._calls().items()}
+
+    def public_handlers(self) -> dict[str, RpcHandler]:
+        return {PUBLIC + name: handler for name, handler in self._calls().items()}
+
+    def _calls(self) -> dict[str, RpcHandler]:
         return {
-            SERVICE + "CreateTopics": answers_own(cluster_id, pb.CreateTopicsRequest, self._create_topics),
-            SERVICE + "DeleteTopics": answers_own(cluster_id, pb.DeleteTopicsRequest, self._delete_topics),
-            SERVICE + "CreatePartitions": answers_own(
-                cluster_id, pb.CreatePartitionsRequest, self._create_partitions),
-            SERVICE + "AlterTopicConfigs": answers_own(
-                cluster_id, pb.AlterTopicConfigsRequest, self._alter_topic_configs),
-            SERVICE + "AlterReassignments": answers_own(
-                cluster_id, pb.AlterReassignmentsRequest, self._alter_reassignments),
-            SERVICE + "ElectLeaders": answers_own(cluster_id, pb.ElectLeadersRequest, self._elect_leaders),
-            SERVICE + "SetReplication": answers_own(cluster_id, pb.SetReplicationRequest, self._set_replication),
+            "CreateTopics": decoding(pb.CreateTopicsRequest, self._create_topics),
+            "DeleteTopics": decoding(pb.DeleteTopicsRequest, self._delete_topics),
+            "CreatePartitions": decoding(pb.CreatePartitionsRequest, self._create_partitions),
+            "AlterTopicConfigs": decoding(pb.AlterTopicConfigsRequest, self._alter_topic_configs),
+            "AlterReassignments": decoding(pb.AlterReassignmentsRequest, self._alter_reassignments),
+            "ElectLeaders": decoding(pb.ElectLeadersRequest, self._elect_leaders),
+            "SetReplication": decoding(pb.SetReplicationRequest, self._set_replication),
         }
 
     async def _create_topics(self, request: pb.CreateTopicsRequest) -> bytes:

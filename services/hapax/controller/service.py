@@ -126,6 +126,10 @@ class ControllerService:
         return self._node.rpc_address
 
     @property
+    def public_rpc_address(self) -> str:
+        return self._node.public_rpc_address
+
+    @property
     def acts(self) -> bool:
         return self._term != 0
 
@@ -135,7 +139,8 @@ class ControllerService:
 
     async def serve(self, identity: str, http_address: str) -> None:
         api = RpcApi(self._topics, self._reassignments, self.view, self._record_unclean)
-        await self._node.serve(api.handlers(self._settings.cluster_id), identity, http_address, self._on_lost)
+        await self._node.serve(
+            api.handlers(), api.public_handlers(), self.ready, identity, http_address, self._on_lost)
         self.view.on_change(self._changed)
         self._presence.start()
         self._changed(Changes(nodes=dict.fromkeys(node.node_id for node in self.view.nodes())))

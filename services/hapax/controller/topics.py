@@ -19,7 +19,7 @@ from hapax.core.cluster.topics import (
 )
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView, TopicView
 from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put, Randomness, RpcError

@@ -10,10 +10,11 @@ from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import TxnShard
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2 as pb
-from hapax.runtime.ports import RpcHandler
+from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
+from hapax.runtime.ports import RpcHandler, RpcPeer
 
-COORDINATOR_ADMIN: Final = "/hapax.internal.v1.CoordinatorAdmin/"
+GROUPS: Final = "/hapax.v1.Groups/"
+SHARDS: Final = "/hapax.v1.Shards/"
 
 
 class CoordinatorAdministration:
@@ -22,13 +23,13 @@ class CoordinatorAdministration:
 
     def handlers(self) -> dict[str, RpcHandler]:
         return {
-            COORDINATOR_ADMIN + "ListGroups": self._list_groups,
-            COORDINATOR_ADMIN + "DescribeGroup": self._describe_group,
-            COORDINATOR_ADMIN + "DeleteOffsets": self._delete_offsets,
-            COORDINATOR_ADMIN + "DescribeShards": self._describe_shards,
+            GROUPS + "ListGroups": self._list_groups,
+            GROUPS + "DescribeGroup": self._describe_group,
+            GROUPS + "DeleteOffsets": self._delete_offsets,
+            SHARDS + "DescribeShards": self._describe_shards,
         }
 
-    async def _list_groups(self, payload: bytes) -> bytes:
+    async def _list_groups(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = pb.ListGroupsRequest.FromString(payload)
         try:
             shards = self._shards.group_shards()
@@ -44,7 +45,7 @@ class CoordinatorAdministration:
                         members=summary.members))
         return pb.ListGroupsResponse(groups=found).SerializeToString()
 
-    async def _describe_group(self, payload: bytes) -> bytes:
+    async def _describe_group(self, payload: bytes, peer: RpcPeer) -> bytes:
         group = pb.DescribeGroupRequest.FromString(payload).group_id
         try:
             shard = self._shards.group_shard(group)
@@ -70,7 +71,7 @@ class CoordinatorAdministration:
         return pb.DescribeGroupResponse(
             shard=shard.shard, shard_epoch=shard.epoch, members=summary.members, offsets=offsets).SerializeToString()
 
-    async def _delete_offsets(self, payload: bytes) -> bytes:
+    async def _delete_offsets(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = pb.DeleteOffsetsRequest.FromString(payload)
         chosen = [TopicPartition(each.topic, PartitionIndex(each.partition)) for each in request.partitions]
         try:
@@ -80,7 +81,7 @@ class CoordinatorAdministration:
             return pb.DeleteOffsetsResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
         return pb.DeleteOffsetsResponse(deleted=deleted).SerializeToString()
 
-    async def _describe_shards(self, payload: bytes) -> bytes:
+    async def _describe_shards(self, payload: bytes, peer: RpcPeer) -> bytes:
         pb.DescribeShardsRequest.FromString(payload)
         return pb.DescribeShardsResponse(shards=[
             pb.ShardState(

@@ -198,7 +198,7 @@ class MarkerSender:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if offsets else ErrorCode.LEADER_NOT_AVAILABLE
         if offsets and node.node_id == self._node_id:
             return "", True
-        return node.rpc_address, offsets
+        return node.hot_address, offsets
 
     def _schedule(self, address: tuple[str, bool], queue: _Queue) -> None:
         if not queue.scheduled and queue.calls < MAX_CALLS:

@@ -14,6 +14,7 @@ from hapax.core.transaction.record import TransactionPartition
 from hapax.core.transaction.requests import CheckWinners, WinnerCheck
 from hapax.core.types import NodeId, Serial, ShardId
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2, coordinator_pb2
+from hapax.rpc.gen.hapax.v1 import partitions_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, Randomness, RpcError
 
@@ -82,7 +83,7 @@ class OffsetsVerifier:
             return coordinator_pb2.VerifyPartitionsResponse(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if owner.node_id == self._node_id:
             return await self._local(question)
-        channel = self._network.rpc_channel(owner.rpc_address)
+        channel = self._network.rpc_channel(owner.hot_address)
         try:
             answer = await channel.call(VERIFY_PARTITIONS, question.SerializeToString(), _CALL_TIMEOUT_S)
         except RpcError as error:
@@ -149,8 +150,8 @@ class WinnersOfPartitions:
             )
         except RpcError as error:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the winners cannot be checked: {error}") from error
-        held: dict[tuple[bytes, int, int], broker_pb2.ProducerState] = {}
-        for answer in broker_pb2.DescribeProducersResponse.FromString(data).partitions:
+        held: dict[tuple[bytes, int, int], partitions_pb2.ProducerState] = {}
+        for answer in partitions_pb2.DescribeProducersResponse.FromString(data).partitions:
             if answer.error:
                 raise Refusal(
                     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -161,7 +162,7 @@ class WinnersOfPartitions:
         return [check for check in checks if not _holds(held.get((*check.partition.by_id, check.producer_id)), check)]
 
 
-def _holds(state: broker_pb2.ProducerState | None, check: WinnerCheck) -> bool:
+def _holds(state: partitions_pb2.ProducerState | None, check: WinnerCheck) -> bool:
     """Exactly what the winner said it wrote is in its open transaction: neither less nor more."""
     return (
         state is not None and state.producer_epoch == check.producer_epoch and state.txn_first_offset >= 0

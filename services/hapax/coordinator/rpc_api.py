@@ -52,7 +52,7 @@ from hapax.core.types import (
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2, transactions_pb2
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Clock, RpcHandler
+from hapax.runtime.ports import Clock, RpcHandler, RpcPeer
 
 TXN_COORDINATOR: Final = "/hapax.internal.v1.TxnCoordinator/"
 GROUP_COORDINATOR: Final = "/hapax.internal.v1.GroupCoordinator/"
@@ -77,6 +77,10 @@ class RpcApi:
             TXN_COORDINATOR + "VerifyPartitions": self._verify_partitions,
             TXN_COORDINATOR + "AbortHanging": self._abort_hanging,
             GROUP_COORDINATOR + "WriteOffsetsMarkers": self._write_offsets_markers,
+        }
+
+    def public_handlers(self) -> dict[str, RpcHandler]:
+        return {
             TRANSACTIONS + "JoinTransaction": self._join_transaction,
             TRANSACTIONS + "RenewTransaction": self._renew_transaction,
             TRANSACTIONS + "EndTransaction": self._end_transaction,
@@ -89,7 +93,7 @@ class RpcApi:
 
     # --- between services -----------------------------------------------------------------------------------------
 
-    async def _verify_partitions(self, payload: bytes) -> bytes:
+    async def _verify_partitions(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = coordinator_pb2.VerifyPartitionsRequest.FromString(payload)
         return (await self.verify_partitions(request)).SerializeToString()
 
@@ -132,11 +136,11 @@ class RpcApi:
             shard=shard.shard, shard_epoch=shard.epoch, serial=reply.serial, partitions=answers
         )
 
-    async def _abort_hanging(self, payload: bytes) -> bytes:
+    async def _abort_hanging(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = coordinator_pb2.AbortHangingRequest.FromString(payload)
         return (await self.hanging.abort(request)).SerializeToString()
 
-    async def _write_offsets_markers(self, payload: bytes) -> bytes:
+    async def _write_offsets_markers(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = coordinator_pb2.WriteOffsetsMarkersRequest.FromString(payload)
         return (await self.write_offsets_markers(request)).SerializeToString()
 
@@ -173,7 +177,7 @@ class RpcApi:
 
     # --- public ---------------------------------------------------------------------------------------------------
 
-    async def _join_transaction(self, payload: bytes) -> bytes:
+    async def _join_transaction(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.JoinTransactionRequest.FromString(payload)
 
         async def answer() -> transactions_pb2.JoinTransactionResponse:
@@ -194,7 +198,7 @@ class RpcApi:
 
         return (await _answered(answer, transactions_pb2.JoinTransactionResponse)).SerializeToString()
 
-    async def _renew_transaction(self, payload: bytes) -> bytes:
+    async def _renew_transaction(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.RenewTransactionRequest.FromString(payload)
 
         async def answer() -> transactions_pb2.RenewTransactionResponse:
@@ -209,7 +213,7 @@ class RpcApi:
 
         return (await _answered(answer, transactions_pb2.RenewTransactionResponse)).SerializeToString()
 
-    async def _end_transaction(self, payload: bytes) -> bytes:
+    async def _end_transaction(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.EndTransactionRequest.FromString(payload)
 
         async def answer() -> transactions_pb2.EndTransactionResponse:
@@ -232,7 +236,7 @@ class RpcApi:
 
         return (await _answered(answer, transactions_pb2.EndTransactionResponse)).SerializeToString()
 
-    async def _get_commit_token(self, payload: bytes) -> bytes:
+    async def _get_commit_token(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.GetCommitTokenRequest.FromString(payload)
 
         async def answer() -> transactions_pb2.GetCommitTokenResponse:
@@ -250,7 +254,7 @@ class RpcApi:
 
         return (await _answered(answer, transactions_pb2.GetCommitTokenResponse)).SerializeToString()
 
-    async def _describe_transactional_id(self, payload: bytes) -> bytes:
+    async def _describe_transactional_id(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.DescribeTransactionalIdRequest.FromString(payload)
 
         async def answer() -> transactions_pb2.DescribeTransactionalIdResponse:
@@ -259,7 +263,7 @@ class RpcApi:
 
         return (await _answered(answer, transactions_pb2.DescribeTransactionalIdResponse)).SerializeToString()
 
-    async def _ensure_transactional_id(self, payload: bytes) -> bytes:
+    async def _ensure_transactional_id(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.EnsureTransactionalIdRequest.FromString(payload)
 
         async def answer() -> transactions_pb2.EnsureTransactionalIdResponse:
@@ -273,7 +277,7 @@ class RpcApi:
 
         return (await _answered(answer, transactions_pb2.EnsureTransactionalIdResponse)).SerializeToString()
 
-    async def _fence_producer(self, payload: bytes) -> bytes:
+    async def _fence_producer(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.FenceProducerRequest.FromString(payload)
 
         async def answer() -> transactions_pb2.FenceProducerResponse:

@@ -32,14 +32,15 @@ from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime import telemetry
+from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, shards_finished
 from hapax.runtime.node_ids import claim_folder
-from hapax.runtime.ports import Ports, RpcServer
+from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.rollback_guard import RollbackGuard
-from hapax.runtime.settings import Address, Settings
+from hapax.runtime.settings import Settings
 from hapax.wire.events import EventLog
 
 log = telemetry.logger("coordinator")
@@ -73,7 +74,7 @@ class CoordinatorService:
         self._writer: LogWriter | None = None
         self._markers: MarkerSender | None = None
         self._events: EventLog | None = None
-        self._rpc_server: RpcServer | None = None
+        self._calls: CallListeners | None = None
         table = node_table(self.node_id, view, ports.network, settings, broker=False)
         KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
         register_other_roles(table)
@@ -119,15 +120,16 @@ class CoordinatorService:
 
     async def serve(self, identity: str, http_address: str) -> None:
         ports, settings, view = self._ports, self.settings, self.view
-        listen = settings.rpc_address
-        self._rpc_server = await ports.network.serve_rpc(listen.host, listen.port, self.rpc.handlers())
+        calls = self._calls = await listen_for_calls(
+            ports.network, settings, self.ready, internal=self.rpc.handlers(), public=self.rpc.public_handlers())
         bound = await self.server.start_all(settings.kafka_addresses)
         advertised, *further = settings.advertised_kafka(bound).items()
         record = NodeRecord(
             self.node_id, "coordinator", *advertised[1],
-            str(settings.advertised_rpc(Address.parse(self._rpc_server.address))), http_address,
+            calls.rpc_address, http_address,
             rack=settings.broker_rack or "", identity=identity,
             listeners=tuple((name, *address) for name, address in further),
+            public_rpc_address=calls.public_rpc_address, frames_address=calls.frames_address,
         )
         registration = self.registration = await register(
             ports.metadata, view.keys, record, random=ports.random, on_lost=self._on_lost,
@@ -197,8 +199,8 @@ class CoordinatorService:
         for part in (self._markers, self._events, self._writer, self.producer_ids):
             if part is not None:
                 await part.close()
-        if self._rpc_server is not None:
-            await self._rpc_server.close(grace=_RPC_GRACE_S)
+        if self._calls is not None:
+            await self._calls.close(grace=_RPC_GRACE_S)
         await self.view.close()
 
 

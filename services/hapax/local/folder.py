@@ -45,6 +45,9 @@ class ProcessState:
     """Clock ticks after boot (/proc/PID/stat), so that a pid that was given to another process is never killed."""
     state: str = "stopped"
     """`running`, `stopped`, `exited CODE` or `killed SIGNAL`."""
+    public_rpc_port: int = 0
+    frames_port: int = 0
+    """Of the listener for frames; 0 where the role has none."""
 
 
 @dataclass(slots=True)

@@ -54,7 +54,8 @@ _FIRST_NODE_ID: Final[dict[Role, int]] = {
 
 RESERVED_SETTINGS: Final = frozenset({
     "node.id", "node.id.generation.enable", "cluster.id", "listeners", "advertised.listeners", "rpc.listen",
-    "rpc.advertised", "http.listen", "etcd.endpoints", "log.dir", "admin.listen", "admin.tokens.file",
+    "rpc.advertised", "public.rpc.listen", "public.rpc.advertised", "frames.listen", "frames.advertised",
+    "http.listen", "etcd.endpoints", "log.dir", "admin.listen", "admin.tokens.file",
 })  # fmt: skip
 """What the runner itself sets for each process."""
 
@@ -135,12 +136,15 @@ class Runner:
         )  # fmt: skip
         for role, count in counts:
             for index in range(count):
-                rpc_port, http_port = free_port(taken), free_port(taken)
+                rpc_port, public_rpc_port, http_port = free_port(taken), free_port(taken), free_port(taken)
                 if role == "broker" and index == 0:
                     port = first_port
                 else:
                     port = free_port(taken) if role in ("broker", "coordinator") else rpc_port
                 self._add(f"{role}-{index}", role, port, rpc_port, http_port, index)
+                process = self._state.processes[-1]
+                process.public_rpc_port = public_rpc_port
+                process.frames_port = free_port(taken) if role in ("broker", "coordinator") else 0
         self._save()
 
     def _add(self, name: str, role: Role, port: int, rpc_port: int, http_port: int, index: int = 0) -> None:
@@ -216,6 +220,8 @@ class Runner:
             "cluster.id": self._state.cluster_id,
             "etcd.endpoints": f"127.0.0.1:{self._state.process('etcd').port}",
             "rpc.listen": f"127.0.0.1:{process.rpc_port}",
+            "public.rpc.listen": f"127.0.0.1:{process.public_rpc_port}",
+            "frames.listen": f"127.0.0.1:{process.frames_port}",
             "http.listen": f"127.0.0.1:{process.http_port}",
             "log.dir": self._folder.data(process.name),
         }

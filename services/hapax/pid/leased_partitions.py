@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
+from hapax.rpc.gen.hapax.v1 import partitions_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
 
@@ -89,7 +90,7 @@ class LeasedPartitions:
             request = broker_pb2.DescribeProducersRequest(
                 partitions=[_message(partition) for partition in of_leader], producer_ids=[producer_id])
             answer = await self._call(address, DESCRIBE_PRODUCERS, request.SerializeToString())
-            response = broker_pb2.DescribeProducersResponse.FromString(answer)
+            response = partitions_pb2.DescribeProducersResponse.FromString(answer)
             held = {}
             for partition, result in zip(of_leader, response.partitions, strict=True):
                 if result.error:
@@ -172,7 +173,7 @@ def _message(partition: TopicIdPartition) -> common_pb2.TopicPartition:
     return common_pb2.TopicPartition(topic_id=partition.topic_id, partition=partition.partition)
 
 
-def _holding(state: broker_pb2.ProducerState) -> Holding:
+def _holding(state: partitions_pb2.ProducerState) -> Holding:
     return Holding(
         generation=state.producer_epoch, last_sequence=state.last_sequence, last_offset=state.last_offset,
         record_count=state.record_count,

@@ -22,9 +22,9 @@ from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.own_cluster import answers_own
 from hapax.runtime.ports import MetadataUnavailable, Randomness, RpcError, RpcHandler
 from hapax.runtime.rollback_guard import StoreRefused
+from hapax.runtime.rpc import decoding
 
 log = telemetry.logger("pid")
 
@@ -50,15 +50,17 @@ class RpcApi:
         self._leases_refused = metrics.counters(LEASES_REFUSED)
         self._ids_below = metrics.gauge(IDS_BELOW)
 
-    def handlers(self, cluster_id: str) -> dict[str, RpcHandler]:
+    def handlers(self) -> dict[str, RpcHandler]:
+        return {ALLOCATOR + "AllocateBlock": decoding(pid_pb2.AllocateBlockRequest, self._allocate_block)}
+
+    def public_handlers(self) -> dict[str, RpcHandler]:
         return {
-            ALLOCATOR + "AllocateBlock": answers_own(cluster_id, pid_pb2.AllocateBlockRequest, self._allocate_block),
-            LEASES + "LeasePid": answers_own(cluster_id, lease_pb2.LeasePidRequest, self._lease_pid),
-            LEASES + "RenewLease": answers_own(cluster_id, lease_pb2.RenewLeaseRequest, self._renew_lease),
-            LEASES + "ReleaseLease": answers_own(cluster_id, lease_pb2.ReleaseLeaseRequest, self._release_lease),
-            LEASES + "ListLeases": answers_own(cluster_id, lease_pb2.ListLeasesRequest, self._list_leases),
-            LEASES + "GetProducerProgress": answers_own(
-                cluster_id, lease_pb2.GetProducerProgressRequest, self._get_producer_progress),
+            LEASES + "LeasePid": decoding(lease_pb2.LeasePidRequest, self._lease_pid),
+            LEASES + "RenewLease": decoding(lease_pb2.RenewLeaseRequest, self._renew_lease),
+            LEASES + "ReleaseLease": decoding(lease_pb2.ReleaseLeaseRequest, self._release_lease),
+            LEASES + "ListLeases": decoding(lease_pb2.ListLeasesRequest, self._list_leases),
+            LEASES + "GetProducerProgress": decoding(
+                lease_pb2.GetProducerProgressRequest, self._get_producer_progress),
         }
 
     # --- blocks

@@ -62,6 +62,10 @@ class PidService:
     def rpc_address(self) -> str:
         return self._node.rpc_address
 
+    @property
+    def public_rpc_address(self) -> str:
+        return self._node.public_rpc_address
+
     def ready(self) -> str:
         return "" if self.registration is not None else "registration"
 
@@ -69,7 +73,7 @@ class PidService:
         with contextlib.suppress(MetadataUnavailable):  # checked again at every block
             await self.blocks.check()
         await self._node.serve(
-            self._api.handlers(self._settings.cluster_id), identity, http_address, self._on_lost)
+            self._api.handlers(), self._api.public_handlers(), self.ready, identity, http_address, self._on_lost)
         self._tidier = supervision.keep(self._tidy, "lease-tidier", self._random)
 
     async def drain(self) -> None:

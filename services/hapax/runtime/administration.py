@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, TopicId
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
 
@@ -112,7 +112,6 @@ class Administration:
         await self._visible(lambda view: all(view.is_draining(NodeId(each)) == draining for each in brokers))
 
     async def _call(self, method: str, request: _Request, answer: type[_Answer], timeout_ms: int) -> _Answer:
-        request.cluster_id = self._view.keys.cluster_id
         timeout = min(max(timeout_ms / 1000, 0.0), _LONGEST_S)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

@@ -51,6 +51,7 @@ from hapax.runtime.ports import (
     WatchEvent,
 )
 from hapax.runtime.rollback_guard import RollbackGuard, StoreRefused
+from hapax.runtime.rpc import FRAMES
 
 log = telemetry.logger("metadata")
 
@@ -95,7 +96,19 @@ class NodeView:
 
     @property
     def rpc_address(self) -> str:
+        """For calls of other services."""
         return self.record.rpc_address
+
+    @property
+    def hot_address(self) -> str:
+        """For the calls on the path of every transaction: `frames://host:port` where the node takes frames."""
+        frames = self.record.frames_address
+        return FRAMES + frames if frames else self.record.rpc_address
+
+    @property
+    def public_rpc_address(self) -> str:
+        """For clients' calls."""
+        return self.record.public_rpc_address
 
     @property
     def session(self) -> bytes:

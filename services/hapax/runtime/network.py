@@ -25,10 +25,9 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.grpc_gateway import PREFACE
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
     Chunk,
@@ -40,9 +39,7 @@ from hapax.runtime.ports import (
     RpcHandler,
     RpcServer,
 )
-
-if TYPE_CHECKING:
-    from hapax.runtime.rpc import RpcNetwork
+from hapax.runtime.rpc import FRAMES, RpcIdentity
 
 log = telemetry.logger("network")
 
@@ -59,8 +56,6 @@ _TURN_S: Final = 0.002
 """A connection's frames are handled for so long at a time, then the others' are."""
 _RESERVED_DESCRIPTORS: Final = 256
 _BACKLOG: Final = 4096
-_DOOR_S: Final = 30.0
-"""A connection that may be a foreign one and sends nothing is kept so long."""
 _DEAD_PEER_MS: Final = 10_000
 """What was sent on a connection of our own making and is not acknowledged for so long breaks it (TCP_USER_TIMEOUT)."""
 _CLOSE_SECONDS: Final = 1.0
@@ -471,52 +466,6 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-class _Door(asyncio.BufferedProtocol):
-    """Looks at a connection's first four bytes, then hands it to whom it concerns."""
-
-    def __init__(
-        self,
-        network: TcpNetwork,
-        connection: Callable[[], _Connection],
-        foreign: Callable[[asyncio.Transport, bytes], None],
-    ) -> None:
-        self._network = network
-        self._connection = connection
-        self._foreign = foreign
-        self._begin = b""
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._timer = self._network.loop.call_later(_DOOR_S, self._transport.abort)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._network.scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._begin += self._network.scratch[:nbytes]
-        if len(self._begin) < 4 or self._transport is None:
-            return
-        self._cancel()
-        if self._begin.startswith(PREFACE):
-            self._foreign(self._transport, self._begin)
-            return
-        connection = self._connection()
-        self._transport.set_protocol(connection)
-        connection.connection_made(self._transport)
-        self._network.scratch[: len(self._begin)] = self._begin
-        connection.buffer_updated(len(self._begin))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel()
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
 class _Remainder:
     """What is left of a file range while it is being sent."""
 
@@ -599,8 +548,11 @@ class _Listener:
 class TcpNetwork:
     """`ports.Network` on real sockets. Make it inside the running loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: RpcIdentity = RpcIdentity()) -> None:  # noqa: B008  # immutable
+        """`identity`: of a process that calls other services, or serves calls."""
         self.loop = asyncio.get_running_loop()
+        self._identity = identity
+        self._channels: dict[tuple[str, str], RpcChannel] = {}
         with contextlib.suppress(ValueError):  # not in the main thread: then the program has the say
             # `writev` and `sendfile` to a connection that the peer has closed must fail, not end the process;
             # the interpreter ignores the signal, but whoever forked this process may have restored it.
@@ -609,7 +561,6 @@ class TcpNetwork:
         """Shared by all connections: a read and the hand-out of its frames happen in one callback."""
         self.complain = Incidents(log, self.loop.time)
         self._serials = itertools.count(1)
-        self._rpc: RpcNetwork | None = None
 
     def next_serial(self) -> int:
         return next(self._serials)
@@ -620,20 +571,14 @@ class TcpNetwork:
         port: int,
         accept: Callable[[FrameConnection], FrameHandler],
         limits: FrameLimits,
-        foreign: Callable[[asyncio.Transport, bytes], None] | None = None,
     ) -> _Listener:
-        """Listens on `host`:`port`, 0 for a free port. Raises OSError where the address is taken.
-
-        `foreign` takes over a connection that begins with HTTP/2's preface, with the bytes read so far.
-        """
+        """Listens on `host`:`port`, 0 for a free port. Raises OSError where the address is taken."""
         accepted = _Accepted(min(limits.max_connections, raise_descriptor_limit() - _RESERVED_DESCRIPTORS))
 
         def connection() -> _Connection:
             return _Connection(self, accept, limits, accepted)
 
-        server = await self.loop.create_server(
-            connection if foreign is None else lambda: _Door(self, connection, foreign), host, port, backlog=_BACKLOG
-        )
+        server = await self.loop.create_server(connection, host, port, backlog=_BACKLOG)
         return _Listener(server, accepted, limits)
 
     async def connect(
@@ -654,18 +599,54 @@ class TcpNetwork:
                 failure = error
         raise failure or OSError(f"{host} has no address")
 
-    async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
-        return await self._rpc_network().serve(host, port, handlers)
+    # gRPC's library is imported with the first listener or channel: 16 MB and 0.1 s that not every program needs, and a
+    # process must not fork once it runs.
+
+    async def serve_rpc(
+        self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
+        *, streams: bool = True,
+    ) -> RpcServer:
+        """`streams`: whether other services may open their stream of calls here."""
+        from hapax.runtime.rpc_server import GrpcServer
+
+        server = GrpcServer(handlers, self._identity.cluster_id, ready, streams=streams)
+        await server.start(host, port)
+        return server
+
+    async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
+        from hapax.runtime.rpc_frames import FramesServer
+
+        server = FramesServer(handlers, self._identity.cluster_id)
+        await server.start(self, host, port)
+        return server
 
     def rpc_channel(self, address: str) -> RpcChannel:
-        return self._rpc_network().channel(address)
+        found = self._channels.get((address, ""))
+        if found is None:
+            def forget() -> None:
+                self._channels.pop((address, ""), None)
 
-    def _rpc_network(self) -> RpcNetwork:
-        if self._rpc is None:
-            from hapax.runtime.rpc import RpcNetwork
+            if address.startswith(FRAMES):
+                from hapax.runtime.rpc_frames import FramesChannel
 
-            self._rpc = RpcNetwork(self)
-        return self._rpc
+                found = FramesChannel(self, address, self._identity, forget)
+            else:
+                from hapax.runtime.rpc_stream import StreamChannel
+
+                found = StreamChannel(address, self._identity, forget)
+            self._channels[address, ""] = found
+        return found
+
+    def public_channel(self, address: str, cluster_id: str) -> RpcChannel:
+        key = address, cluster_id
+        found = self._channels.get(key)
+        if found is None:
+            from hapax.runtime.rpc_public import PublicChannel
+
+            found = self._channels[key] = PublicChannel(
+                address, RpcIdentity(cluster_id, self._identity.caller or "client"),
+                lambda: self._channels.pop(key, None))
+        return found
 
 
 def raise_descriptor_limit() -> int:

@@ -1,6 +1,6 @@
 """The five ports through which services touch the world: clock, network, disk, metadata store, randomness.
 
-`main.py` of each service composes the real ones (`runtime/clock.py`, `network.py`, `rpc.py`, `disk.py`,
+`main.py` of each service composes the real ones (`runtime/clock.py`, `network.py`, `rpc_server.py`, `disk.py`,
 `etcd.py`); the simulator (`tests/hapax_sim`) composes seeded ones and runs the same service code on a
 deterministic event loop. Two rules keep that possible:
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 # --- clock and randomness -----------------------------------------------------------------------------------------
 
@@ -136,32 +136,61 @@ class Network(Protocol):
         """Raises OSError where nobody listens."""
         ...
 
-    async def serve_rpc(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
-        """`handlers`: full method name (`/hapax.internal.v1.PartitionBroker/WriteMarkers`) -> handler."""
+    async def serve_rpc(
+        self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
+        *, streams: bool = True,
+    ) -> RpcServer:
+        """Serves gRPC. `handlers`: full method name (`/hapax.internal.v1.PartitionBroker/WriteMarkers`) -> handler.
+        `ready`: what the process still waits for, "" once it serves; the health service tells it. A call that does
+        not name this process's cluster never reaches a handler. `streams`: whether other services may open their
+        stream of calls here. Raises OSError where the address is taken."""
+        ...
+
+    async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
+        """Serves calls as frames (docs/protocol.md). Raises OSError where the address is taken."""
         ...
 
     def rpc_channel(self, address: str) -> RpcChannel:
-        """`address` is `host:port`. Connects lazily and reconnects by itself; cheap to make, shared per address."""
+        """Calls to another service. `address` is `host:port` of an internal gRPC listener, or `frames://host:port`.
+        Connects lazily and reconnects by itself; cheap to make, shared per address."""
+        ...
+
+    def public_channel(self, address: str, cluster_id: str) -> RpcChannel:
+        """Calls of a client to a public gRPC listener, each an ordinary unary call. Otherwise as `rpc_channel`."""
         ...
 
 
 # --- network: calls between services ------------------------------------------------------------------------------
 
-RpcHandler = Callable[[bytes], Awaitable[bytes]]
-"""Encoded protobuf request -> encoded protobuf response. Raises `RpcError` to answer with a status."""
+
+class RpcPeer(NamedTuple):
+    """Who makes a call."""
+
+    address: str
+    """`host:port` from which it comes."""
+    role: str = ""
+    """What the caller says it is: `broker`, `client`; empty: it does not say."""
+    node_id: int = -1
+    """What the caller says its node id is; -1: it has none."""
+    authenticated: bool = False
+    """Whether `role` and `node_id` are proven."""
+
+
+RpcHandler = Callable[[bytes, RpcPeer], Awaitable[bytes]]
+"""Encoded protobuf request and its caller -> encoded protobuf response. Raises `RpcError` to answer with a status."""
+
+RpcStatus = Literal[
+    "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+]
+"""gRPC's status codes, by their names."""
 
 
 class RpcError(Exception):
     """A call failed. UNAVAILABLE and DEADLINE_EXCEEDED say nothing about whether the call took effect."""
 
-    def __init__(
-        self,
-        status: Literal[
-            "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INVALID_ARGUMENT", "FAILED_PRECONDITION",
-            "NOT_FOUND", "ABORTED", "INTERNAL",
-        ],
-        detail: str = "",
-    ) -> None:
+    def __init__(self, status: RpcStatus, detail: str = "") -> None:
         super().__init__(f"{status}: {detail}")
         self.status = status
         self.detail = detail

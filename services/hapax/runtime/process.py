@@ -25,6 +25,7 @@ from hapax.runtime.ports import Ports
 from hapax.runtime.process_metrics import observe_process
 from hapax.runtime.registration import NodeIdTaken
 from hapax.runtime.rollback_guard import StoreRefused
+from hapax.runtime.rpc import RpcIdentity
 from hapax.runtime.settings import Settings, SettingsError, parse_arguments
 
 log = telemetry.logger("process")
@@ -81,10 +82,10 @@ def run(argv: Sequence[str], role: Role | Literal["admin"], start: Start, *, kee
                   "is assigned to its node.id")
         return 2
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, start, keeps_data))
+        return runner.run(_serve(settings, role, start, keeps_data))
 
 
-async def _serve(settings: Settings, start: Start, keeps_data: bool) -> int:
+async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start, keeps_data: bool) -> int:
     end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def ends(reason: str) -> None:
@@ -103,7 +104,8 @@ async def _serve(settings: Settings, start: Start, keeps_data: bool) -> int:
     disk: RealDisk | None = None
     try:
         disk = open_folder(settings.log_dir) if keeps_data else None
-        ports = Ports(SystemClock(), TcpNetwork(), store, random.SystemRandom(), disk)
+        network = TcpNetwork(RpcIdentity(settings.cluster_id, _caller(role, settings)))
+        ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk)
         await health.start(*settings.http_address)
         starting = supervision.judged(start(
             ports, settings, on_lost=ends, http_address=f"{health.host}:{health.port}", metrics=metrics))
@@ -133,6 +135,11 @@ def _called(role: Role | Literal["admin"], settings: Settings) -> str:
     if settings.node_id_generation_enable:
         return role
     return f"{role}-{settings.node_id - (0 if role == 'admin' else FIRST_NODE_ID[role])}"
+
+
+def _caller(role: Role | Literal["admin"], settings: Settings) -> str:
+    """What the process says of itself to those that it calls."""
+    return role if settings.node_id_generation_enable or role == "admin" else f"{role}/{settings.node_id}"
 
 
 def _ended(reason: str) -> int:

@@ -104,8 +104,7 @@ class ProducerIds:
         # Each node begins with another allocator, and goes on to the next after a failure.
         allocator = allocators[(self._node_id + attempt) % len(allocators)]
         request = pid_pb2.AllocateBlockRequest(
-            node_id=self._node_id, size=self._block_size, in_use_below=in_use + 1,
-            cluster_id=self._view.keys.cluster_id)
+            node_id=self._node_id, size=self._block_size, in_use_below=in_use + 1)
         try:
             answer = await self._network.rpc_channel(allocator.rpc_address).call(
                 ALLOCATE_BLOCK, request.SerializeToString(), _CALL_TIMEOUT_S)

@@ -1,238 +1,139 @@
-"""Calls between services: the real implementation of `ports.RpcChannel` and `ports.RpcServer`.
+"""What every form of a call between processes has in common: its statuses, who makes it, and how a handler runs.
 
-The contracts are gRPC's (`proto/hapax/...`), and every server answers gRPC clients as well (`grpc_gateway`). But a
-gRPC call costs 250 us of CPU on either side, most of it to wake one thread from another, and a transaction makes
-several. So Hapax's own calls carry the same encoded messages as frames over one connection per peer, 15 us each:
+The contracts are gRPC's (`proto/hapax/...`). `rpc_server` serves them, `rpc_stream` calls other services over one
+stream per process, `rpc_public` makes a client's unary calls, and `rpc_frames` carries the few calls that lie on the
+path of every transaction (why: docs/decisions/calls-between-services.md).
 
-    request:   u64 call id, u16 length of the method's name, the name, the message
-    response:  u64 call id, u8 status (index into `_STATUSES`), the message or, with an error, its detail in UTF-8
-
-Calls are answered in whatever order they finish. What a failure means: UNAVAILABLE (no connection, or it broke) and
-DEADLINE_EXCEEDED say nothing about whether the call took effect; every other status was answered by the handler.
-Handlers are never cancelled: a caller that went away does not leave a half-done decision behind.
+What a failure means: UNAVAILABLE (no connection, or it broke) and DEADLINE_EXCEEDED say nothing about whether the call
+took effect; every other status was answered by the server. Handlers are never cancelled: a caller that went away does
+not leave a half-done decision behind.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
-import struct
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from hapax.runtime import supervision, telemetry
-from hapax.runtime.grpc_gateway import GrpcGateway
-from hapax.runtime.ports import (
-    FrameConnection,
-    FrameHandler,
-    FrameLimits,
-    FrameListener,
-    RpcChannel,
-    RpcError,
-    RpcHandler,
-)
+from google.protobuf.message import DecodeError, Message
 
-if TYPE_CHECKING:
-    from hapax.runtime.network import TcpNetwork
+from hapax.runtime import supervision
+from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer, RpcStatus
 
-log = telemetry.logger("rpc")
-
-_STATUSES: Final = (
-    "OK", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INVALID_ARGUMENT", "FAILED_PRECONDITION",
-    "NOT_FOUND", "ABORTED", "INTERNAL",
-)
-_STATUS_INDEX: Final = {name: index for index, name in enumerate(_STATUSES)}
-_REQUEST: Final = struct.Struct(">QH")
-_RESPONSE: Final = struct.Struct(">QB")
-_FOREVER_MS: Final = 2**62
-_LIMITS: Final = FrameLimits(max_frame_bytes=32 * 1024 * 1024, idle_ms=_FOREVER_MS)
-_MAX_RUNNING: Final = 1000
-"""Handlers that run at once for one connection; it is not read while there are so many."""
-_CONNECT_S: Final = 5.0
+CLUSTER_KEY: Final = "hapax-cluster-id"
+CALLER_KEY: Final = "hapax-caller"
+"""Keys of a call's metadata."""
+EXCHANGE: Final = "/hapax.internal.v1.Calls/Exchange"
+HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
+FRAMES: Final = "frames://"
+"""Before the address of a listener for frames."""
+MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
+MAX_RUNNING: Final = 1000
+"""Handlers that run at once for one connection. Above this number nothing is read from the connection."""
+CONNECT_S: Final = 5.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
+CODES: Final[dict[str, int]] = {
+    "OK": 0, "CANCELLED": 1, "UNKNOWN": 2, "INVALID_ARGUMENT": 3, "DEADLINE_EXCEEDED": 4, "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6, "PERMISSION_DENIED": 7, "RESOURCE_EXHAUSTED": 8, "FAILED_PRECONDITION": 9, "ABORTED": 10,
+    "OUT_OF_RANGE": 11, "UNIMPLEMENTED": 12, "INTERNAL": 13, "UNAVAILABLE": 14, "DATA_LOSS": 15,
+    "UNAUTHENTICATED": 16,
+}
+"""gRPC's status codes."""
+_NAMES: Final = {code: name for name, code in CODES.items()}
 
-def unknown_call(name: str) -> bytes:
-    """A request's frame that every server answers, with UNIMPLEMENTED: a sign of life that costs next to nothing."""
-    method = name.encode()
-    return _REQUEST.pack(0, len(method)) + method
+KEEPALIVE: Final = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+"""Both sides ask for a sign of life after 10 s without data, and give a connection up after 5 s without an answer."""
+CHANNEL_OPTIONS: Final = (
+    *KEEPALIVE,
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+)
 
-
-class RpcNetwork:
-    """Makes servers and channels; channels are shared per address."""
-
-    def __init__(self, network: TcpNetwork) -> None:
-        self._network = network
-        self._channels: dict[str, _Channel] = {}
-
-    async def serve(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> _Server:
-        """Raises OSError where the address is taken."""
-        server = _Server(handlers)
-        await server.start(self._network, host, port)
-        return server
-
-    def channel(self, address: str) -> RpcChannel:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = _Channel(
-                self._network, address, lambda: self._channels.pop(address, None))
-        return channel
-
-
-# --- the calling side ---------------------------------------------------------------------------------------------
-
-
-class _Link:
-    """One open connection and the calls that wait for an answer on it."""
-
-    def __init__(self, connection: FrameConnection) -> None:
-        self.broken = ""
-        self._connection = connection
-        self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[bytes]] = {}
-
-    async def call(self, method: bytes, request: bytes, deadline: float) -> bytes:
-        """Raises TimeoutError, RpcError."""
-        loop = asyncio.get_running_loop()
-        call_id = next(self._ids)
-        answer: asyncio.Future[bytes] = loop.create_future()
-        self._pending[call_id] = answer
-        self._connection.send((_REQUEST.pack(call_id, len(method)), method, request))
-        timer = loop.call_at(deadline, _expire, answer)
-        try:
-            return await answer
-        finally:
-            timer.cancel()
-            self._pending.pop(call_id, None)
-
-    def on_frame(self, frame: memoryview) -> None:
-        call_id, status = _RESPONSE.unpack_from(frame)
-        answer = self._pending.get(call_id)
-        if answer is None or answer.done():
-            return  # its caller's deadline has passed
-        body = bytes(frame[_RESPONSE.size :])
-        if status == 0:
-            answer.set_result(body)
-        else:
-            answer.set_exception(RpcError(cast(Any, _STATUSES[status]), body.decode("utf-8", "replace")))
-
-    def on_drained(self) -> None:
-        """Nothing to do: callers wait for their answers anyway."""
-
-    def on_closed(self, reason: str) -> None:
-        self.broken = self.broken or reason
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(RpcError("UNAVAILABLE", self.broken))
-
-    def close(self, reason: str) -> None:
-        self.broken = reason
-        self._connection.drop()
+_Request = TypeVar("_Request", bound=Message)
 
 
-def _expire(answer: asyncio.Future[bytes]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())
+class RpcIdentity(NamedTuple):
+    """What a process says with every call it makes, and which calls it takes."""
+
+    cluster_id: str = ""
+    """Empty: the process can neither call nor be called."""
+    caller: str = ""
+    """`broker/0`, `pid`, `client`."""
 
 
-class _Channel:
-    """`ports.RpcChannel`: connects at the first call, and again after a failure, not before its back-off is over."""
-
-    def __init__(self, network: TcpNetwork, address: str, forget: Callable[[], object]) -> None:
-        self._network = network
-        self._address = address
-        self._forget = forget
-        self._link: _Link | None = None
-        self._opening: asyncio.Task[_Link] | None = None
-        self._backoff_s = 0.0
-        self._not_before = 0.0
-        self._methods: dict[str, bytes] = {}
-
-    async def call(self, method: str, request: bytes, timeout: float) -> bytes:
-        deadline = asyncio.get_running_loop().time() + timeout
-        name = self._methods.get(method)
-        if name is None:
-            name = self._methods[method] = method.encode()
-        try:
-            link = self._link
-            if link is None or link.broken:
-                async with asyncio.timeout_at(deadline):
-                    link = await self._open()
-            return await link.call(name, request, deadline)
-        except TimeoutError:
-            raise RpcError("DEADLINE_EXCEEDED", f"{method} at {self._address} in {timeout} s") from None
-
-    async def _open(self) -> _Link:
-        if self._opening is None:
-            self._opening = supervision.once(self._connect(), "rpc-connect", self._address, expected=(RpcError,))
-            self._opening.add_done_callback(self._opened)
-        return await asyncio.shield(self._opening)
-
-    def _opened(self, task: asyncio.Task[_Link]) -> None:
-        self._opening = None
-        if not task.cancelled() and task.exception() is None:
-            self._link = task.result()
-
-    async def _connect(self) -> _Link:
-        """Calls made during the back-off wait for its end, so a caller that retries at once does not spin."""
-        loop = asyncio.get_running_loop()
-        if (wait := self._not_before - loop.time()) > 0:
-            await asyncio.sleep(wait)
-        self._backoff_s = min(max(2 * self._backoff_s, _FIRST_BACKOFF_S), _MAX_BACKOFF_S)
-        self._not_before = loop.time() + self._backoff_s * random.uniform(0.5, 1.0)
-        host, _, port = self._address.rpartition(":")
-        links: list[_Link] = []
-
-        def opened(connection: FrameConnection) -> FrameHandler:
-            links.append(_Link(connection))
-            return links[0]
-
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                await self._network.connect(host.strip("[]"), int(port), opened, _LIMITS)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
-        # A peer that accepts connections and drops them at once must not be asked in a tight loop either.
-        self._not_before = loop.time() + _FIRST_BACKOFF_S * random.uniform(0.5, 1.0)
-        self._backoff_s = 0.0
-        return links[0]
-
-    async def close(self) -> None:
-        self._forget()
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._link is not None:
-            self._link.close("the channel was closed")
+def status_of(code: int) -> RpcStatus:
+    """Of a code that a peer sent. A code that this process does not know is UNKNOWN."""
+    return cast(RpcStatus, _NAMES.get(code, "UNKNOWN"))
 
 
-# --- the answering side -------------------------------------------------------------------------------------------
+def code_of(status: str) -> int:
+    """gRPC's code of a handler's status."""
+    return CODES.get(status, CODES["INTERNAL"])
 
 
-class _Server:
-    """`ports.RpcServer`."""
+def peer_of(address: str, caller: str) -> RpcPeer:
+    """`caller`: as in `RpcIdentity`. Text that no process of Hapax sends leaves the role empty."""
+    role, _, number = caller.partition("/")
+    if not role.isascii() or not role.replace("-", "").isalnum() or len(role) > 64:
+        return RpcPeer(address)
+    return RpcPeer(address, role, int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1)
 
-    def __init__(self, handlers: dict[str, RpcHandler]) -> None:
-        self.address = ""
-        # The caller may add handlers until the first call of each: the dictionary is not copied.
-        self.handlers = handlers
-        self._gateway = GrpcGateway(handlers, lambda name, handler, request: self.spawn(_run(name, handler, request)))
-        self._listener: FrameListener | None = None
+
+def check_cluster(own: str, named: str | None) -> None:
+    """Raises RpcError unless a call names the cluster of this process.
+
+    Addresses of pods are given out again. A caller whose address book is old may reach another cluster's controller or
+    allocator: what it asks for there, ids or the deletion of a topic, would be done to the wrong cluster. It gets
+    UNAVAILABLE, after which callers look for another node.
+    """
+    if not named:
+        raise RpcError(
+            "FAILED_PRECONDITION", f"the call names no cluster: the metadata key {CLUSTER_KEY} must hold its id")
+    if named != own:
+        raise RpcError("UNAVAILABLE", f"this node belongs to cluster {own}, not to {named}")
+
+
+async def run(method: str, handler: RpcHandler, request: bytes, peer: RpcPeer) -> tuple[str, bytes]:
+    """(status, message or detail)."""
+    try:
+        return "OK", await handler(request, peer)
+    except RpcError as error:
+        return error.status, error.detail.encode()
+    except DecodeError as error:
+        return "INVALID_ARGUMENT", f"the request of {method} cannot be decoded: {error}".encode()
+    except Exception as error:
+        supervision.failed("call", error, method)
+        return "INTERNAL", b"the handler failed; see the server's log"
+
+
+def decoding(request: type[_Request], handle: Callable[[_Request], Awaitable[bytes]]) -> RpcHandler:
+    """The handler of a call whose request `handle` takes decoded."""
+    def answer(payload: bytes, peer: RpcPeer) -> Awaitable[bytes]:
+        return handle(request.FromString(payload))
+
+    return answer
+
+
+class RunningHandlers:
+    """The handlers of one server. None is cancelled with its caller."""
+
+    def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
-
-    async def start(self, network: TcpNetwork, host: str, port: int) -> None:
-        self._listener = await network.listen(
-            host, port, lambda connection: _Caller(self, connection), _LIMITS, foreign=self._gateway.take)
-        self.address = f"{host}:{self._listener.port}"
-
-    async def close(self, grace: float = 0.0) -> None:
-        """Lets the handlers that run finish, at most `grace` seconds."""
-        if grace > 0 and self._running:
-            await asyncio.wait(set(self._running), timeout=grace)
-        if self._listener is not None:
-            await self._listener.close()
-        await self._gateway.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = supervision.once(work, "rpc")
@@ -240,56 +141,72 @@ class _Server:
         task.add_done_callback(self._running.discard)
         return task
 
-
-async def _run(method: str, handler: RpcHandler, request: bytes) -> tuple[str, bytes]:
-    """(status, message or detail)."""
-    try:
-        return "OK", await handler(request)
-    except RpcError as error:
-        return error.status, error.detail.encode()
-    except Exception as error:
-        supervision.failed("call", error, method)
-        return "INTERNAL", b"the handler failed; see the server's log"
+    async def finish(self, grace: float) -> None:
+        """Waits at most `grace` seconds for those that run."""
+        if grace > 0 and self._running:
+            await asyncio.wait(set(self._running), timeout=grace)
 
 
-class _Caller:
-    """One connection on which calls arrive."""
+class BackOff:
+    """When the next attempt to connect may begin. A caller that retries at once waits for it, so it does not spin."""
 
-    def __init__(self, server: _Server, connection: FrameConnection) -> None:
-        self._server = server
-        self._connection = connection
-        self._running = 0
-        self._paused = False
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+        self._not_before = 0.0
 
-    def on_frame(self, frame: memoryview) -> None:
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        if (pause := self._not_before - loop.time()) > 0:
+            await asyncio.sleep(pause)
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_BACKOFF_S), _MAX_BACKOFF_S)
+        self._not_before = loop.time() + self._pause_s * random.uniform(0.5, 1.0)
+
+    def connected(self) -> None:
+        """A peer that accepts connections and drops them at once is not asked in a tight loop either."""
+        self._not_before = asyncio.get_running_loop().time() + _FIRST_BACKOFF_S * random.uniform(0.5, 1.0)
+        self._pause_s = 0.0
+
+
+class PendingCalls:
+    """The calls that wait for an answer on one connection."""
+
+    def __init__(self) -> None:
+        self.broken = ""
+        self._last_id = 0
+        self._pending: dict[int, asyncio.Future[bytes]] = {}
+
+    async def call(self, deadline: float, send: Callable[[int], None]) -> bytes:
+        """`send(id)` sends the request. Raises TimeoutError, RpcError."""
+        loop = asyncio.get_running_loop()
+        self._last_id = call_id = self._last_id + 1
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._pending[call_id] = answer
+        timer = loop.call_at(deadline, _expire, answer)
         try:
-            call_id, name_size = _REQUEST.unpack_from(frame)
-            name_end = _REQUEST.size + name_size
-            method = str(frame[_REQUEST.size : name_end], "utf-8")
-        except (struct.error, UnicodeDecodeError):
-            log.warning("closing a connection: not a call", peer=self._connection.peer)
-            self._connection.drop()
+            send(call_id)
+            return await answer
+        finally:
+            timer.cancel()
+            self._pending.pop(call_id, None)
+
+    def answered(self, call_id: int, status: int, message: bytes) -> None:
+        """`message`: the answer, or with an error its detail. An answer to a call that has timed out is dropped."""
+        answer = self._pending.pop(call_id, None)
+        if answer is None or answer.done():
             return
-        self._running += 1
-        if self._running >= _MAX_RUNNING and not self._paused:
-            self._paused = True
-            self._connection.pause_reading()
-        self._server.spawn(self._answer(call_id, method, bytes(frame[name_end:])))
-
-    async def _answer(self, call_id: int, method: str, request: bytes) -> None:
-        handler = self._server.handlers.get(method)
-        if handler is None:
-            status, payload = "UNIMPLEMENTED", method.encode()
+        if status == 0:
+            answer.set_result(message)
         else:
-            status, payload = await _run(method, handler, request)
-        self._connection.send((_RESPONSE.pack(call_id, _STATUS_INDEX[status]), payload))
-        self._running -= 1
-        if self._paused and self._running <= _MAX_RUNNING // 2:
-            self._paused = False
-            self._connection.resume_reading()
+            answer.set_exception(RpcError(status_of(status), message.decode("utf-8", "replace")))
 
-    def on_drained(self) -> None:
-        """Nothing to do: the network itself stops reading from a peer that does not read."""
+    def fail(self, error: RpcError) -> None:
+        """The connection is gone."""
+        self.broken = self.broken or error.detail or error.status
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(RpcError(error.status, error.detail))
 
-    def on_closed(self, reason: str) -> None:
-        """Handlers run on; their answers are dropped."""
+
+def _expire(answer: asyncio.Future[bytes]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())

@@ -131,9 +131,20 @@ class Settings:
     """What clients are told to connect to, by the name of the listener that they came by; default: where it is bound.
     A port may be `30000+node.id`, the sum."""
     rpc_listen: str = "127.0.0.1:0"
-    """Where calls between services are served."""
+    """Where the internal gRPC services (`hapax.internal.v1`) listen. Only the cluster's own processes call them."""
     rpc_advertised: str | None = None
-    """What other services are told to call; default: where it is bound."""
+    """The address of `rpc.listen` that other services are given; default: where it is bound."""
+    public_rpc_listen: str = "127.0.0.1:0"
+    """Where the public gRPC services (`hapax.v1`) listen. Clients call them."""
+    public_rpc_advertised: str | None = None
+    """The address of `public.rpc.listen` that clients are given; default: where it is bound."""
+    rpc_hot_path: Literal["frames", "grpc"] = "frames"
+    """How other services call this node for the calls on the path of every transaction: verification of partitions and
+    transaction markers. `frames`: on a listener of their own, which costs least CPU. `grpc`: like all other calls."""
+    frames_listen: str = "127.0.0.1:0"
+    """Where brokers and coordinators listen for frames, with `rpc.hot.path=frames`."""
+    frames_advertised: str | None = None
+    """The address of `frames.listen` that other services are given; default: where it is bound."""
     http_listen: str = "127.0.0.1:0"
     """Where /healthz, /readyz, /syncz and /metrics are served."""
     etcd_endpoints: str = "127.0.0.1:2379"
@@ -357,6 +368,12 @@ class Settings:
 
     def advertised_rpc(self, bound: Address) -> Address:
         return _advertised(self.rpc_advertised, bound)
+
+    def advertised_public_rpc(self, bound: Address) -> Address:
+        return _advertised(self.public_rpc_advertised, bound)
+
+    def advertised_frames(self, bound: Address) -> Address:
+        return _advertised(self.frames_advertised, bound)
 
     @property
     def roll_ms(self) -> int:
@@ -583,8 +600,9 @@ def _endpoints(text: str) -> None:
 
 _ADDRESSES: Final[Mapping[str, Callable[[str], object]]] = {
     "listeners": parse_listeners, "advertised_listeners": parse_listeners, "rpc_listen": Address.parse,
-    "rpc_advertised": Address.parse, "http_listen": Address.parse, "etcd_endpoints": _endpoints,
-    "admin_listen": Address.parse,
+    "rpc_advertised": Address.parse, "public_rpc_listen": Address.parse, "public_rpc_advertised": Address.parse,
+    "frames_listen": Address.parse, "frames_advertised": Address.parse, "http_listen": Address.parse,
+    "etcd_endpoints": _endpoints, "admin_listen": Address.parse,
 }  # fmt: skip
 """Settings whose text must be an address."""
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from hapax.codec.metadata import NodeRecord, Role
 from hapax.core.types import NodeId
 from hapax.runtime import telemetry
+from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.node_ids import open_ids
-from hapax.runtime.ports import Ports, RpcHandler, RpcServer
+from hapax.runtime.ports import Ports, RpcHandler
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Address, Settings
 from hapax.wire.events import EventLog
 
 
 class RpcNode:
-    """The node's gRPC server, its registration, and the events that it records."""
+    """The node's listeners, its registration, and the events that it records."""
 
     def __init__(
         self, role: Role, ports: Ports, settings: Settings, view: ClusterView, metrics: telemetry.Metrics
@@ -27,24 +28,30 @@ class RpcNode:
         self._settings = settings
         self._view = view
         self._metrics = metrics
-        self._server: RpcServer | None = None
+        self._calls: CallListeners | None = None
         self._events: EventLog | None = None
 
     @property
     def rpc_address(self) -> str:
-        return "" if self._server is None else self._server.address
+        return "" if self._calls is None else self._calls.rpc_address
+
+    @property
+    def public_rpc_address(self) -> str:
+        return "" if self._calls is None else self._calls.public_rpc_address
 
     async def serve(
-        self, handlers: dict[str, RpcHandler], identity: str, http_address: str, on_lost: Callable[[str], None]
+        self, internal: dict[str, RpcHandler], public: dict[str, RpcHandler], ready: Callable[[], str], identity: str,
+        http_address: str, on_lost: Callable[[str], None],
     ) -> None:
-        """Listens first, because the port is part of the registration. Raises NodeIdTaken, OSError."""
+        """Listens first, because the ports are part of the registration. `ready`: what the service waits for, "" once
+        it serves. Raises NodeIdTaken, OSError."""
         ports, settings = self._ports, self._settings
-        listen = settings.rpc_address
-        self._server = await ports.network.serve_rpc(listen.host, listen.port, handlers)
-        advertised = settings.advertised_rpc(Address.parse(self._server.address))
+        calls = self._calls = await listen_for_calls(
+            ports.network, settings, ready, internal=internal, public=public)
         record = NodeRecord(
-            NodeId(settings.node_id), self._role, advertised.host, 0, str(advertised), http_address,
-            rack=settings.broker_rack or "", identity=identity,
+            NodeId(settings.node_id), self._role, Address.parse(calls.rpc_address).host, 0, calls.rpc_address,
+            http_address, rack=settings.broker_rack or "", identity=identity,
+            public_rpc_address=calls.public_rpc_address,
         )
         registration = self.registration = await register(
             ports.metadata, self._view.keys, record, random=ports.random, on_lost=on_lost,
@@ -64,5 +71,5 @@ class RpcNode:
             await self._events.close()
         if self.registration is not None:
             await self.registration.close()
-        if self._server is not None:
-            await self._server.close(grace=grace_s)
+        if self._calls is not None:
+            await self._calls.close(grace=grace_s)

@@ -25,6 +25,7 @@ from hapax.runtime.clock import SystemClock
 from hapax.runtime.disk import RealDisk, open_folder
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import Delete, Ports, Put
+from hapax.runtime.rpc import RpcIdentity
 from hapax.runtime.settings import Settings
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
 from unit.broker.broker_fixtures import FaultyDisk
@@ -63,7 +64,7 @@ class World:
             self.stores[node] = MemoryMetadata(self.model)
             self.faults[node] = FaultyDisk(self.disks[node])
             ports = Ports(
-                SystemClock(), TcpNetwork(), self.stores[node], random.Random(node),
+                SystemClock(), TcpNetwork(RpcIdentity("c", f"broker/{node}")), self.stores[node], random.Random(node),
                 self.faults[node],  # type: ignore[arg-type]
             )
             self.brokers[node] = await service.start(

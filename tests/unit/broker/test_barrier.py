@@ -13,8 +13,10 @@ from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.barrier import Conversation
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
+from hapax.rpc.gen.hapax.v1 import partitions_pb2
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import MetadataUnavailable
+from hapax.runtime.rpc import RpcIdentity
 from hapax.wire.messages import ListOffsetsRequest
 from hapax.wire.peer import Peer
 from unit.broker.broker_fixtures import batch
@@ -100,10 +102,10 @@ async def test_a_leader_that_was_replaced_does_not_say_what_producers_have(make:
     asked = broker_pb2.DescribeProducersRequest(partitions=[named])
 
     async def described(node: int) -> broker_pb2.PartitionProducers:
-        channel = TcpNetwork().rpc_channel(str(world.brokers[node].registration.record.rpc_address))
+        channel = TcpNetwork(RpcIdentity("c")).rpc_channel(str(world.brokers[node].registration.record.rpc_address))
         payload = await channel.call(
             "/hapax.internal.v1.PartitionBroker/DescribeProducers", asked.SerializeToString(), 5.0)
-        return broker_pb2.DescribeProducersResponse.FromString(payload).partitions[0]
+        return partitions_pb2.DescribeProducersResponse.FromString(payload).partitions[0]
 
     assert (await described(0)).error in UNCONFIRMED
     assert (await described(1)).error == 0
@@ -120,7 +122,7 @@ async def test_a_marker_that_ends_nothing_is_no_success_at_a_leader_that_was_rep
         producer_id=7, producer_epoch=1, coordinator_epoch=5, serial=-1, shard=-1, first_offset=3,
         transaction_version=2, partitions=[common_pb2.TopicPartition(topic_id=TOPIC, partition=0)],
     )]).SerializeToString()
-    channel = TcpNetwork().rpc_channel(str(world.brokers[0].registration.record.rpc_address))
+    channel = TcpNetwork(RpcIdentity("c")).rpc_channel(str(world.brokers[0].registration.record.rpc_address))
     answer = broker_pb2.WriteMarkersResponse.FromString(
         await channel.call("/hapax.internal.v1.PartitionBroker/WriteMarkers", payload, 5.0))
     assert answer.results[0].partitions[0].error in UNCONFIRMED

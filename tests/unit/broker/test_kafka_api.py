@@ -20,10 +20,11 @@ from hapax.kafka.api.produce import PartitionRecords, ProduceCall, ProduceReques
 from hapax.kafka.api.write_txn_markers import WritableMarker
 from hapax.kafka.table import Api, CloseConnection
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
+from hapax.rpc.gen.hapax.v1 import partitions_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.metrics import Counter
-from hapax.runtime.ports import RpcError
+from hapax.runtime.ports import RpcError, RpcPeer
 from hapax.wire.internal_writes import proof
 from unit.broker.broker_fixtures import TOPIC_ID, Harness, batch
 
@@ -282,6 +283,9 @@ def place(topic_id: bytes = TOPIC_ID) -> common_pb2.TopicPartition:
     return common_pb2.TopicPartition(topic_id=bytes(topic_id), partition=0)
 
 
+PEER = RpcPeer("127.0.0.1:1", "coordinator", 100)
+
+
 def rpc(partitions: Any) -> BrokerRpc:
     return BrokerRpc(partitions, lambda partition, producer_id: "x")
 
@@ -300,7 +304,7 @@ async def test_markers_of_coordinators(harness: Harness, partitions: Any) -> Non
     ])
     syncs = harness.committer.rounds
     response = broker_pb2.WriteMarkersResponse.FromString(
-        await rpc(partitions).write_markers(request.SerializeToString()))
+        await rpc(partitions).write_markers(request.SerializeToString(), PEER))
     assert harness.committer.rounds == syncs + 1, "all markers of a request share a sync"
     for result in response.results:
         assert [p.error for p in result.partitions] == [
@@ -312,8 +316,8 @@ async def test_markers_of_coordinators(harness: Harness, partitions: Any) -> Non
 async def test_describing_producers_waits_for_what_it_says(harness: Harness, partitions: Any) -> None:
     await harness.produced(batch(3, producer_id=7, epoch=2, sequence=0))
     request = broker_pb2.DescribeProducersRequest(partitions=[place(), place(bytes(16))], producer_ids=[7, 99])
-    response = broker_pb2.DescribeProducersResponse.FromString(
-        await rpc(partitions).describe_producers(request.SerializeToString()))
+    response = partitions_pb2.DescribeProducersResponse.FromString(
+        await rpc(partitions).describe_producers(request.SerializeToString(), PEER))
     (state,) = response.partitions[0].producers
     assert (state.producer_id, state.producer_epoch, state.last_sequence, state.record_count) == (7, 2, 2, 3)
     assert (state.txn_first_offset, state.transactional_id) == (-1, "x")
@@ -325,11 +329,13 @@ async def test_the_offsets_of_a_partition_are_of_one_moment(harness: Harness, pa
     number = harness.produce(batch(producer_id=8, epoch=0, sequence=0, transactional=True), transactional_id="x")
     harness.verify()
     await harness.calls.result(number)
-    request = broker_pb2.DescribeOffsetsRequest(partitions=[place(), place(bytes(16))])
+    request = partitions_pb2.DescribeOffsetsRequest(partitions=[
+        partitions_pb2.PartitionOfTopicId(topic_id=each.topic_id, partition=each.partition)
+        for each in (place(), place(bytes(16)))])
 
     async def describe() -> list[broker_pb2.PartitionOffsets]:
-        answer = await rpc(partitions).describe_offsets(request.SerializeToString())
-        return list(broker_pb2.DescribeOffsetsResponse.FromString(answer).partitions)
+        answer = await rpc(partitions).describe_offsets(request.SerializeToString(), PEER)
+        return list(partitions_pb2.DescribeOffsetsResponse.FromString(answer).partitions)
 
     found, nowhere = await describe()
     assert (found.log_start_offset, found.last_stable_offset, found.high_watermark) == (0, 3, 4)
@@ -346,7 +352,7 @@ async def test_a_lease_is_fenced_by_a_durable_record(harness: Harness, partition
         request = broker_pb2.FenceProducerRequest(
             partition=place(), producer_id=7, producer_epoch=epoch, keep_until_ms=harness.clock.now + 10_000)
         return broker_pb2.FenceProducerResponse.FromString(
-            await rpc(partitions).fence_producer(request.SerializeToString()))
+            await rpc(partitions).fence_producer(request.SerializeToString(), PEER))
 
     response = await fence(3)
     assert (response.error, response.state.producer_epoch, response.state.record_count) == (0, 3, 3)
@@ -361,4 +367,4 @@ async def test_a_lease_is_fenced_by_a_durable_record(harness: Harness, partition
 
 async def test_bytes_that_are_no_message(partitions: Any) -> None:
     with pytest.raises(RpcError, match="INVALID_ARGUMENT"):
-        await rpc(partitions).write_markers(b"\xff\xff\xff")
+        await rpc(partitions).write_markers(b"\xff\xff\xff", PEER)

@@ -11,7 +11,7 @@ import pytest
 from hapax.codec.metadata import TXN_STATE_TOPIC, ControllerRecord
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, RegistrationEpoch
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Compare, Delete, MetadataUnavailable, Put, RpcError, TxnResult
 from hapax_sim.metadata import MemoryMetadata
@@ -545,6 +545,30 @@ def test_another_cluster_s_call_changes_nothing_here(name: str) -> None:
         _, service = await world.controller()
         await service.view.wait_for(lambda view: view.controller is not None)
         with pytest.raises(RpcError, match=f"belongs to cluster {KEYS.cluster_id}, not to another"):
-            await world.call(service, name, getattr(pb, f"{name}Request")(cluster_id="another"), pb.TopicResult)
+            await world.call(service, name, getattr(pb, f"{name}Request")(), pb.TopicResult, cluster_id="another")
+
+
+def test_a_call_that_names_no_cluster_deletes_no_topic() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        await world.broker()
+        _, service = await world.controller()
+        await service.view.wait_for(lambda view: view.controller is not None)
+        await world.create(service, t=1)
+        request = pb.DeleteTopicsRequest(names=["t"], timeout_ms=1000)
+        with pytest.raises(RpcError, match="FAILED_PRECONDITION: the call names no cluster"):
+            await world.call(service, "DeleteTopics", request, pb.DeleteTopicsResponse, cluster_id="")
+        assert service.view.topic("t") is not None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["CreateTopics", "DeleteTopics"])
+def test_an_internal_call_to_the_public_port_is_not_known_there(name: str) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        _, service = await world.controller()
+        caller = world.process("caller")
+        channel = world.network.network(caller).public_channel(service.public_rpc_address, KEYS.cluster_id)
+        with pytest.raises(RpcError, match="UNIMPLEMENTED"):
+            await world.inside(caller, channel.call(f"/hapax.internal.v1.Controller/{name}", b"", 5))
 
     run(scenario)

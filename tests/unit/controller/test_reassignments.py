@@ -8,7 +8,7 @@ from typing import Any
 from hapax.codec.metadata import DeletedTopicRecord
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, PartitionIndex
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Delete, Put
 from hapax.wire import messages

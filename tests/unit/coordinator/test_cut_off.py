@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from hapax.coordinator.administration import COORDINATOR_ADMIN
+from hapax.coordinator.administration import GROUPS
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
-from hapax.rpc.gen.hapax.internal.v1 import coordinator_admin_pb2, coordinator_pb2
-from hapax.rpc.gen.hapax.v1 import transactions_pb2
+from hapax.rpc.gen.hapax.internal.v1 import coordinator_pb2
+from hapax.rpc.gen.hapax.v1 import groups_pb2, transactions_pb2
 from hapax.wire import messages
 from hapax_sim.cluster import STORE
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, SHARDS, TXN_STATE_TOPIC, CoordinatorWorld, run
@@ -60,7 +60,8 @@ async def ask(world: CoordinatorWorld, node: str, request: Any, version: int) ->
 async def call(world: CoordinatorWorld, node: str, method: str, request: Any) -> bytes:
     registration = world.coordinator(node).registration
     assert registration is not None
-    channel = world.ports.network.rpc_channel(registration.record.rpc_address)
+    record = registration.record
+    channel = world.ports.network.rpc_channel(record.rpc_address if "internal" in method else record.public_rpc_address)
     return await channel.call(method, request.SerializeToString(), 20.0)
 
 
@@ -97,9 +98,9 @@ def test_a_group_that_a_former_owner_does_not_know_is_not_said_to_be_gone() -> N
         former = await cut_off(world, "group", GROUP)
         assert await world.commit_offset(GROUP, "t", 0, 99) == 0
         payload = await call(
-            world, former, COORDINATOR_ADMIN + "DeleteOffsets",
-            coordinator_admin_pb2.DeleteOffsetsRequest(group_id=GROUP, all=True))
-        assert coordinator_admin_pb2.DeleteOffsetsResponse.FromString(payload).error in ELSEWHERE
+            world, former, GROUPS + "DeleteOffsets",
+            groups_pb2.DeleteOffsetsRequest(group_id=GROUP, all=True))
+        assert groups_pb2.DeleteOffsetsResponse.FromString(payload).error in ELSEWHERE
         assert await world.committed(GROUP, "t", 0) == (99, 0)
 
     play(scenario)

@@ -17,7 +17,7 @@ async def call(world: CoordinatorWorld, method: str, **fields: Any) -> Any:
     async def once() -> Any:
         registration = world.coordinator(world.owner_of(ID)).registration
         assert registration is not None
-        answer = await world.ports.network.rpc_channel(registration.record.rpc_address).call(
+        answer = await world.ports.network.rpc_channel(registration.record.public_rpc_address).call(
             f"/hapax.v1.Transactions/{method}", request.SerializeToString(), 5.0)
         return getattr(pb, f"{method}Response").FromString(answer)
 

@@ -21,7 +21,7 @@ RESPONSES: dict[str, Any] = {
 
 async def call(world: CoordinatorWorld, method: str, request: Any) -> Any:
     async def once() -> Any:
-        address = world.coordinator(world.owner_of(ID)).registration.record.rpc_address  # type: ignore[union-attr]
+        address = world.coordinator(world.owner_of(ID)).registration.record.public_rpc_address  # type: ignore[union-attr]
         answer = await world.ports.network.rpc_channel(address).call(
             f"/hapax.v1.Transactions/{method}", request.SerializeToString(), 5.0
         )
@@ -131,7 +131,7 @@ def test_an_owner_that_has_not_heard_of_its_successor_vouches_for_nothing() -> N
         former = world.owner_of(ID)
         registration = world.coordinator(former).registration
         assert registration is not None
-        channel = world.ports.network.rpc_channel(registration.record.rpc_address)
+        channel = world.ports.network.rpc_channel(registration.record.public_rpc_address)
         asked = pb.GetCommitTokenRequest(transactional_id=ID, scope="q").SerializeToString()
 
         async def what_it_says() -> Any:

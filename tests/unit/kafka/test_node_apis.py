@@ -342,14 +342,14 @@ def test_a_shard_without_an_owner_is_not_available_and_many_of_them_take_no_long
 def test_describe_cluster_says_where_each_node_and_an_allocator_answer_grpc() -> None:
     async def scenario(world: ControlWorld) -> None:
         node = await cluster(world)
-        allocator = node.view.nodes("pid")[0].rpc_address
+        allocator = node.view.nodes("pid")[0].public_rpc_address
         for version in range(3):
             answer = await node.ask(
                 "DescribeCluster", version, include_cluster_authorized_operations=False, endpoint_type=1)
             assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, "test", 7)
             assert unknown_tag(answer, ALLOCATOR_RPC_TAG) == allocator.encode()
             addresses = {b.broker_id: unknown_tag(b, NODE_RPC_TAG) for b in answer.brokers}
-            assert addresses == {n: node.view.node(NodeId(n)).rpc_address.encode() for n in (0, 1, 100, 101)}  # type: ignore[union-attr]
+            assert addresses == {n: node.view.node(NodeId(n)).public_rpc_address.encode() for n in (0, 1, 100, 101)}  # type: ignore[union-attr]
         asked_for_controllers = await node.ask("DescribeCluster", 1, endpoint_type=2)
         assert asked_for_controllers.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax_operator.topic_making import TopicMaker
 
 

@@ -16,7 +16,8 @@ from hapax.core.partition.machine import ProducerView
 from hapax.core.producer.leases import LAST_GENERATION
 from hapax.core.types import NodeId, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from hapax.pid.service import PidService
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2, pid_pb2
+from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Put, RpcError
@@ -158,8 +159,8 @@ def test_a_node_of_another_cluster_gets_no_block_and_what_it_has_seen_does_not_c
         _, service = await world.allocator()
         try:
             await world.call(
-                service, "AllocateBlock", pid_pb2.AllocateBlockRequest(
-                    size=1, in_use_below=1_000_000, cluster_id="another"), pid_pb2.AllocateBlockResponse)
+                service, "AllocateBlock", pid_pb2.AllocateBlockRequest(size=1, in_use_below=1_000_000),
+                pid_pb2.AllocateBlockResponse, cluster_id="another")
         except RpcError as refused:
             assert f"belongs to cluster {KEYS.cluster_id}, not to another" in str(refused)
             assert refused.status == "UNAVAILABLE"  # clients look for another one then
@@ -167,7 +168,7 @@ def test_a_node_of_another_cluster_gets_no_block_and_what_it_has_seen_does_not_c
             raise AssertionError("another cluster's node got ids of this one")
         # Else it would take its own counter for one that fell behind, and end.
         answer = await world.call(
-            service, "AllocateBlock", pid_pb2.AllocateBlockRequest(size=1, cluster_id=KEYS.cluster_id),
+            service, "AllocateBlock", pid_pb2.AllocateBlockRequest(size=1),
             pid_pb2.AllocateBlockResponse)
         assert answer.first == 0
 
@@ -182,8 +183,11 @@ def test_leases_of_another_cluster_are_not_asked_for_here(method: str, request_t
     async def scenario(world: ControlWorld) -> None:
         _, service = await world.allocator()
         with pytest.raises(RpcError, match="not to another") as refused:
-            await world.call(service, method, request_type(cluster_id="another"), pb.LeasePidResponse)
+            await world.call(service, method, request_type(), pb.LeasePidResponse, cluster_id="another")
         assert refused.value.status == "UNAVAILABLE"
+        with pytest.raises(RpcError, match="names no cluster") as refused:
+            await world.call(service, method, request_type(), pb.LeasePidResponse, cluster_id="")
+        assert refused.value.status == "FAILED_PRECONDITION"
 
     run(scenario)
 
@@ -461,8 +465,8 @@ def test_a_name_at_rest_is_forgotten_once_its_count_is_gone_with_its_topic() -> 
         assert lab.world.model.get(KEYS.pid_lease("idle")) is None, "it never wrote: 0 is the truth"
         assert (await lab.stored()).carried[lab.partitions[0]] == 10
         await lab.world.call(
-            lab.controller, "DeleteTopics", controller_pb2.DeleteTopicsRequest(names=["t"], timeout_ms=5000),
-            controller_pb2.DeleteTopicsResponse)
+            lab.controller, "DeleteTopics", cluster_admin_pb2.DeleteTopicsRequest(names=["t"], timeout_ms=5000),
+            cluster_admin_pb2.DeleteTopicsResponse)
         await lab.service.view.reached(lab.world.model.revision)
         await lab.service.leases.tidy()
         assert lab.world.model.get(KEYS.pid_lease("loader")) is None
@@ -605,8 +609,8 @@ def test_the_other_topics_of_a_lease_go_on_when_one_is_deleted() -> None:
             pb.Partition(topic="t", partition=0), pb.Partition(topic="other", partition=0)])
         await lab.world.call(lab.service, "LeasePid", request, pb.LeasePidResponse)
         await lab.world.call(
-            lab.controller, "DeleteTopics", controller_pb2.DeleteTopicsRequest(names=["other"], timeout_ms=5000),
-            controller_pb2.DeleteTopicsResponse)
+            lab.controller, "DeleteTopics", cluster_admin_pb2.DeleteTopicsRequest(names=["other"], timeout_ms=5000),
+            cluster_admin_pb2.DeleteTopicsResponse)
         await lab.service.view.reached(lab.world.model.revision)
         again = await lab.lease(0)  # as a client reads it: one partition with an error refuses the whole
         assert [(p.partition.topic, p.error) for p in again.partitions] == [("t", 0)]
@@ -649,8 +653,8 @@ def test_a_deleted_topic_does_not_hold_a_lease_up() -> None:
     async def scenario(lab: Lab) -> None:
         await lab.lease(0)
         deleted = await lab.world.call(
-            lab.controller, "DeleteTopics", controller_pb2.DeleteTopicsRequest(names=["t"], timeout_ms=5000),
-            controller_pb2.DeleteTopicsResponse)
+            lab.controller, "DeleteTopics", cluster_admin_pb2.DeleteTopicsRequest(names=["t"], timeout_ms=5000),
+            cluster_admin_pb2.DeleteTopicsResponse)
         assert deleted.topics[0].error == 0
         await lab.service.view.reached(lab.world.model.revision)
         at = lab.world.loop.time()

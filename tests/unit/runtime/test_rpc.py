@@ -1,4 +1,4 @@
-"""Calls between services: what a caller is told in each case, in frames and as ordinary gRPC."""
+"""Calls between processes: what a caller is told in each case, by every form that a call may have."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ import logging
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime.network import TcpNetwork
-from hapax.runtime.ports import RpcChannel, RpcError, RpcServer
+from hapax.runtime.ports import RpcChannel, RpcError, RpcHandler, RpcPeer, RpcServer
+from hapax.runtime.rpc import CLUSTER_KEY, CODES, EXCHANGE, HEALTH_CHECK, RpcIdentity, peer_of, status_of
 
-ECHO, HANG, REFUSE, FAIL = "/t.Service/Echo", "/t.Service/Hang", "/t.Service/Refuse", "/t.Service/Fail"
+ECHO, HANG, REFUSE, FAIL, WHO = (
+    "/t.Service/Echo", "/t.Service/Hang", "/t.Service/Refuse", "/t.Service/Fail", "/t.Service/Who")
+NAMED = ((CLUSTER_KEY, "c1"),)
+LARGE = [("grpc.max_receive_message_length", 32 << 20), ("grpc.max_send_message_length", 32 << 20)]
 
 
 class Service:
@@ -23,144 +31,180 @@ class Service:
         self.entered = asyncio.Event()
         self.let_go = asyncio.Event()
         self.finished = asyncio.Event()
-        self.handlers = {ECHO: self.echo, HANG: self.hang, REFUSE: self.refuse, FAIL: self.fail}
+        self.peers: list[RpcPeer] = []
+        self.handlers: dict[str, RpcHandler] = {
+            ECHO: self.echo, HANG: self.hang, REFUSE: self.refuse, FAIL: self.fail, WHO: self.who}
 
-    async def echo(self, request: bytes) -> bytes:
+    async def echo(self, request: bytes, peer: RpcPeer) -> bytes:
         return request
 
-    async def hang(self, request: bytes) -> bytes:
+    async def hang(self, request: bytes, peer: RpcPeer) -> bytes:
         self.entered.set()
         await self.let_go.wait()
         self.finished.set()
         return b"done"
 
-    async def refuse(self, request: bytes) -> bytes:
-        raise RpcError("FAILED_PRECONDITION", "not the leader")
+    async def refuse(self, request: bytes, peer: RpcPeer) -> bytes:
+        raise RpcError(request.decode() or "FAILED_PRECONDITION", "not the leader")  # type: ignore[arg-type]
 
-    async def fail(self, request: bytes) -> bytes:
+    async def fail(self, request: bytes, peer: RpcPeer) -> bytes:
         raise ValueError("a bug")
 
-
-async def start() -> tuple[TcpNetwork, Service, RpcServer, RpcChannel]:
-    network, service = TcpNetwork(), Service()
-    server = await network.serve_rpc("127.0.0.1", 0, service.handlers)
-    return network, service, server, network.rpc_channel(server.address)
+    async def who(self, request: bytes, peer: RpcPeer) -> bytes:
+        self.peers.append(peer)
+        return b""
 
 
-async def failure(channel: RpcChannel, method: str, timeout: float = 5.0) -> RpcError:
+class World:
+    """A server, and a channel to it, by one form of call."""
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.network = TcpNetwork(RpcIdentity("c1", "broker/3"))
+        self.service = Service()
+        self.server: RpcServer
+        self._open: list[RpcServer | RpcChannel] = []
+
+    async def serve(self, handlers: dict[str, RpcHandler], port: int = 0) -> RpcServer:
+        if self.form == "frames":
+            server = await self.network.serve_frames("127.0.0.1", port, handlers)
+        else:
+            server = await self.network.serve_rpc("127.0.0.1", port, handlers, streams=self.form == "stream")
+        self._open.append(server)
+        return server
+
+    def channel(self, server: RpcServer, network: TcpNetwork | None = None, cluster_id: str = "c1") -> RpcChannel:
+        network = network or self.network
+        if self.form == "public":
+            channel = network.public_channel(server.address, cluster_id)
+        else:
+            channel = network.rpc_channel(("frames://" if self.form == "frames" else "") + server.address)
+        if channel not in self._open:
+            self._open.append(channel)
+        return channel
+
+    async def close(self) -> None:
+        for each in reversed(self._open):
+            await each.close()
+
+
+@pytest.fixture(params=["stream", "frames", "public"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    made = World(request.param)
+    made.server = await made.serve(made.service.handlers)
+    yield made
+    await made.close()
+
+
+async def failure(channel: RpcChannel, method: str, request: bytes = b"", timeout: float = 5.0) -> RpcError:
     with pytest.raises(RpcError) as caught:
-        await channel.call(method, b"", timeout)
+        await channel.call(method, request, timeout)
     return caught.value
 
 
-async def test_calls_are_answered_each_with_its_own_answer() -> None:
-    network, _, server, channel = await start()
-    assert network.rpc_channel(server.address) is channel
+# --- in every form ----------------------------------------------------------------------------------------------------
+
+
+async def test_calls_are_answered_each_with_its_own_answer(world: World) -> None:
+    channel = world.channel(world.server)
+    assert world.channel(world.server) is channel
     requests = [b"%d" % n * (1 + n * 500) for n in range(50)] + [bytes(3_000_000), b""]
     assert await asyncio.gather(*(channel.call(ECHO, r, 10) for r in requests)) == requests
-    await channel.close()
-    await server.close()
 
 
 async def test_what_a_handler_raises_reaches_the_caller(
-    caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
+    world: World, caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
 ) -> None:
-    _, _, server, channel = await start()
+    channel = world.channel(world.server)
     refused = await failure(channel, REFUSE)
-    assert (refused.status, refused.detail) == ("FAILED_PRECONDITION", "not the leader")
+    assert refused.status == "FAILED_PRECONDITION" and refused.detail.endswith("not the leader")
     assert (await failure(channel, "/t.Service/Unknown")).status == "UNIMPLEMENTED"
     with caplog.at_level(logging.ERROR, "hapax"):
         failed = await failure(channel, FAIL)
     assert failed.status == "INTERNAL" and "a bug" not in failed.detail
     assert len(caplog.records) == 1
     assert task_failures == {"call": 1}
-    await channel.close()
-    await server.close()
 
 
-async def test_a_caller_that_gave_up_does_not_cancel_the_handler_nor_disturb_the_next_call() -> None:
-    _, service, server, channel = await start()
-    assert (await failure(channel, HANG, 0.05)).status == "DEADLINE_EXCEEDED"
+@pytest.mark.parametrize("status", sorted(set(CODES) - {"OK"}))
+async def test_every_status_arrives_as_it_was_sent(world: World, status: str) -> None:
+    assert (await failure(world.channel(world.server), REFUSE, status.encode())).status == status
+
+
+async def test_a_status_that_no_table_has_is_internal(world: World) -> None:
+    assert (await failure(world.channel(world.server), REFUSE, b"TEAPOT")).status == "INTERNAL"
+
+
+async def test_a_caller_that_gave_up_does_not_cancel_the_handler_nor_disturb_the_next_call(world: World) -> None:
+    channel, service = world.channel(world.server), world.service
+    asked = asyncio.ensure_future(failure(channel, HANG, timeout=1.0))
+    await service.entered.wait()
+    assert (await asked).status == "DEADLINE_EXCEEDED"
     service.let_go.set()
     await service.finished.wait()
     assert await channel.call(ECHO, b"next", 5) == b"next"
-    await channel.close()
-    await server.close()
 
 
-async def test_a_server_that_dies_fails_what_is_pending_and_is_found_again() -> None:
-    network, service, server, channel = await start()
+async def test_a_server_that_ends_fails_what_is_pending_and_is_found_again(world: World) -> None:
+    channel = world.channel(world.server)
     pending = asyncio.ensure_future(channel.call(HANG, b"", 10))
-    await service.entered.wait()
-    await server.close()
-    with pytest.raises(RpcError, match="UNAVAILABLE"):
+    await world.service.entered.wait()
+    await world.server.close()
+    with pytest.raises(RpcError, match=r"UNAVAILABLE|CANCELLED"):
         await pending
     assert (await failure(channel, ECHO)).status == "UNAVAILABLE"
-    host, _, port = server.address.rpartition(":")
-    again = await network.serve_rpc(host, int(port), Service().handlers)
-    assert await channel.call(ECHO, b"back", 10) == b"back"
-    await channel.close()
-    await again.close()
+    port = int(world.server.address.rpartition(":")[2])
+    await world.serve(Service().handlers, port)
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                assert await channel.call(ECHO, b"back", 10) == b"back"
+                break
+            except RpcError as error:  # the back-off of a connection that was refused
+                assert error.status == "UNAVAILABLE"
+                await asyncio.sleep(0.05)
 
 
-async def test_callers_that_retry_at_once_are_slowed_down_to_the_back_off() -> None:
-    network, _, server, _ = await start()
-    await server.close()
-    channel = network.rpc_channel(server.address)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    for _ in range(5):
-        assert (await failure(channel, ECHO)).status == "UNAVAILABLE"
-    assert loop.time() - began > 0.2  # 25 + 50 + 100 + 200 ms at the least
-    await channel.close()
-
-
-async def test_closing_with_grace_lets_handlers_finish() -> None:
-    _, service, server, channel = await start()
+async def test_closing_with_grace_lets_handlers_finish(world: World) -> None:
+    channel = world.channel(world.server)
     pending = asyncio.ensure_future(channel.call(HANG, b"", 10))
-    await service.entered.wait()
-    closing = asyncio.ensure_future(server.close(grace=5))
-    service.let_go.set()
+    await world.service.entered.wait()
+    closing = asyncio.ensure_future(world.server.close(grace=5))
+    world.service.let_go.set()
     assert await pending == b"done"
     await closing
-    await channel.close()
 
 
-async def test_an_address_in_use_is_an_os_error() -> None:
-    network, service, server, _ = await start()
-    host, _, port = server.address.rpartition(":")
+async def test_an_address_in_use_is_an_os_error(world: World) -> None:
+    port = int(world.server.address.rpartition(":")[2])
     with pytest.raises(OSError):
-        await network.serve_rpc(host, int(port), service.handlers)
-    await server.close()
+        await world.serve(world.service.handlers, port)
 
 
-async def test_foreign_grpc_clients_make_ordinary_unary_calls(task_failures: Counter[str]) -> None:
-    _, service, server, _ = await start()
-    async with grpc.aio.insecure_channel(server.address) as foreign:
-        assert await foreign.unary_unary(ECHO)(b"hello") == b"hello"
-        for method, code in (
-            (REFUSE, grpc.StatusCode.FAILED_PRECONDITION),
-            (FAIL, grpc.StatusCode.INTERNAL),
-            ("/t.Service/Unknown", grpc.StatusCode.UNIMPLEMENTED),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await foreign.unary_unary(method)(b"")
-            assert caught.value.code() == code
-        call = foreign.unary_unary(HANG)(b"", timeout=0.2)
-        await service.entered.wait()
-        with pytest.raises(grpc.aio.AioRpcError):
-            await call
-        service.let_go.set()
-        await service.finished.wait()  # not cancelled with its caller
-    await server.close()
+async def test_the_handler_knows_who_calls(world: World) -> None:
+    await world.channel(world.server).call(WHO, b"", 5)
+    (peer,) = world.service.peers
+    assert (peer.role, peer.node_id, peer.authenticated) == ("broker", 3, False)
+    assert peer.address.startswith("127.0.0.1:")
 
 
-async def test_many_calls_at_once_are_bounded_and_all_answered() -> None:
-    network, service = TcpNetwork(), Service()
+async def test_a_call_that_names_no_cluster_or_another_one_reaches_no_handler(world: World) -> None:
+    nameless = world.channel(world.server, TcpNetwork(), "")
+    refused = await failure(nameless, WHO)
+    assert refused.status == "FAILED_PRECONDITION" and "names no cluster" in refused.detail
+    stranger = world.channel(world.server, TcpNetwork(RpcIdentity("c2", "broker/3")), "c2")
+    refused = await failure(stranger, WHO)
+    assert refused.status == "UNAVAILABLE" and "cluster c1, not to c2" in refused.detail
+    assert world.service.peers == []
+
+
+async def test_many_calls_at_once_are_bounded_and_all_answered(world: World) -> None:
+    if world.form == "public":
+        pytest.skip("gRPC itself bounds the calls of a connection")
     at_once = most = 0
-    full, gate = asyncio.Event(), asyncio.Event()
+    gate, full = asyncio.Event(), asyncio.Event()
 
-    async def counted(request: bytes) -> bytes:
+    async def counted(request: bytes, peer: RpcPeer) -> bytes:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -170,59 +214,198 @@ async def test_many_calls_at_once_are_bounded_and_all_answered() -> None:
         at_once -= 1
         return request
 
-    server = await network.serve_rpc("127.0.0.1", 0, service.handlers | {"/t.Service/Count": counted})
-    channel = network.rpc_channel(server.address)
-    requests = [b"%d" % n for n in range(5000)]
-    answers = asyncio.gather(*(channel.call("/t.Service/Count", r, 20) for r in requests))
+    world.service.handlers["/t.Service/Count"] = counted
+    channel = world.channel(world.server)
+    # In turns of their own: a message of the stream holds the calls of one turn, and is read whole.
+    requests = [b"%d" % n for n in range(3000)]
+    calls = []
+    for request in requests:
+        calls.append(asyncio.ensure_future(channel.call("/t.Service/Count", request, 30)))
+        if not full.is_set():
+            await asyncio.sleep(0)
     await full.wait()
     for _ in range(100):  # one more would have its turn
         await asyncio.sleep(0)
     gate.set()
-    assert await answers == requests
-    assert most == 1000
+    assert await asyncio.gather(*calls) == requests
+    assert most < (3000 if world.form == "stream" else 1001)
+
+
+# --- back-off ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["", "frames://"])
+async def test_callers_that_retry_at_once_are_slowed_down_to_the_back_off(prefix: str) -> None:
+    network = TcpNetwork(RpcIdentity("c1"))
+    server = await network.serve_frames("127.0.0.1", 0, {})
+    await server.close()
+    channel = network.rpc_channel(prefix + server.address)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for _ in range(5):
+        assert (await failure(channel, ECHO)).status == "UNAVAILABLE"
+    assert loop.time() - began > 0.2  # 25 + 50 + 100 + 200 ms at the least
     await channel.close()
+
+
+# --- gRPC's own -------------------------------------------------------------------------------------------------------
+
+
+async def with_server(
+    check: Callable[[World, grpc.aio.Channel], Awaitable[None]], *, streams: bool = True,
+) -> None:
+    world = World("stream" if streams else "public")
+    world.server = await world.serve(world.service.handlers)
+    try:
+        async with grpc.aio.insecure_channel(world.server.address, options=LARGE) as foreign:
+            await check(world, foreign)
+    finally:
+        await world.close()
+
+
+async def code_of_call(call: Awaitable[object]) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code()
+
+
+async def test_foreign_grpc_clients_make_ordinary_unary_calls(task_failures: Counter[str]) -> None:
+    async def check(world: World, foreign: grpc.aio.Channel) -> None:
+        assert await foreign.unary_unary(ECHO)(b"hello", metadata=NAMED) == b"hello"
+        assert await code_of_call(foreign.unary_unary(REFUSE)(b"", metadata=NAMED)) == (
+            grpc.StatusCode.FAILED_PRECONDITION)
+        assert await code_of_call(foreign.unary_unary(FAIL)(b"", metadata=NAMED)) == grpc.StatusCode.INTERNAL
+        assert await code_of_call(foreign.unary_unary("/t.S/No")(b"", metadata=NAMED)) == (
+            grpc.StatusCode.UNIMPLEMENTED)
+        call = foreign.unary_unary(HANG)(b"", timeout=2, metadata=NAMED)
+        await world.service.entered.wait()
+        assert await code_of_call(call) == grpc.StatusCode.DEADLINE_EXCEEDED
+        world.service.let_go.set()
+        await world.service.finished.wait()  # not cancelled with its caller
+        payloads = [bytes([n]) * 3_000_000 for n in range(6)]
+        call_echo = foreign.unary_unary(ECHO)
+        assert await asyncio.gather(*(call_echo(each, metadata=NAMED) for each in payloads)) == payloads
+        assert await code_of_call(call_echo(bytes(33 << 20), metadata=NAMED)) == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    await with_server(check)
+
+
+async def test_a_foreign_call_without_a_cluster_is_told_what_is_missing() -> None:
+    async def check(world: World, foreign: grpc.aio.Channel) -> None:
+        with pytest.raises(grpc.aio.AioRpcError, match=CLUSTER_KEY) as caught:
+            await foreign.unary_unary(WHO)(b"")
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert await code_of_call(foreign.unary_unary(WHO)(b"", metadata=((CLUSTER_KEY, ""),))) == (
+            grpc.StatusCode.FAILED_PRECONDITION)
+        assert world.service.peers == []
+
+    await with_server(check)
+
+
+async def test_health_follows_readiness_and_reflection_names_the_services() -> None:
+    network = TcpNetwork(RpcIdentity("c1"))
+    waits_for = ["partitions"]
+    server = await network.serve_rpc("127.0.0.1", 0, Service().handlers, lambda: waits_for[0])
+    async with grpc.aio.insecure_channel(server.address) as foreign:
+        health = foreign.unary_unary(
+            HEALTH_CHECK, health_pb2.HealthCheckRequest.SerializeToString, health_pb2.HealthCheckResponse.FromString)
+        watch = foreign.unary_stream(
+            "/grpc.health.v1.Health/Watch", health_pb2.HealthCheckRequest.SerializeToString,
+            health_pb2.HealthCheckResponse.FromString)(health_pb2.HealthCheckRequest())
+        assert (await health(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        waits_for[0] = ""
+        assert (await health(health_pb2.HealthCheckRequest(service="t.Service"))).status == (
+            health_pb2.HealthCheckResponse.SERVING)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        assert await code_of_call(health(health_pb2.HealthCheckRequest(service="none"))) == grpc.StatusCode.NOT_FOUND
+        watch.cancel()
+        listed = reflection_pb2_grpc.ServerReflectionStub(foreign).ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        names = {each.name for each in (await listed.read()).list_services_response.service}
+        assert {"t.Service", "hapax.internal.v1.Calls", "grpc.health.v1.Health"} <= names
+        listed.cancel()
     await server.close()
 
 
-@pytest.mark.parametrize("junk", [
+async def test_a_listener_without_streams_does_not_know_them() -> None:
+    async def check(world: World, foreign: grpc.aio.Channel) -> None:
+        stream = foreign.stream_stream(EXCHANGE)(metadata=NAMED)
+        assert await stream.code() == grpc.StatusCode.UNIMPLEMENTED
+
+    await with_server(check, streams=False)
+
+
+async def test_answers_with_codes_of_a_later_version_are_survived() -> None:
+    assert status_of(77) == "UNKNOWN"
+
+    async def strange(_: object, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
+        await context.send_initial_metadata(())
+        requests = calls_pb2.Requests.FromString(await context.read()).requests
+        await context.write(calls_pb2.Answers(answers=[
+            calls_pb2.Answer(id=999, status=3), calls_pb2.Answer(id=requests[0].id, status=77, detail="new")
+        ]).SerializeToString())
+        await context.read()
+
+    class Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+        def service(self, handler_call_details: object) -> object:
+            return grpc.stream_stream_rpc_method_handler(strange)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = TcpNetwork(RpcIdentity("c1")).rpc_channel(f"127.0.0.1:{port}")
+    told = await failure(channel, ECHO)
+    assert (told.status, told.detail) == ("UNKNOWN", "new")
+    await channel.close()
+    await server.stop(None)
+
+
+@pytest.mark.parametrize(("caller", "role", "node_id"), [
+    ("broker/3", "broker", 3), ("pid", "pid", -1), ("", "", -1), ("client/x", "client", -1), ("b\u00f6se/1", "", -1),
+    ("broker/99999999999999", "broker", -1), ("a" * 70, "", -1), ("broker/-1", "broker", -1),
+])
+def test_what_callers_say_of_themselves(caller: str, role: str, node_id: int) -> None:
+    assert peer_of("h:1", caller) == RpcPeer("h:1", role, node_id)
+
+
+# --- what is no call --------------------------------------------------------------------------------------------------
+
+_JUNK = [
     b"\x00" * 64, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64, b"PR", b"\xff" * 9,
     b"\x00\x00\x00\x0a" + b"\x00" * 8 + b"\xff\xff", b"\x00\x00\x00\x0c" + b"\x00" * 9 + b"\x02\xff\xfe",
-])
-async def test_bytes_that_are_no_call_harm_nobody(junk: bytes) -> None:
-    _, _, server, channel = await start()
-    host, _, port = server.address.rpartition(":")
+    b"\x00\x00\x00\x0a\xff\xff\xff\xff\x00\x00\x00\x01\xff\xff",
+    b"\x00\x00\x00\x0c\xff\xff\xff\xff\x00\x00\x00\x01\x00\x02\xff\xfe",
+]
+
+
+@pytest.mark.parametrize("junk", _JUNK)
+async def test_bytes_that_are_no_call_harm_no_other_caller(world: World, junk: bytes) -> None:
+    host, _, port = world.server.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(junk)
     writer.write_eof()
     await reader.read()  # whatever it is told, it is told the end
     writer.close()
-    assert await channel.call(ECHO, b"still here", 5) == b"still here"
-    await channel.close()
-    await server.close()
+    assert await world.channel(world.server).call(ECHO, b"still here", 5) == b"still here"
 
 
-async def test_a_foreign_client_that_streams_large_messages_is_passed_on_whole() -> None:
-    _, _, server, _ = await start()
-    async with grpc.aio.insecure_channel(server.address, options=[
-        ("grpc.max_receive_message_length", 32 << 20), ("grpc.max_send_message_length", 32 << 20)
-    ]) as foreign:
-        payloads = [bytes([n]) * 3_000_000 for n in range(6)]
-        call = foreign.unary_unary(ECHO)
-        assert await asyncio.gather(*(call(payload) for payload in payloads)) == payloads
-    await server.close()
+@pytest.mark.parametrize("junk", [b"\xff" * 40, b"\x0a\xff", b"junk", b"\x0a\x02\x12\x7f"])
+async def test_a_stream_of_junk_is_ended_and_harms_no_other_caller(junk: bytes) -> None:
+    async def check(world: World, foreign: grpc.aio.Channel) -> None:
+        stream = foreign.stream_stream(EXCHANGE)(metadata=NAMED)
+        await stream.write(junk)
+        assert await stream.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert await world.channel(world.server).call(ECHO, b"still here", 5) == b"still here"
+
+    await with_server(check)
 
 
-def test_the_grpc_library_is_loaded_only_for_a_foreign_client() -> None:
+def test_the_grpc_library_is_loaded_only_with_the_first_call() -> None:
     check = """
-import asyncio, sys
-from hapax.runtime.network import TcpNetwork
-async def main():
-    async def echo(request): return request
-    network = TcpNetwork()
-    server = await network.serve_rpc("127.0.0.1", 0, {"/t/E": echo})
-    assert await network.rpc_channel(server.address).call("/t/E", b"x", 5) == b"x"
-    await server.close()
-asyncio.run(main())
+import sys
+import hapax.client, hapax.runtime.network, hapax.runtime.rpc_frames
 assert "grpc" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", check], check=True)

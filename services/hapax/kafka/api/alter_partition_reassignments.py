@@ -7,7 +7,7 @@ from typing import Any, Final
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.wire.messages import AlterPartitionReassignmentsResponse
 
 ROW: Final = ApiRow(

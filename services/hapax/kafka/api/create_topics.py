@@ -18,7 +18,7 @@ from hapax.core.cluster.topics import (
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
-from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.wire.messages import CreateTopicsResponse

@@ -1,9 +1,9 @@
 """DescribeCluster (60): the nodes and, in tagged fields of Hapax's own, where they answer gRPC.
 
-Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's gRPC server, and where the node should lead
-and get nothing tag 10001, a word that says why. The response carries tag 10001, the address of a PID allocator, for
-leases, 10002, that of the acting controller, and 10003, as JSON, the nodes that no Kafka client speaks with. A peer
-without these tags is not Hapax (rule 11).
+Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's public gRPC listener. Where the node should
+lead and get nothing, tag 10001 says why in a word. The response carries tag 10001, the public address of a PID
+allocator, for leases, 10002, that of the acting controller, and 10003, as JSON, the nodes without a Kafka listener. A
+peer without these tags is not Hapax (rule 11).
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ def register(table: ApiTable, node: NodeContext) -> None:
             brokers=[_broker(view, each, ctx.listener) for each in client_nodes(view)],
             authorized_operations=None,
         )
-        allocators = [each for each in view.nodes("pid") if each.rpc_address]
+        allocators = [each for each in view.nodes("pid") if each.public_rpc_address]
         if allocators:
             chosen = allocators[node_id % len(allocators)]
-            set_unknown_tag(response, ALLOCATOR_RPC_TAG, chosen.rpc_address.encode())
-        if view.controller is not None:
-            set_unknown_tag(response, CONTROLLER_RPC_TAG, view.controller.record.rpc_address.encode())
+            set_unknown_tag(response, ALLOCATOR_RPC_TAG, chosen.public_rpc_address.encode())
+        acting = None if view.controller is None else view.node(view.controller.record.node_id)
+        if acting is not None and acting.public_rpc_address:
+            set_unknown_tag(response, CONTROLLER_RPC_TAG, acting.public_rpc_address.encode())
         set_unknown_tag(response, OTHER_NODES_TAG, _others(view))
         return response
 
@@ -66,8 +67,8 @@ def register(table: ApiTable, node: NodeContext) -> None:
 def _broker(view: ClusterView, node: NodeView, listener: str) -> Any:
     host, port = node.address(listener)
     entry = _Broker(broker_id=node.node_id, host=host, port=port, rack=node.record.rack or None, is_fenced=False)
-    if node.rpc_address:
-        set_unknown_tag(entry, NODE_RPC_TAG, node.rpc_address.encode())
+    if node.public_rpc_address:
+        set_unknown_tag(entry, NODE_RPC_TAG, node.public_rpc_address.encode())
     standing = node.record.standing or ("draining" if view.is_draining(node.node_id) else "")
     if standing:
         set_unknown_tag(entry, NODE_STANDING_TAG, standing.encode())
@@ -77,6 +78,6 @@ def _broker(view: ClusterView, node: NodeView, listener: str) -> Any:
 def _others(view: ClusterView) -> bytes:
     acting = None if view.controller is None else view.controller.record.node_id
     return json.dumps([
-        {"node_id": node.node_id, "role": node.role, "rpc_address": node.rpc_address, "rack": node.record.rack,
+        {"node_id": node.node_id, "role": node.role, "rpc_address": node.public_rpc_address, "rack": node.record.rack,
          "standing": node.record.standing, "acts": node.node_id == acting}
         for node in (*view.nodes("pid"), *view.nodes("controller"))]).encode()

@@ -15,7 +15,7 @@ class Partition(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class LeasePidRequest(_message.Message):
-    __slots__ = ("name", "partitions", "expire_ms", "holder", "resume_producer_id", "resume_generation", "unless_held", "cluster_id")
+    __slots__ = ("name", "partitions", "expire_ms", "holder", "resume_producer_id", "resume_generation", "unless_held")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -23,7 +23,6 @@ class LeasePidRequest(_message.Message):
     RESUME_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNLESS_HELD_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     expire_ms: int
@@ -31,8 +30,7 @@ class LeasePidRequest(_message.Message):
     resume_producer_id: int
     resume_generation: int
     unless_held: bool
-    cluster_id: str
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., expire_ms: _Optional[int] = ..., holder: _Optional[str] = ..., resume_producer_id: _Optional[int] = ..., resume_generation: _Optional[int] = ..., unless_held: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., expire_ms: _Optional[int] = ..., holder: _Optional[str] = ..., resume_producer_id: _Optional[int] = ..., resume_generation: _Optional[int] = ..., unless_held: _Optional[bool] = ...) -> None: ...
 
 class LeasedPartition(_message.Message):
     __slots__ = ("partition", "producer_id", "generation", "next_sequence", "record_count", "expires_at_ms", "error", "reason")
@@ -69,18 +67,16 @@ class LeasePidResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[LeasedPartition, _Mapping]]] = ..., former_holder: _Optional[str] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
-    __slots__ = ("name", "producer_id", "generation", "expire_ms", "cluster_id")
+    __slots__ = ("name", "producer_id", "generation", "expire_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_MS_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     producer_id: int
     generation: int
     expire_ms: int
-    cluster_id: str
-    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., generation: _Optional[int] = ..., expire_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., generation: _Optional[int] = ..., expire_ms: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
     __slots__ = ("error", "reason", "expires_at_ms")
@@ -93,16 +89,14 @@ class RenewLeaseResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
 
 class ReleaseLeaseRequest(_message.Message):
-    __slots__ = ("name", "producer_id", "generation", "cluster_id")
+    __slots__ = ("name", "producer_id", "generation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     producer_id: int
     generation: int
-    cluster_id: str
-    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., generation: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class ReleaseLeaseResponse(_message.Message):
     __slots__ = ("error", "reason")
@@ -113,12 +107,10 @@ class ReleaseLeaseResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ListLeasesRequest(_message.Message):
-    __slots__ = ("prefix", "cluster_id")
+    __slots__ = ("prefix",)
     PREFIX_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    cluster_id: str
-    def __init__(self, prefix: _Optional[str] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("name", "producer_id", "generation", "holder", "expires_at_ms", "partitions")
@@ -143,16 +135,14 @@ class ListLeasesResponse(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class GetProducerProgressRequest(_message.Message):
-    __slots__ = ("producer_id", "name", "partitions", "cluster_id")
+    __slots__ = ("producer_id", "name", "partitions")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     name: str
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
-    cluster_id: str
-    def __init__(self, producer_id: _Optional[int] = ..., name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[int] = ..., name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
 
 class ProducerProgress(_message.Message):
     __slots__ = ("partition", "record_count", "generation", "last_sequence", "last_offset", "error", "reason")

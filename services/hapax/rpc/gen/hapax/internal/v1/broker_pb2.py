@@ -23,53 +23,34 @@ _sym_db = _symbol_database.Default()
 
 
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2 as hapax_dot_internal_dot_v1_dot_common__pb2
+from hapax.rpc.gen.hapax.v1 import partitions_pb2 as hapax_dot_v1_dot_partitions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehapax/internal/v1/broker.proto\x12\x11hapax.internal.v1\x1a\x1ehapax/internal/v1/common.proto\"\x93\x02\n\x06Marker\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\x19\n\x11\x63oordinator_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06serial\x18\x05 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x06 \x01(\x03\x12\x35\n\npartitions\x18\x07 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\r\n\x05shard\x18\x08 \x01(\x05\x12\x1b\n\x13transaction_version\x18\t \x01(\x05\x12\x18\n\x0blast_offset\x18\n \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_last_offset\"A\n\x13WriteMarkersRequest\x12*\n\x07markers\x18\x01 \x03(\x0b\x32\x19.hapax.internal.v1.Marker\"H\n\x14WriteMarkersResponse\x12\x30\n\x07results\x18\x01 \x03(\x0b\x32\x1f.hapax.internal.v1.MarkerResult\"E\n\x0cMarkerResult\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.PartitionError\"u\n\x18\x44\x65scribeProducersRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x0c\n\x04seal\x18\x03 \x01(\x08\"\xff\x01\n\rProducerState\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x15\n\rlast_sequence\x18\x03 \x01(\x05\x12\x13\n\x0blast_offset\x18\x04 \x01(\x03\x12\x16\n\x0elast_timestamp\x18\x05 \x01(\x03\x12\x19\n\x11\x63oordinator_epoch\x18\x06 \x01(\x05\x12\x18\n\x10txn_first_offset\x18\x07 \x01(\x03\x12\x14\n\x0crecord_count\x18\x08 \x01(\x03\x12\x18\n\x10transactional_id\x18\t \x01(\t\x12\x18\n\x10txn_record_count\x18\n \x01(\x03\"\xbc\x01\n\x12PartitionProducers\x12\x34\n\tpartition\x18\x01 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x33\n\tproducers\x18\x04 \x03(\x0b\x32 .hapax.internal.v1.ProducerState\x12\x1c\n\x14unknown_producer_ids\x18\x05 \x03(\x03\"V\n\x19\x44\x65scribeProducersResponse\x12\x39\n\npartitions\x18\x01 \x03(\x0b\x32%.hapax.internal.v1.PartitionProducers\"\x90\x01\n\x14\x46\x65nceProducerRequest\x12\x34\n\tpartition\x18\x01 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x15\n\rkeep_until_ms\x18\x04 \x01(\x03\"g\n\x15\x46\x65nceProducerResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12/\n\x05state\x18\x03 \x01(\x0b\x32 .hapax.internal.v1.ProducerState\"\xb1\x01\n\x14\x46\x65tchSnapshotRequest\x12\x34\n\tpartition\x18\x01 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x1a\n\x12registration_epoch\x18\x05 \x01(\x03\x12\x0f\n\x07session\x18\x06 \x01(\x0c\"\xa6\x01\n\x15\x46\x65tchSnapshotResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03\x12\x0c\n\x04size\x18\x05 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12\x15\n\rsnapshot_size\x18\x07 \x01(\x03\x12\x11\n\tcompacted\x18\x08 \x01(\x08\"P\n\x17\x44\x65scribeReplicasRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\"W\n\x0cReplicaState\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x0f\n\x07in_sync\x18\x03 \x01(\x08\x12\x11\n\tlag_bytes\x18\x04 \x01(\x03\"\x9e\x02\n\x11PartitionReplicas\x12\x34\n\tpartition\x18\x01 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12\x16\n\x0elog_end_offset\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12\x12\n\nsize_bytes\x18\t \x01(\x03\x12\x31\n\x08replicas\x18\n \x03(\x0b\x32\x1f.hapax.internal.v1.ReplicaState\"T\n\x18\x44\x65scribeReplicasResponse\x12\x38\n\npartitions\x18\x01 \x03(\x0b\x32$.hapax.internal.v1.PartitionReplicas\"|\n\x16\x44\x65scribeOffsetsRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x12\n\ncount_from\x18\x02 \x03(\x03\x12\x17\n\x0f\x63ount_max_bytes\x18\x03 \x01(\x03\"\xbc\x01\n\x10PartitionOffsets\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x04 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x03\x12\x10\n\x08readable\x18\x06 \x01(\x03\x12\x12\n\ncounted_to\x18\x07 \x01(\x03\x12\x15\n\rcounted_bytes\x18\x08 \x01(\x03\"R\n\x17\x44\x65scribeOffsetsResponse\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.hapax.internal.v1.PartitionOffsets2\x81\x05\n\x0fPartitionBroker\x12_\n\x0cWriteMarkers\x12&.hapax.internal.v1.WriteMarkersRequest\x1a\'.hapax.internal.v1.WriteMarkersResponse\x12n\n\x11\x44\x65scribeProducers\x12+.hapax.internal.v1.DescribeProducersRequest\x1a,.hapax.internal.v1.DescribeProducersResponse\x12\x62\n\rFenceProducer\x12\'.hapax.internal.v1.FenceProducerRequest\x1a(.hapax.internal.v1.FenceProducerResponse\x12\x62\n\rFetchSnapshot\x12\'.hapax.internal.v1.FetchSnapshotRequest\x1a(.hapax.internal.v1.FetchSnapshotResponse\x12k\n\x10\x44\x65scribeReplicas\x12*.hapax.internal.v1.DescribeReplicasRequest\x1a+.hapax.internal.v1.DescribeReplicasResponse\x12h\n\x0f\x44\x65scribeOffsets\x12).hapax.internal.v1.DescribeOffsetsRequest\x1a*.hapax.internal.v1.DescribeOffsetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehapax/internal/v1/broker.proto\x12\x11hapax.internal.v1\x1a\x1ehapax/internal/v1/common.proto\x1a\x19hapax/v1/partitions.proto\"\x93\x02\n\x06Marker\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\x19\n\x11\x63oordinator_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06serial\x18\x05 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x06 \x01(\x03\x12\x35\n\npartitions\x18\x07 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\r\n\x05shard\x18\x08 \x01(\x05\x12\x1b\n\x13transaction_version\x18\t \x01(\x05\x12\x18\n\x0blast_offset\x18\n \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_last_offset\"A\n\x13WriteMarkersRequest\x12*\n\x07markers\x18\x01 \x03(\x0b\x32\x19.hapax.internal.v1.Marker\"H\n\x14WriteMarkersResponse\x12\x30\n\x07results\x18\x01 \x03(\x0b\x32\x1f.hapax.internal.v1.MarkerResult\"E\n\x0cMarkerResult\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.PartitionError\"u\n\x18\x44\x65scribeProducersRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x0c\n\x04seal\x18\x03 \x01(\x08\"\x90\x01\n\x14\x46\x65nceProducerRequest\x12\x34\n\tpartition\x18\x01 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x15\n\rkeep_until_ms\x18\x04 \x01(\x03\"^\n\x15\x46\x65nceProducerResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0b\x32\x17.hapax.v1.ProducerState\"\xb1\x01\n\x14\x46\x65tchSnapshotRequest\x12\x34\n\tpartition\x18\x01 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x1a\n\x12registration_epoch\x18\x05 \x01(\x03\x12\x0f\n\x07session\x18\x06 \x01(\x0c\"\xa6\x01\n\x15\x46\x65tchSnapshotResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03\x12\x0c\n\x04size\x18\x05 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12\x15\n\rsnapshot_size\x18\x07 \x01(\x03\x12\x11\n\tcompacted\x18\x08 \x01(\x08\x32\xa1\x03\n\x0fPartitionBroker\x12_\n\x0cWriteMarkers\x12&.hapax.internal.v1.WriteMarkersRequest\x1a\'.hapax.internal.v1.WriteMarkersResponse\x12\x65\n\x11\x44\x65scribeProducers\x12+.hapax.internal.v1.DescribeProducersRequest\x1a#.hapax.v1.DescribeProducersResponse\x12\x62\n\rFenceProducer\x12\'.hapax.internal.v1.FenceProducerRequest\x1a(.hapax.internal.v1.FenceProducerResponse\x12\x62\n\rFetchSnapshot\x12\'.hapax.internal.v1.FetchSnapshotRequest\x1a(.hapax.internal.v1.FetchSnapshotResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hapax.internal.v1.broker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MARKER']._serialized_start=86
-  _globals['_MARKER']._serialized_end=361
-  _globals['_WRITEMARKERSREQUEST']._serialized_start=363
-  _globals['_WRITEMARKERSREQUEST']._serialized_end=428
-  _globals['_WRITEMARKERSRESPONSE']._serialized_start=430
-  _globals['_WRITEMARKERSRESPONSE']._serialized_end=502
-  _globals['_MARKERRESULT']._serialized_start=504
-  _globals['_MARKERRESULT']._serialized_end=573
-  _globals['_DESCRIBEPRODUCERSREQUEST']._serialized_start=575
-  _globals['_DESCRIBEPRODUCERSREQUEST']._serialized_end=692
-  _globals['_PRODUCERSTATE']._serialized_start=695
-  _globals['_PRODUCERSTATE']._serialized_end=950
-  _globals['_PARTITIONPRODUCERS']._serialized_start=953
-  _globals['_PARTITIONPRODUCERS']._serialized_end=1141
-  _globals['_DESCRIBEPRODUCERSRESPONSE']._serialized_start=1143
-  _globals['_DESCRIBEPRODUCERSRESPONSE']._serialized_end=1229
-  _globals['_FENCEPRODUCERREQUEST']._serialized_start=1232
-  _globals['_FENCEPRODUCERREQUEST']._serialized_end=1376
-  _globals['_FENCEPRODUCERRESPONSE']._serialized_start=1378
-  _globals['_FENCEPRODUCERRESPONSE']._serialized_end=1481
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=1484
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=1661
-  _globals['_FETCHSNAPSHOTRESPONSE']._serialized_start=1664
-  _globals['_FETCHSNAPSHOTRESPONSE']._serialized_end=1830
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1832
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1912
-  _globals['_REPLICASTATE']._serialized_start=1914
-  _globals['_REPLICASTATE']._serialized_end=2001
-  _globals['_PARTITIONREPLICAS']._serialized_start=2004
-  _globals['_PARTITIONREPLICAS']._serialized_end=2290
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=2292
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=2376
-  _globals['_DESCRIBEOFFSETSREQUEST']._serialized_start=2378
-  _globals['_DESCRIBEOFFSETSREQUEST']._serialized_end=2502
-  _globals['_PARTITIONOFFSETS']._serialized_start=2505
-  _globals['_PARTITIONOFFSETS']._serialized_end=2693
-  _globals['_DESCRIBEOFFSETSRESPONSE']._serialized_start=2695
-  _globals['_DESCRIBEOFFSETSRESPONSE']._serialized_end=2777
-  _globals['_PARTITIONBROKER']._serialized_start=2780
-  _globals['_PARTITIONBROKER']._serialized_end=3421
+  _globals['_MARKER']._serialized_start=113
+  _globals['_MARKER']._serialized_end=388
+  _globals['_WRITEMARKERSREQUEST']._serialized_start=390
+  _globals['_WRITEMARKERSREQUEST']._serialized_end=455
+  _globals['_WRITEMARKERSRESPONSE']._serialized_start=457
+  _globals['_WRITEMARKERSRESPONSE']._serialized_end=529
+  _globals['_MARKERRESULT']._serialized_start=531
+  _globals['_MARKERRESULT']._serialized_end=600
+  _globals['_DESCRIBEPRODUCERSREQUEST']._serialized_start=602
+  _globals['_DESCRIBEPRODUCERSREQUEST']._serialized_end=719
+  _globals['_FENCEPRODUCERREQUEST']._serialized_start=722
+  _globals['_FENCEPRODUCERREQUEST']._serialized_end=866
+  _globals['_FENCEPRODUCERRESPONSE']._serialized_start=868
+  _globals['_FENCEPRODUCERRESPONSE']._serialized_end=962
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=965
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=1142
+  _globals['_FETCHSNAPSHOTRESPONSE']._serialized_start=1145
+  _globals['_FETCHSNAPSHOTRESPONSE']._serialized_end=1311
+  _globals['_PARTITIONBROKER']._serialized_start=1314
+  _globals['_PARTITIONBROKER']._serialized_end=1731
 # @@protoc_insertion_point(module_scope)

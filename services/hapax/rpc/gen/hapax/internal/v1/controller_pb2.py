@@ -22,79 +22,16 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as hapax_dot_v1_dot_cluster__admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\"\xf5\x01\n\tTopicSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x03 \x01(\x05\x12\x38\n\x06\x63onfig\x18\x04 \x03(\x0b\x32(.hapax.internal.v1.TopicSpec.ConfigEntry\x12\x10\n\x08internal\x18\x05 \x01(\x08\x12/\n\nassignment\x18\x06 \x03(\x0b\x32\x1b.hapax.internal.v1.Replicas\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x19\n\x08Replicas\x12\r\n\x05nodes\x18\x01 \x03(\x05\"|\n\x0bTopicResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\x12\x12\n\npartitions\x18\x05 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x06 \x01(\x05\"\x82\x01\n\x13\x43reateTopicsRequest\x12,\n\x06topics\x18\x01 \x03(\x0b\x32\x1c.hapax.internal.v1.TopicSpec\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x12\n\ncluster_id\x18\x04 \x01(\t\"F\n\x14\x43reateTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\"u\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x12\n\ncluster_id\x18\x04 \x01(\t\x12\x14\n\x0cif_revisions\x18\x05 \x03(\x03\"F\n\x14\x44\x65leteTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\"\xb7\x04\n\x17\x43reatePartitionsRequest\x12T\n\x0etotal_by_topic\x18\x01 \x03(\x0b\x32<.hapax.internal.v1.CreatePartitionsRequest.TotalByTopicEntry\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12^\n\x13\x61ssignment_by_topic\x18\x04 \x03(\x0b\x32\x41.hapax.internal.v1.CreatePartitionsRequest.AssignmentByTopicEntry\x12_\n\x14if_revision_by_topic\x18\x05 \x03(\x0b\x32\x41.hapax.internal.v1.CreatePartitionsRequest.IfRevisionByTopicEntry\x12\x12\n\ncluster_id\x18\x06 \x01(\t\x1a\x33\n\x11TotalByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1aW\n\x16\x41ssignmentByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.hapax.internal.v1.Assignment:\x02\x38\x01\x1a\x38\n\x16IfRevisionByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"=\n\nAssignment\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.hapax.internal.v1.Replicas\"\\\n\x18\x43reatePartitionsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\xae\x01\n\x11TopicConfigChange\x12\r\n\x05topic\x18\x01 \x01(\t\x12:\n\x03set\x18\x02 \x03(\x0b\x32-.hapax.internal.v1.TopicConfigChange.SetEntry\x12\r\n\x05reset\x18\x03 \x03(\t\x12\x13\n\x0bif_revision\x18\x04 \x01(\x03\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"|\n\x18\x41lterTopicConfigsRequest\x12\x35\n\x07\x63hanges\x18\x01 \x03(\x0b\x32$.hapax.internal.v1.TopicConfigChange\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"]\n\x19\x41lterTopicConfigsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.hapax.internal.v1.TopicResult\x12\x10\n\x08revision\x18\x02 \x01(\x03\"]\n\x0cReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12+\n\x06target\x18\x03 \x01(\x0b\x32\x1b.hapax.internal.v1.Replicas\"\x80\x01\n\x19\x41lterReassignmentsRequest\x12.\n\x05moves\x18\x01 \x03(\x0b\x32\x1f.hapax.internal.v1.Reassignment\x12\x1f\n\x17keep_replication_factor\x18\x02 \x01(\x08\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"R\n\x0fPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\r\n\x05\x65rror\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x85\x01\n\x1a\x41lterReassignmentsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x36\n\npartitions\x18\x03 \x03(\x0b\x32\".hapax.internal.v1.PartitionResult\x12\x10\n\x08revision\x18\x04 \x01(\x03\"4\n\x10PartitionOfTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\x80\x01\n\x13\x45lectLeadersRequest\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.hapax.internal.v1.PartitionOfTopic\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x0f\n\x07unclean\x18\x03 \x01(\x08\x12\x12\n\ncluster_id\x18\x04 \x01(\t\"\x7f\n\x14\x45lectLeadersResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x36\n\npartitions\x18\x03 \x03(\x0b\x32\".hapax.internal.v1.PartitionResult\x12\x10\n\x08revision\x18\x04 \x01(\x03\"\x7f\n\x15SetReplicationRequest\x12\r\n\x05\x64rain\x18\x01 \x03(\x05\x12\x0f\n\x07undrain\x18\x02 \x03(\x05\x12\x1d\n\x10\x62ytes_per_second\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\ncluster_id\x18\x04 \x01(\tB\x13\n\x11_bytes_per_second\"7\n\x16SetReplicationResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t2\xe6\x05\n\nController\x12_\n\x0c\x43reateTopics\x12&.hapax.internal.v1.CreateTopicsRequest\x1a\'.hapax.internal.v1.CreateTopicsResponse\x12_\n\x0c\x44\x65leteTopics\x12&.hapax.internal.v1.DeleteTopicsRequest\x1a\'.hapax.internal.v1.DeleteTopicsResponse\x12k\n\x10\x43reatePartitions\x12*.hapax.internal.v1.CreatePartitionsRequest\x1a+.hapax.internal.v1.CreatePartitionsResponse\x12n\n\x11\x41lterTopicConfigs\x12+.hapax.internal.v1.AlterTopicConfigsRequest\x1a,.hapax.internal.v1.AlterTopicConfigsResponse\x12q\n\x12\x41lterReassignments\x12,.hapax.internal.v1.AlterReassignmentsRequest\x1a-.hapax.internal.v1.AlterReassignmentsResponse\x12_\n\x0c\x45lectLeaders\x12&.hapax.internal.v1.ElectLeadersRequest\x1a\'.hapax.internal.v1.ElectLeadersResponse\x12\x65\n\x0eSetReplication\x12(.hapax.internal.v1.SetReplicationRequest\x1a).hapax.internal.v1.SetReplicationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\x1a\x1chapax/v1/cluster_admin.proto2\xe8\x04\n\nController\x12M\n\x0c\x43reateTopics\x12\x1d.hapax.v1.CreateTopicsRequest\x1a\x1e.hapax.v1.CreateTopicsResponse\x12M\n\x0c\x44\x65leteTopics\x12\x1d.hapax.v1.DeleteTopicsRequest\x1a\x1e.hapax.v1.DeleteTopicsResponse\x12Y\n\x10\x43reatePartitions\x12!.hapax.v1.CreatePartitionsRequest\x1a\".hapax.v1.CreatePartitionsResponse\x12\\\n\x11\x41lterTopicConfigs\x12\".hapax.v1.AlterTopicConfigsRequest\x1a#.hapax.v1.AlterTopicConfigsResponse\x12_\n\x12\x41lterReassignments\x12#.hapax.v1.AlterReassignmentsRequest\x1a$.hapax.v1.AlterReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.hapax.v1.ElectLeadersRequest\x1a\x1e.hapax.v1.ElectLeadersResponse\x12S\n\x0eSetReplication\x12\x1f.hapax.v1.SetReplicationRequest\x1a .hapax.v1.SetReplicationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hapax.internal.v1.controller_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOPICSPEC_CONFIGENTRY']._loaded_options = None
-  _globals['_TOPICSPEC_CONFIGENTRY']._serialized_options = b'8\001'
-  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._loaded_options = None
-  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_options = b'8\001'
-  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._loaded_options = None
-  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._serialized_options = b'8\001'
-  _globals['_CREATEPARTITIONSREQUEST_IFREVISIONBYTOPICENTRY']._loaded_options = None
-  _globals['_CREATEPARTITIONSREQUEST_IFREVISIONBYTOPICENTRY']._serialized_options = b'8\001'
-  _globals['_TOPICCONFIGCHANGE_SETENTRY']._loaded_options = None
-  _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_options = b'8\001'
-  _globals['_TOPICSPEC']._serialized_start=58
-  _globals['_TOPICSPEC']._serialized_end=303
-  _globals['_TOPICSPEC_CONFIGENTRY']._serialized_start=258
-  _globals['_TOPICSPEC_CONFIGENTRY']._serialized_end=303
-  _globals['_REPLICAS']._serialized_start=305
-  _globals['_REPLICAS']._serialized_end=330
-  _globals['_TOPICRESULT']._serialized_start=332
-  _globals['_TOPICRESULT']._serialized_end=456
-  _globals['_CREATETOPICSREQUEST']._serialized_start=459
-  _globals['_CREATETOPICSREQUEST']._serialized_end=589
-  _globals['_CREATETOPICSRESPONSE']._serialized_start=591
-  _globals['_CREATETOPICSRESPONSE']._serialized_end=661
-  _globals['_DELETETOPICSREQUEST']._serialized_start=663
-  _globals['_DELETETOPICSREQUEST']._serialized_end=780
-  _globals['_DELETETOPICSRESPONSE']._serialized_start=782
-  _globals['_DELETETOPICSRESPONSE']._serialized_end=852
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_start=855
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_end=1422
-  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_start=1224
-  _globals['_CREATEPARTITIONSREQUEST_TOTALBYTOPICENTRY']._serialized_end=1275
-  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._serialized_start=1277
-  _globals['_CREATEPARTITIONSREQUEST_ASSIGNMENTBYTOPICENTRY']._serialized_end=1364
-  _globals['_CREATEPARTITIONSREQUEST_IFREVISIONBYTOPICENTRY']._serialized_start=1366
-  _globals['_CREATEPARTITIONSREQUEST_IFREVISIONBYTOPICENTRY']._serialized_end=1422
-  _globals['_ASSIGNMENT']._serialized_start=1424
-  _globals['_ASSIGNMENT']._serialized_end=1485
-  _globals['_CREATEPARTITIONSRESPONSE']._serialized_start=1487
-  _globals['_CREATEPARTITIONSRESPONSE']._serialized_end=1579
-  _globals['_TOPICCONFIGCHANGE']._serialized_start=1582
-  _globals['_TOPICCONFIGCHANGE']._serialized_end=1756
-  _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_start=1714
-  _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_end=1756
-  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_start=1758
-  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_end=1882
-  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_start=1884
-  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_end=1977
-  _globals['_REASSIGNMENT']._serialized_start=1979
-  _globals['_REASSIGNMENT']._serialized_end=2072
-  _globals['_ALTERREASSIGNMENTSREQUEST']._serialized_start=2075
-  _globals['_ALTERREASSIGNMENTSREQUEST']._serialized_end=2203
-  _globals['_PARTITIONRESULT']._serialized_start=2205
-  _globals['_PARTITIONRESULT']._serialized_end=2287
-  _globals['_ALTERREASSIGNMENTSRESPONSE']._serialized_start=2290
-  _globals['_ALTERREASSIGNMENTSRESPONSE']._serialized_end=2423
-  _globals['_PARTITIONOFTOPIC']._serialized_start=2425
-  _globals['_PARTITIONOFTOPIC']._serialized_end=2477
-  _globals['_ELECTLEADERSREQUEST']._serialized_start=2480
-  _globals['_ELECTLEADERSREQUEST']._serialized_end=2608
-  _globals['_ELECTLEADERSRESPONSE']._serialized_start=2610
-  _globals['_ELECTLEADERSRESPONSE']._serialized_end=2737
-  _globals['_SETREPLICATIONREQUEST']._serialized_start=2739
-  _globals['_SETREPLICATIONREQUEST']._serialized_end=2866
-  _globals['_SETREPLICATIONRESPONSE']._serialized_start=2868
-  _globals['_SETREPLICATIONRESPONSE']._serialized_end=2923
-  _globals['_CONTROLLER']._serialized_start=2926
-  _globals['_CONTROLLER']._serialized_end=3668
+  _globals['_CONTROLLER']._serialized_start=88
+  _globals['_CONTROLLER']._serialized_end=704
 # @@protoc_insertion_point(module_scope)

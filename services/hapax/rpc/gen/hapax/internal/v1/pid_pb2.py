@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhapax/internal/v1/pid.proto\x12\x11hapax.internal.v1\"_\n\x14\x41llocateBlockRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0c\n\x04size\x18\x02 \x01(\x05\x12\x14\n\x0cin_use_below\x18\x03 \x01(\x03\x12\x12\n\ncluster_id\x18\x04 \x01(\t\"4\n\x15\x41llocateBlockResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x05\x32r\n\x0cPidAllocator\x12\x62\n\rAllocateBlock\x12\'.hapax.internal.v1.AllocateBlockRequest\x1a(.hapax.internal.v1.AllocateBlockResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhapax/internal/v1/pid.proto\x12\x11hapax.internal.v1\"Q\n\x14\x41llocateBlockRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0c\n\x04size\x18\x02 \x01(\x05\x12\x14\n\x0cin_use_below\x18\x03 \x01(\x03J\x04\x08\x04\x10\x05\"4\n\x15\x41llocateBlockResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x05\x32r\n\x0cPidAllocator\x12\x62\n\rAllocateBlock\x12\'.hapax.internal.v1.AllocateBlockRequest\x1a(.hapax.internal.v1.AllocateBlockResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hapax.internal.v1.pid_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ALLOCATEBLOCKREQUEST']._serialized_start=50
-  _globals['_ALLOCATEBLOCKREQUEST']._serialized_end=145
-  _globals['_ALLOCATEBLOCKRESPONSE']._serialized_start=147
-  _globals['_ALLOCATEBLOCKRESPONSE']._serialized_end=199
-  _globals['_PIDALLOCATOR']._serialized_start=201
-  _globals['_PIDALLOCATOR']._serialized_end=315
+  _globals['_ALLOCATEBLOCKREQUEST']._serialized_end=131
+  _globals['_ALLOCATEBLOCKRESPONSE']._serialized_start=133
+  _globals['_ALLOCATEBLOCKRESPONSE']._serialized_end=185
+  _globals['_PIDALLOCATOR']._serialized_start=187
+  _globals['_PIDALLOCATOR']._serialized_end=301
 # @@protoc_insertion_point(module_scope)

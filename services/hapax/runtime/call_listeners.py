@@ -1,0 +1,55 @@
+"""The listeners on which a service answers calls: internal gRPC, public gRPC, and frames for the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from hapax.runtime.ports import Network, RpcHandler, RpcServer
+from hapax.runtime.settings import Address, Settings
+
+HOT: Final = frozenset({
+    "/hapax.internal.v1.TxnCoordinator/VerifyPartitions",
+    "/hapax.internal.v1.PartitionBroker/WriteMarkers",
+    "/hapax.internal.v1.GroupCoordinator/WriteOffsetsMarkers",
+})
+"""The calls on the path of every transaction. With `rpc.hot.path=frames` they are served as frames too."""
+
+
+class CallListeners(NamedTuple):
+    internal: RpcServer
+    public: RpcServer
+    frames: RpcServer | None
+    rpc_address: str
+    """As advertised, like those below: of the internal gRPC listener."""
+    public_rpc_address: str
+    frames_address: str
+    """Empty: the service has no hot calls, or serves them by gRPC alone."""
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Lets the handlers that run finish, at most `grace` seconds on each listener."""
+        servers = (self.public, self.internal, self.frames)
+        await asyncio.gather(*(server.close(grace) for server in servers if server is not None))
+
+
+async def listen_for_calls(
+    network: Network, settings: Settings, ready: Callable[[], str],
+    *, internal: dict[str, RpcHandler], public: dict[str, RpcHandler],
+) -> CallListeners:
+    """Opens a service's listeners. Raises OSError where an address is taken."""
+    at = settings.rpc_address
+    inside = await network.serve_rpc(at.host, at.port, internal, ready)
+    at = Address.parse(settings.public_rpc_listen)
+    outside = await network.serve_rpc(at.host, at.port, public, ready, streams=False)
+    hot = {method: handler for method, handler in internal.items() if method in HOT}
+    frames: RpcServer | None = None
+    if hot and settings.rpc_hot_path == "frames":
+        at = Address.parse(settings.frames_listen)
+        frames = await network.serve_frames(at.host, at.port, hot)
+    return CallListeners(
+        inside, outside, frames,
+        str(settings.advertised_rpc(Address.parse(inside.address))),
+        str(settings.advertised_public_rpc(Address.parse(outside.address))),
+        "" if frames is None else str(settings.advertised_frames(Address.parse(frames.address))),
+    )

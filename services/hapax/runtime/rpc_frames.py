@@ -1,0 +1,258 @@
+"""Calls as length-prefixed frames: for the few that lie on the path of every transaction.
+
+A gRPC message costs a hand-over between two threads on either side, a frame does not. The messages are those of the
+gRPC contracts, and docs/protocol.md describes the frames:
+
+    greeting:  u64 0xffff_ffff_0000_0001, u16 length of the cluster's id, the id, u16 length of the caller, the caller
+    request:   u64 call id (below 2^63), u16 length of the method's name, the name, the message
+    response:  u64 call id, u8 status (gRPC's code), the message or, with an error, its detail in UTF-8
+
+The caller's first frame is the greeting; it has no answer. Calls are answered in the order in which they finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.ports import (
+    FrameConnection,
+    FrameHandler,
+    FrameLimits,
+    FrameListener,
+    RpcError,
+    RpcHandler,
+)
+from hapax.runtime.rpc import (
+    CONNECT_S,
+    FRAMES,
+    MAX_MESSAGE_BYTES,
+    MAX_RUNNING,
+    BackOff,
+    PendingCalls,
+    RpcIdentity,
+    RunningHandlers,
+    check_cluster,
+    code_of,
+    peer_of,
+    run,
+)
+
+if TYPE_CHECKING:
+    from hapax.runtime.network import TcpNetwork
+
+log = telemetry.logger("rpc")
+
+_GREETING: Final = 0xFFFF_FFFF_0000_0001
+_U64: Final = struct.Struct(">Q")
+_U16: Final = struct.Struct(">H")
+_REQUEST: Final = struct.Struct(">QH")
+_RESPONSE: Final = struct.Struct(">QB")
+_FOREVER_MS: Final = 2**62
+_LIMITS: Final = FrameLimits(max_frame_bytes=MAX_MESSAGE_BYTES, idle_ms=_FOREVER_MS)
+
+
+def greeting(identity: RpcIdentity) -> bytes:
+    """A connection's first frame."""
+    cluster, caller = identity.cluster_id.encode(), identity.caller.encode()
+    return b"".join((_U64.pack(_GREETING), _U16.pack(len(cluster)), cluster, _U16.pack(len(caller)), caller))
+
+
+def _greeted(frame: memoryview) -> RpcIdentity:
+    """Raises struct.error, UnicodeDecodeError."""
+    (size,) = _U16.unpack_from(frame, 8)
+    cluster = str(frame[10 : 10 + size], "utf-8")
+    (caller_size,) = _U16.unpack_from(frame, 10 + size)
+    return RpcIdentity(cluster, str(frame[12 + size : 12 + size + caller_size], "utf-8"))
+
+
+# --- the calling side ---------------------------------------------------------------------------------------------
+
+
+class _Link(PendingCalls):
+    """One open connection."""
+
+    def __init__(self, connection: FrameConnection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def send(self, call_id: int, method: bytes, request: bytes) -> None:
+        self._connection.send((_REQUEST.pack(call_id, len(method)), method, request))
+
+    def on_frame(self, frame: memoryview) -> None:
+        try:
+            call_id, status = _RESPONSE.unpack_from(frame)
+        except struct.error:
+            self.close("the peer sent a frame that is no answer")
+            return
+        self.answered(call_id, status, bytes(frame[_RESPONSE.size :]))
+
+    def on_drained(self) -> None:
+        """Nothing to do: callers wait for their answers anyway."""
+
+    def on_closed(self, reason: str) -> None:
+        self.fail(RpcError("UNAVAILABLE", self.broken or reason))
+
+    def close(self, reason: str) -> None:
+        self.broken = reason
+        self._connection.drop()
+
+
+class FramesChannel:
+    """`ports.RpcChannel`: connects at the first call, and again after a failure, not before its back-off is over."""
+
+    def __init__(
+        self, network: TcpNetwork, address: str, identity: RpcIdentity, forget: Callable[[], object]
+    ) -> None:
+        self._network = network
+        self._address = address.removeprefix(FRAMES)
+        self._identity = identity
+        self._forget = forget
+        self._link: _Link | None = None
+        self._opening: asyncio.Task[_Link] | None = None
+        self._back_off = BackOff()
+        self._methods: dict[str, bytes] = {}
+
+    async def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        deadline = asyncio.get_running_loop().time() + timeout
+        name = self._methods.get(method)
+        if name is None:
+            name = self._methods[method] = method.encode()
+        try:
+            link = self._link
+            if link is None or link.broken:
+                async with asyncio.timeout_at(deadline):
+                    link = await self._open()
+            return await link.call(deadline, lambda call_id: link.send(call_id, name, request))
+        except TimeoutError:
+            raise RpcError("DEADLINE_EXCEEDED", f"{method} at {self._address} in {timeout} s") from None
+
+    async def _open(self) -> _Link:
+        if self._opening is None:
+            self._opening = supervision.once(self._connect(), "rpc-connect", self._address, expected=(RpcError,))
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    def _opened(self, task: asyncio.Task[_Link]) -> None:
+        self._opening = None
+        if not task.cancelled() and task.exception() is None:
+            self._link = task.result()
+
+    async def _connect(self) -> _Link:
+        await self._back_off.wait()
+        host, _, port = self._address.rpartition(":")
+        links: list[_Link] = []
+
+        def opened(connection: FrameConnection) -> FrameHandler:
+            links.append(_Link(connection))
+            connection.send((greeting(self._identity),))
+            return links[0]
+
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._network.connect(host.strip("[]"), int(port), opened, _LIMITS)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
+        self._back_off.connected()
+        return links[0]
+
+    async def close(self) -> None:
+        self._forget()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._link is not None:
+            self._link.close("the channel was closed")
+
+
+# --- the answering side -------------------------------------------------------------------------------------------
+
+
+class FramesServer:
+    """`ports.RpcServer`."""
+
+    def __init__(self, handlers: dict[str, RpcHandler], cluster_id: str) -> None:
+        self.address = ""
+        self.handlers = handlers
+        self.cluster_id = cluster_id
+        self.running = RunningHandlers()
+        self._listener: FrameListener | None = None
+
+    async def start(self, network: TcpNetwork, host: str, port: int) -> None:
+        self._listener = await network.listen(host, port, lambda connection: _Caller(self, connection), _LIMITS)
+        self.address = f"{host}:{self._listener.port}"
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Lets the handlers that run finish, at most `grace` seconds."""
+        await self.running.finish(grace)
+        if self._listener is not None:
+            await self._listener.close()
+
+
+class _Caller:
+    """One connection on which calls arrive."""
+
+    def __init__(self, server: FramesServer, connection: FrameConnection) -> None:
+        self._server = server
+        self._connection = connection
+        self._peer = peer_of(connection.peer, "")
+        self._refusal: RpcError | None = None
+        self._greeted = False
+        self._running = 0
+        self._paused = False
+
+    def on_frame(self, frame: memoryview) -> None:
+        try:
+            if not self._greeted:
+                self._greeted = True
+                if self._greets(frame):
+                    return
+            call_id, name_size = _REQUEST.unpack_from(frame)
+            name_end = _REQUEST.size + name_size
+            method = str(frame[_REQUEST.size : name_end], "utf-8")
+        except (struct.error, UnicodeDecodeError):
+            log.warning("closing a connection: not a call", peer=self._connection.peer)
+            self._connection.drop()
+            return
+        refusal = self._refusal
+        if refusal is not None:
+            self._connection.send((_RESPONSE.pack(call_id, code_of(refusal.status)), refusal.detail.encode()))
+            return
+        self._running += 1
+        if self._running >= MAX_RUNNING and not self._paused:
+            self._paused = True
+            self._connection.pause_reading()
+        self._server.running.spawn(self._answer(call_id, method, bytes(frame[name_end:])))
+
+    def _greets(self, frame: memoryview) -> bool:
+        """Whether the connection's first frame is the greeting. Without one its calls name no cluster."""
+        identity = RpcIdentity()
+        is_greeting = len(frame) >= 8 and _U64.unpack_from(frame)[0] == _GREETING
+        if is_greeting:
+            identity = _greeted(frame)
+            self._peer = peer_of(self._connection.peer, identity.caller)
+        try:
+            check_cluster(self._server.cluster_id, identity.cluster_id)
+        except RpcError as error:
+            self._refusal = error
+        return is_greeting
+
+    async def _answer(self, call_id: int, method: str, request: bytes) -> None:
+        handler = self._server.handlers.get(method)
+        if handler is None:
+            status, payload = "UNIMPLEMENTED", method.encode()
+        else:
+            status, payload = await run(method, handler, request, self._peer)
+        self._connection.send((_RESPONSE.pack(call_id, code_of(status)), payload))
+        self._running -= 1
+        if self._paused and self._running <= MAX_RUNNING // 2:
+            self._paused = False
+            self._connection.resume_reading()
+
+    def on_drained(self) -> None:
+        """Nothing to do: the network itself stops reading from a peer that does not read."""
+
+    def on_closed(self, reason: str) -> None:
+        """Handlers run on; their answers are dropped."""

@@ -1,0 +1,239 @@
+"""A gRPC listener: the calls of this process as ordinary unary calls and on other services' streams, its health
+(`grpc.health.v1`), and reflection.
+
+Health follows the readiness of the process, and like reflection it is told to every client. Every other call names its
+cluster in its metadata, or it reaches no handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final
+from urllib.parse import unquote
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are not ours
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
+from hapax.runtime import telemetry
+from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
+from hapax.runtime.rpc import (
+    CALLER_KEY,
+    CLUSTER_KEY,
+    EXCHANGE,
+    KEEPALIVE,
+    MAX_MESSAGE_BYTES,
+    MAX_RUNNING,
+    RunningHandlers,
+    check_cluster,
+    code_of,
+    peer_of,
+    run,
+)
+from hapax.runtime.rpc_stream import take
+
+log = telemetry.logger("rpc")
+
+_OPTIONS: Final = (
+    *KEEPALIVE,
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", MAX_RUNNING),
+    ("grpc.so_reuseport", 0),
+)
+_HEALTH_POLL_S: Final = 1.0
+"""Each stream that watches the health looks this often."""
+_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+_CODES: Final[dict[int, grpc.StatusCode]] = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class GrpcServer:
+    """`ports.RpcServer`."""
+
+    def __init__(
+        self, handlers: dict[str, RpcHandler], cluster_id: str, ready: Callable[[], str] | None, *, streams: bool
+    ) -> None:
+        """`streams`: whether other services may open their stream of calls here."""
+        self.address = ""
+        self._running = RunningHandlers()
+        self._server = grpc.aio.server(options=_OPTIONS)
+        calls = _Calls(handlers, cluster_id, self._running, streams=streams)
+        services = sorted({method.split("/")[1] for method in handlers})
+        if streams:
+            services.append(EXCHANGE.split("/")[1])
+        health_pb2_grpc.add_HealthServicer_to_server(_Health(services, ready or (lambda: "")), self._server)
+        reflection.enable_server_reflection(
+            (*services, "grpc.health.v1.Health", reflection.SERVICE_NAME), self._server)
+        self._server.add_generic_rpc_handlers((calls,))
+
+    async def start(self, host: str, port: int) -> None:
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {host}:{port}: {error}") from None
+        if bound == 0:
+            raise OSError(f"cannot listen on {host}:{port}")
+        await self._server.start()
+        self.address = f"{host}:{bound}"
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Lets the handlers that run finish, at most `grace` seconds."""
+        await self._running.finish(grace)
+        await self._server.stop(None)
+
+
+class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    def __init__(
+        self, handlers: dict[str, RpcHandler], cluster_id: str, running: RunningHandlers, *, streams: bool
+    ) -> None:
+        # The caller may add handlers until the first call of each: the dictionary is not copied.
+        self._handlers = handlers
+        self._cluster_id = cluster_id
+        self._running = running
+        self._methods: dict[str, Any] = {}
+        if streams:
+            self._methods[EXCHANGE] = grpc.stream_stream_rpc_method_handler(self._exchange)
+
+    def service(self, handler_call_details: Any) -> Any:
+        method = handler_call_details.method
+        found = self._methods.get(method)
+        if found is None and method in self._handlers:
+            found = self._methods[method] = grpc.unary_unary_rpc_method_handler(self._unary(method))
+        return found
+
+    def _unary(self, method: str) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
+        handler = self._handlers[method]
+
+        async def serve(request: bytes, context: Any) -> bytes:
+            peer = await self._peer(context)
+            # Shielded: a handler is not cancelled with its caller.
+            status, payload = await asyncio.shield(self._running.spawn(run(method, handler, request, peer)))
+            if status != "OK":
+                await context.abort(_CODES[code_of(status)], payload.decode("utf-8", "replace"))
+            return payload
+
+        return serve
+
+    async def _peer(self, context: Any) -> RpcPeer:
+        """Who calls. Ends the call where it does not name this cluster."""
+        named = caller = ""
+        for key, value in context.invocation_metadata() or ():
+            if key == CLUSTER_KEY:
+                named = value
+            elif key == CALLER_KEY:
+                caller = value
+        try:
+            check_cluster(self._cluster_id, named)
+        except RpcError as error:
+            await context.abort(_CODES[code_of(error.status)], error.detail)
+        return peer_of(unquote(context.peer()).partition(":")[2], caller)
+
+    async def _exchange(self, _: object, context: Any) -> None:
+        peer = await self._peer(context)
+        await context.send_initial_metadata(())
+        await _Stream(self._handlers, self._running, context, peer).serve()
+
+
+class _Stream:
+    """Another process's calls."""
+
+    def __init__(
+        self, handlers: dict[str, RpcHandler], running: RunningHandlers, context: Any, peer: RpcPeer
+    ) -> None:
+        self._handlers = handlers
+        self._running = running
+        self._context = context
+        self._peer = peer
+        self._unsent: list[calls_pb2.Answer] = []
+        self._wake = asyncio.Event()
+        self._unanswered = 0
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+
+    async def serve(self) -> None:
+        """Returns when the caller has closed the stream. Handlers run on; their answers are dropped."""
+        writer = asyncio.ensure_future(self._write())
+        try:
+            while (data := await self._context.read()) is not _EOF:
+                try:
+                    requests = calls_pb2.Requests.FromString(data).requests
+                except DecodeError:
+                    log.warning("closing a stream: not a batch of calls", peer=self._peer.address)
+                    await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a batch of calls")
+                self._unanswered += len(requests)
+                for request in requests:
+                    self._running.spawn(self._answer(request.id, request.method, request.message))
+                if self._unanswered >= MAX_RUNNING:
+                    self._may_read.clear()
+                    await self._may_read.wait()
+        finally:
+            writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.BaseError):
+                await writer
+
+    async def _answer(self, call_id: int, method: str, message: bytes) -> None:
+        handler = self._handlers.get(method)
+        if handler is None:
+            answer = calls_pb2.Answer(id=call_id, status=code_of("UNIMPLEMENTED"), detail=method)
+        else:
+            status, payload = await run(method, handler, message, self._peer)
+            if status != "OK":
+                answer = calls_pb2.Answer(
+                    id=call_id, status=code_of(status), detail=payload.decode("utf-8", "replace"))
+            elif len(payload) > MAX_MESSAGE_BYTES - 1024:
+                answer = calls_pb2.Answer(
+                    id=call_id, status=code_of("RESOURCE_EXHAUSTED"), detail=f"an answer of {len(payload)} bytes")
+            else:
+                answer = calls_pb2.Answer(id=call_id, message=payload)
+        self._unsent.append(answer)
+        self._wake.set()
+        self._unanswered -= 1
+        if self._unanswered <= MAX_RUNNING // 2:
+            self._may_read.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._unsent:
+                await self._context.write(calls_pb2.Answers(answers=take(self._unsent)).SerializeToString())
+
+
+class _Health(health_pb2_grpc.HealthServicer):
+    """SERVING while the process is ready. Known services are the listener's own, and "" for the whole process."""
+
+    def __init__(self, services: list[str], ready: Callable[[], str]) -> None:
+        self._services = {"", *services}
+        self._ready = ready
+
+    def _status(self, service: str) -> Any:
+        if service not in self._services:
+            return None
+        return health_pb2.HealthCheckResponse.NOT_SERVING if self._ready() else health_pb2.HealthCheckResponse.SERVING
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        status = self._status(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r} here")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        told = None
+        while True:
+            status = self._status(request.service)
+            if status is None:
+                status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            if status != told:
+                told = status
+                yield health_pb2.HealthCheckResponse(status=status)
+            await asyncio.sleep(_HEALTH_POLL_S)
