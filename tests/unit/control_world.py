@@ -304,6 +304,7 @@ class ControlWorld:
     async def _register(
         self, process: SimProcess, ports: Ports, node_id: int, role: Role, address: str, **fields: Any
     ) -> Registration:
+        fields = {"public_rpc_address": address, **fields}
         record = NodeRecord(
             NodeId(node_id), role, "127.0.0.1", 9000 + node_id, address, identity=f"folder-{node_id}", **fields)
         return await register(

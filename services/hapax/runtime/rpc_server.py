@@ -23,7 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
-from hapax.runtime import telemetry
+from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
 from hapax.runtime.rpc import (
     CALLER_KEY,
@@ -162,7 +162,7 @@ class _Stream:
 
     async def serve(self) -> None:
         """Returns when the caller has closed the stream. Handlers run on; their answers are dropped."""
-        writer = asyncio.ensure_future(self._write())
+        writer = supervision.once(self._write(), "rpc-write", expected=(grpc.aio.BaseError,))
         try:
             while (data := await self._context.read()) is not _EOF:
                 try:
