@@ -80,8 +80,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a coordinator that is restarted ends the call", "calls wait for who is restarted", "client/groups.py",
-        "                    raise RetriableError(\n                        f\"{what}: coordinator",
-        "                    raise HapaxError(\n                        f\"{what}: coordinator",
+        "                    raise from_code(\n                        ErrorCode.COORDINATOR_NOT_AVAILABLE, what, f",
+        "                    raise HapaxError(\n                        what, advice=f",
         (unit("client/test_admin.py"),),
     ),
 )

@@ -11,8 +11,8 @@ MUTANTS = (
         (unit("cli/test_consume.py"),),
     ),
     Mutant(
-        "the command reads a partition that does not exist as an empty one", "the command", "cli/consume.py",
-        "        if missing:\n", "        if False:\n",
+        "the command reads a partition that does not exist as an empty one", "the command", "cli/administration.py",
+        "        if index not in there:\n", "        if False:\n",
         (unit("cli/test_consume.py"),),
     ),
     Mutant(
@@ -71,6 +71,6 @@ MUTANTS = (
     Mutant(
         "a word that is no isolation level passes for one", "the command", "cli/administration.py",
         '    if isolation_level not in ("read_committed", "read_uncommitted"):\n', "    if False:\n",
-        (unit("cli/test_usage.py"),),
+        (unit("cli/test_failures.py"),),
     ),
 )

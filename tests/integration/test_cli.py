@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -82,6 +83,38 @@ def test_bad_usage_has_its_own_exit_code(hapax: Hapax) -> None:
     assert hapax("topic", "create", "x", "--config", "retention.msec=1", ok=False).exit_code == 1
     assert hapax("txn", "abort", ok=False).exit_code == 2
     assert hapax("txn", "describe", "nobody", ok=False).exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "describe", "nowhere"), ("topic", "delete", "nowhere"), ("topic", "config", "nowhere"),
+        ("topic", "extend", "nowhere", "--partitions", "3"), ("topic", "configure", "nowhere", "--set", "flush.ms=1"),
+        ("topic", "offsets", "nowhere"), ("topic", "look", "nowhere", "0"), ("producers", "describe", "nowhere"),
+        ("replicas", "list", "--topic", "nowhere"), ("group", "reset", "g", "--topic", "nowhere", "--latest"),
+        ("lease", "take", "l", "--partition", "nowhere"), ("txn", "describe", "nobody"), ("group", "offsets", "nobody"),
+        ("lease", "progress", "nobody"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_does_not_exist_is_reported_at_once_and_not_to_be_tried_again(
+    hapax: Hapax, words: tuple[str, ...]
+) -> None:
+    began = time.monotonic()
+    done = hapax(*words, ok=False)
+    assert done.exit_code == 4 and time.monotonic() - began < 10
+    assert words[-1] in done.stderr or "nowhere" in done.stderr
+    assert "ry again" not in done.stderr
+
+
+def test_an_unknown_topic_is_not_to_be_consumed_again(hapax: Hapax) -> None:
+    done = hapax("consume", "nowhere", "--set", "default.api.timeout.ms=1000", ok=False)
+    assert done.exit_code == 4 and "there is no such topic" in done.stderr and "ry again" not in done.stderr
+
+
+def test_a_refused_configuration_says_what_is_wrong(hapax: Hapax, topic: str) -> None:
+    done = hapax("topic", "configure", topic, "--set", "retention.ms=soon", ok=False)
+    assert done.exit_code == 1 and "retention.ms" in done.stderr and "ry again" not in done.stderr
 
 
 def test_no_cluster_has_its_own_exit_code() -> None:

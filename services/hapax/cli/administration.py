@@ -1,16 +1,25 @@
-"""How the commands reach a cluster: options, the client that they use, and what a failure becomes."""
+"""What the commands share to reach a cluster: options, clients, and how a failure is shown."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import typer
 
 from hapax.cli import output
-from hapax.client import Admin, ConfigValue, HapaxError, TopicInfo, TopicPartition
-from hapax.client.errors import RetriableError, from_code
+from hapax.client import (
+    AbortableError,
+    Admin,
+    ConfigValue,
+    FencedError,
+    HapaxError,
+    RetriableError,
+    TopicPartition,
+    errors,
+)
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex
 from hapax.runtime.settings import SettingsError, parse_assignments
@@ -18,13 +27,22 @@ from hapax.runtime.settings import SettingsError, parse_assignments
 T = TypeVar("T")
 
 Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", help="Where to find the cluster: host:port,...", envvar="HAPAX_BOOTSTRAP")
+    str,
+    typer.Option(
+        "--bootstrap", help="Addresses of any nodes of the cluster: host:port,...", envvar="HAPAX_BOOTSTRAP"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic. Repeatable. Default: all topics.")
+]
+PartitionNumbers = Annotated[
+    list[int] | None, typer.Option("--partition", help="Only this partition. Repeatable. Default: all partitions.")
+]
+ISOLATION_HELP: Final = "read_committed or read_uncommitted: whether to leave out open and aborted transactions."
 
-_FIND_MS = 5_000
-_PATIENCE_MS = 15_000
+_FIND_TIMEOUT_MS = 5_000
+CALL_TIMEOUT_MS = 15_000
 _MISSING = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.GROUP_ID_NOT_FOUND,
@@ -32,45 +50,76 @@ _MISSING = frozenset({
 
 
 def client_options(bootstrap: str) -> dict[str, object]:
-    """Of every client that a command makes: a person waits for it."""
+    """For the clients of commands. A person waits for the answer, so timeouts are shorter than the defaults."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "hapax-command",
-        "request.timeout.ms": _FIND_MS,
-        "default.api.timeout.ms": _PATIENCE_MS,
+        "request.timeout.ms": _FIND_TIMEOUT_MS,
+        "default.api.timeout.ms": CALL_TIMEOUT_MS,
     }
 
 
-def administer(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Runs `work` with an admin client. Whatever fails ends the command, see `finish`."""
+class _Client(Protocol):
+    async def start(self) -> Any: ...
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Client)
+
+
+@asynccontextmanager
+async def connected(client: C) -> AsyncIterator[C]:
+    """Starts and closes a command's client. Ends the command if the cluster does not answer."""
+    try:
+        await client.start()
+    except RetriableError as error:
+        output.fail(str(error), output.NOT_RUNNING)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def administer(bootstrap: str, task: Callable[[Admin], Awaitable[T]]) -> T:
+    """Runs `task` with an admin client. A failure ends the command, see `finish`."""
 
     async def run() -> T:
-        admin = Admin(client_options(bootstrap))
-        try:
-            await admin.start()
-        except RetriableError as error:
-            output.fail(str(error), output.NOT_RUNNING)
-        try:
-            return await work(admin)
-        finally:
-            await admin.close()
+        async with connected(Admin(client_options(bootstrap))) as admin:
+            return await task(admin)
 
     return finish(run())
 
 
-def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's work; a failure becomes one line on stderr and an exit code that says which: 4 for what does
-    not exist, else 1. Ctrl-C is 130, as in shells."""
+def finish(task: Coroutine[Any, Any, T]) -> T:
+    """Runs a command's task. A failure becomes one line on stderr and an exit code: 2 for a wrong setting, 4 for
+    something that does not exist, otherwise 1; 130 after Ctrl-C, as in shells."""
     try:
-        return asyncio.run(work)
+        return asyncio.run(task)
     except HapaxError as error:
-        output.fail(str(error), output.NOT_FOUND if error.code in _MISSING else output.FAILED)
+        code = output.FAILED
+        if isinstance(error, errors.SettingsError):
+            code = output.USAGE
+        elif error.code in _MISSING:
+            code = output.NOT_FOUND
+        output.fail(sentence(error), code)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
 
+def sentence(error: HapaxError) -> str:
+    """What happened and what to do, for a person at a terminal. (The client's own advice is for a program.)"""
+    advice = error.advice
+    if isinstance(error, FencedError):
+        advice = "Another client holds this transactional id or lease now"
+    elif isinstance(error, AbortableError):
+        advice = "The open transaction was aborted: none of its records becomes visible"
+    elif error.maybe_written:
+        advice = "Some records may have been written: check the end of the topic before you send them again"
+    return f"{error.message}. {advice}" if advice else error.message
+
+
 def assignments(texts: Sequence[str] | None) -> dict[str, str]:
-    """`NAME=VALUE` options; a wrong one is wrong usage."""
+    """Reads `NAME=VALUE` options. A wrong one ends the command with the exit code for wrong usage."""
     try:
         return parse_assignments(texts or ())
     except SettingsError as error:
@@ -78,27 +127,30 @@ def assignments(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def reads_committed(isolation_level: str) -> bool:
-    """Another word is wrong usage: it must not pass for the one or the other."""
+    """Any other word ends the command with the exit code for wrong usage."""
     if isolation_level not in ("read_committed", "read_uncommitted"):
-        output.fail(f"{isolation_level!r} is not read_committed or read_uncommitted", output.USAGE)
+        output.fail(
+            f"--isolation-level is read_committed or read_uncommitted, not {isolation_level!r}", output.USAGE)
     return isolation_level == "read_committed"
 
 
-async def find_topic(admin: Admin, name: str) -> TopicInfo:
-    """Raises FatalError where the cluster has no such topic."""
-    for topic in await admin.list_topics():
-        if topic.name == name:
-            return topic
-    raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+def chosen_partitions(
+    topic: str, existing: Iterable[int], wanted: Sequence[int] | None
+) -> list[TopicPartition]:
+    """The wanted partitions of a topic, or all of them. Raises HapaxError with UNKNOWN_TOPIC_OR_PARTITION if one does
+    not exist."""
+    there = sorted(existing)
+    for index in wanted or ():
+        if index not in there:
+            has = f"the topic has the partitions {output.joined(there)}"
+            raise errors.from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic}-{index}", has)
+    return [TopicPartition(topic, PartitionIndex(index)) for index in wanted or there]
 
 
-async def find_partitions(admin: Admin, topic: str, chosen: Sequence[int] | None) -> list[TopicPartition]:
-    """The chosen partitions of a topic, or all of them. Raises FatalError for one that is not there."""
-    known = sorted(each.partition for each in (await find_topic(admin, topic)).partitions)
-    missing = [index for index in chosen or () if index not in known]
-    if missing:
-        raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{missing[0]}")
-    return [TopicPartition(topic, PartitionIndex(index)) for index in chosen or known]
+async def find_partitions(admin: Admin, topic: str, wanted: Sequence[int] | None) -> list[TopicPartition]:
+    """Like `chosen_partitions`. Raises HapaxError if there is no such topic."""
+    found = await admin.describe_topic(topic)
+    return chosen_partitions(topic, (each.partition for each in found.partitions), wanted)
 
 
 def print_config(as_json: bool, found: Mapping[str, ConfigValue]) -> None:

@@ -1,4 +1,4 @@
-"""`hapax cluster ...`: what runs, and how it is."""
+"""`hapax cluster ...`: nodes, shards, settings, health and versions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, admin
 from hapax.client import Admin, ConfigValue
 from hapax.client.health import count, health_checks, worst
 
-app = typer.Typer(help="Nodes, shards, health, versions.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
 def nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List the nodes that are alive; `acts` marks the controller that decides now."""
+    """List the nodes that are alive. `acts` marks the active controller."""
 
-    async def work(admin: Admin) -> list[dict[str, object]]:
+    async def list_nodes(admin: Admin) -> list[dict[str, object]]:
         brokers = {each.node_id: each for each in await admin.list_brokers()}
         found: list[dict[str, object]] = []
         for node in (await admin.describe_cluster()).nodes:
@@ -33,12 +33,12 @@ def nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> 
         return found
 
     columns = ("node_id", "role", "host", "port", "rpc_address", "rack", "standing", "acts")
-    output.print_records(as_json, "", administer(bootstrap, work), columns)
+    output.print_records(as_json, "", administer(bootstrap, list_nodes), columns)
 
 
 @app.command()
 def shards(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List the shards of the coordinators: who owns them, and whether they serve."""
+    """List the coordinators' shards, their owners and whether they are serving."""
     found = administer(bootstrap, lambda admin: admin.describe_shards())
     columns = ("kind", "shard", "owner", "epoch", "serving", "loaded_records", "entries")
     output.print_records(as_json, "", [each._asdict() for each in found], columns)
@@ -46,23 +46,25 @@ def shards(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) ->
 
 @app.command()
 def config(
-    node: Annotated[int, typer.Argument(metavar="NODE", min=0)],
+    node: Annotated[int, typer.Argument(metavar="NODE", help="Its node id.", min=0)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings of a broker or coordinator."""
+    """Show the settings of a broker or coordinator that is alive."""
 
-    async def work(admin: Admin) -> dict[str, ConfigValue]:
+    async def node_config(admin: Admin) -> dict[str, ConfigValue]:
         if node not in {each.node_id for each in (await admin.describe_cluster()).nodes}:
-            output.fail(f"no broker or coordinator {node} is alive", output.NOT_FOUND)
+            output.fail(
+                f"no broker or coordinator with node id {node} is alive; `hapax cluster nodes` lists those that are",
+                output.NOT_FOUND)
         return await admin.node_config(node)
 
-    print_config(as_json, administer(bootstrap, work))
+    print_config(as_json, administer(bootstrap, node_config))
 
 
 @app.command()
 def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Say whether the cluster can do what it is for; exit code 1 where somebody cannot read or write now."""
+    """Check whether clients can read and write. Exit code 1 if some of them cannot."""
     checks = health_checks(administer(bootstrap, count))
     status = worst(checks)
     if as_json:
@@ -75,9 +77,9 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) ->
 
 @app.command()
 def version(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show this command's version, and the cluster's id and version of transactions."""
+    """Show the version of this command, the cluster id and the cluster's transaction version."""
     cluster = administer(bootstrap, lambda admin: admin.describe_cluster())
-    told = {
+    shown = {
         "command": importlib.metadata.version("hapaxlog"), "cluster_id": cluster.cluster_id,
         "transaction_version": cluster.transaction_version}
-    output.print_records(as_json, "", [told], tuple(told))
+    output.print_records(as_json, "", [shown], tuple(shown))

@@ -1,4 +1,4 @@
-"""`hapax consume TOPIC`: prints records."""
+"""`hapax consume TOPIC`: prints the records of a topic."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, finish
+from hapax.cli.administration import (
+    CALL_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    ISOLATION_HELP,
+    AsJson,
+    Bootstrap,
+    PartitionNumbers,
+    assignments,
+    chosen_partitions,
+    connected,
+    finish,
+)
 from hapax.client import Consumer, Record
-from hapax.client.errors import from_code
-from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 
 _POLL_MS = 500
@@ -21,25 +30,33 @@ _COMMIT_S = 5.0
 
 
 def consume(
-    topic: str,
-    partition: Annotated[list[int] | None, typer.Option(help="Repeatable; default: all.")] = None,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Default: from the end.")] = False,
-    offset: Annotated[int | None, typer.Option(help="Begin here, in every partition that is read.", min=0)] = None,
-    isolation_level: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
-    maximum: Annotated[int, typer.Option("--max", help="End after so many records; 0: never.", min=0)] = 0,
-    until_end: Annotated[bool, typer.Option("--until-end", help="End where the topic ended when it began.")] = False,
-    group: Annotated[str | None, typer.Option(help="Begin at this group's offsets, and commit them.")] = None,
-    keys: Annotated[bool, typer.Option("--keys", help="Keys too, with a tab between.")] = False,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partitions: PartitionNumbers = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Start at the first record. Default: at the end.")
+    ] = False,
+    offset: Annotated[int | None, typer.Option(help="Start at this offset in each partition.", min=0)] = None,
+    isolation_level: Annotated[str, typer.Option(help=ISOLATION_HELP)] = "read_committed",
+    maximum: Annotated[int, typer.Option("--max", help="Stop after this many records. 0: no limit.", min=0)] = 0,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop at the offsets where the partitions end now.")
+    ] = False,
+    group: Annotated[
+        str | None, typer.Option(help="Start at this group's committed offsets, and commit offsets for it.")
+    ] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="Print the key, a tab and the value.")] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A consumer's setting; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the consumer. Repeatable.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Print records: their values, or with --json one object per line."""
+    """Print the values of a topic's records, or with --json one JSON object per record."""
     chosen = assignments(settings)
     options: dict[str, object] = {
         "bootstrap.servers": bootstrap,
+        "client.id": "hapax-command",
+        "default.api.timeout.ms": CALL_TIMEOUT_MS,
         "isolation.level": isolation_level,
         "auto.offset.reset": "earliest" if from_beginning else "latest",
         **chosen,
@@ -55,29 +72,26 @@ def consume(
         count += 1
         return count == maximum
 
-    finish(read(options, topic, partition or (), offset, until_end, show))
+    finish(read(options, topic, partitions or (), offset, until_end, show))
 
 
 async def read(
     options: Mapping[str, object], topic: str, partitions: Sequence[int], offset: int | None, until_end: bool,
     show: Callable[[Record], bool],
 ) -> None:
-    """Shows records as they come, until `show` returns True; with `until_end` until those below the ends that the
-    partitions have now were shown. A group's offsets are committed here, not by the consumer: a position of its own
-    counts records that were read and never shown. Raises HapaxError."""
-    wished = str(options.get("enable.auto.commit", "true")).lower() == "true"
-    async with Consumer({**options, "enable.auto.commit": False}) as consumer:
-        known = await consumer.partitions(topic)
-        wanted = [each for each in known if not partitions or each.partition in partitions]
-        missing = sorted(set(partitions) - {each.partition for each in wanted})
-        if missing:
-            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{missing[0]}")
+    """Calls `show` with each record until it returns True. With `until_end`, stops at the offsets where the partitions
+    end when reading starts. The group's offsets are committed here and not by the consumer, whose positions include
+    records that were read but not shown. Raises HapaxError."""
+    commits = "group.id" in options and str(options.get("enable.auto.commit", "true")).lower() == "true"
+    async with connected(Consumer({**options, "enable.auto.commit": False})) as consumer:
+        existing = await consumer.partitions(topic)
+        wanted = chosen_partitions(topic, (each.partition for each in existing), partitions)
         consumer.assign(wanted)
         if offset is not None:
             for each in wanted:
                 consumer.seek(each, offset)
         ends = await consumer.end_offsets(wanted) if until_end else {}
-        shown = _Shown(consumer if wished and "group.id" in options else None)
+        shown = _Shown(consumer if commits else None)
         try:
             await _poll(consumer, ends, show, shown)
         finally:
@@ -87,7 +101,7 @@ async def read(
 async def _poll(
     consumer: Consumer, ends: Mapping[TopicPartition, int], show: Callable[[Record], bool], shown: _Shown
 ) -> None:
-    """Without `ends` there is no end but `show`'s."""
+    """Without `ends`, only `show` ends it."""
     while True:
         for record in await consumer.poll(_POLL_MS):
             enough = show(record)
@@ -101,7 +115,7 @@ async def _poll(
 
 
 class _Shown:
-    """What was shown and is to be committed. `consumer`: None where nothing is."""
+    """The offsets behind the records that were shown. `consumer`: commits them; None: nothing is committed."""
 
     def __init__(self, consumer: Consumer | None) -> None:
         self._consumer = consumer
@@ -113,7 +127,7 @@ class _Shown:
         self._next[TopicPartition(record.topic, PartitionIndex(record.partition))] = record.offset + 1
 
     def positions(self, found: Mapping[TopicPartition, int]) -> None:
-        """All that was read was shown: these are behind markers and aborted records, too."""
+        """`found`: positions of a consumer whose records were all shown, also behind markers and aborted records."""
         self._next.update(found)
 
     async def commit_from_time_to_time(self) -> None:

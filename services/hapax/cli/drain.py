@@ -1,4 +1,4 @@
-"""`hapax drain`: empty a broker before it is removed."""
+"""`hapax drain BROKER`: moves all replicas and leaderships off a broker."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hapax.core.types import NodeId
 
 
 def drain(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its node id; it may be dead already.")],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its node id. The broker may already be dead.")],
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Take it back: what moves off the broker stays, and it is used again.")
+        bool, typer.Option("--cancel", help="Stop draining: cancel the moves off the broker and use it again.")
     ] = False,
     execute: Execute = False,
     throttle: Throttle = None,
@@ -27,14 +27,14 @@ def drain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Move everything off a broker: it gives its leaderships up, gets nothing new, and its replicas go to others."""
+    """Empty a broker: it hands over its leaderships, gets no new replicas, and its replicas move to other brokers."""
     cluster = administer(bootstrap, read_cluster)
     if cancel:
         _cancel(broker, execute, bootstrap)
         return
-    known = broker in cluster.brokers or any(broker in held.replicas for held in cluster.partitions.values())
-    if not known:
-        output.fail(f"no broker {broker} is alive or holds anything", output.NOT_FOUND)
+    holds_replicas = any(broker in held.replicas for held in cluster.partitions.values())
+    if broker not in cluster.brokers and not holds_replicas:
+        output.fail(f"no broker {broker} is alive, and no replica is on it", output.NOT_FOUND)
     targets = planned(lambda: plan_drain(cluster.partitions, {NodeId(broker)}, sites(cluster)))
     carry_out(
         bootstrap, targets, cluster, execute=execute, as_json=as_json, throttle=throttle, wait=wait,
@@ -42,13 +42,13 @@ def drain(
 
 
 def _cancel(broker: int, execute: bool, bootstrap: str) -> None:
-    async def work(admin: Admin) -> list[Refused]:
+    async def cancel(admin: Admin) -> list[Refused]:
         leaving = {
             each.partition: None for each in await admin.list_reassignments() if broker in each.removing}
         if not execute:
-            print(f"{len(leaving)} moves would be canceled: add --execute to do it.")
+            print(f"{len(leaving)} moves would be canceled. Add --execute to cancel them.")
             return []
         await admin.set_draining([broker], False)
         return await admin.alter_reassignments(leaving) if leaving else []
 
-    end_with(administer(bootstrap, work))
+    end_with(administer(bootstrap, cancel))

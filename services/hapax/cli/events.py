@@ -1,4 +1,4 @@
-"""`hapax events ...`: what the cluster noted in `__hapax_events`."""
+"""`hapax events ...`: the events in the topic `__hapax_events`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from hapax.client import Record
 from hapax.client.event_log import as_event
 from hapax.codec.metadata import EVENTS_TOPIC
 
-_SHOWN_OTHERWISE = ("offset", "at_ms", "event", "v")
+_HIDDEN_FIELDS = ("offset", "at_ms", "event", "v")
 
-app = typer.Typer(help="What the cluster noted: fencing, failover, healed transactions.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """What the cluster noted: fencing, failover, healed transactions."""
+    """Without this, typer would make the group's only command the group itself."""
 
 
 @app.command()
 def tail(
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more; end with Ctrl-C.")] = False,
-    kind: Annotated[list[str] | None, typer.Option("--event", help="Only this kind; repeatable.")] = None,
-    maximum: Annotated[int, typer.Option("--max", help="End after so many; 0: no limit.", min=0)] = 0,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep waiting for new events. Ctrl-C ends it.")] = False,
+    kind: Annotated[
+        list[str] | None, typer.Option("--event", help="Print only events of this kind. Repeatable.")
+    ] = None,
+    maximum: Annotated[int, typer.Option("--max", help="Stop after this many events. 0: no limit.", min=0)] = 0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -54,5 +56,5 @@ def tail(
 
 def _line(event: dict[str, Any]) -> str:
     at = datetime.fromtimestamp(event["at_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
-    words = " ".join(f"{name}={value}" for name, value in event.items() if name not in _SHOWN_OTHERWISE)
+    words = " ".join(f"{name}={value}" for name, value in event.items() if name not in _HIDDEN_FIELDS)
     return f"{at}Z {event['event']} {words}"

@@ -1,4 +1,4 @@
-"""`hapax group ...`: what groups have committed, how far behind they are, and putting them elsewhere."""
+"""`hapax group ...`: the offsets and lag of consumer groups, and changes to their offsets."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from hapax.cli.administration import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    PartitionNumbers,
+    Topics,
     administer,
     find_partitions,
     partition_name,
 )
-from hapax.cli.moves import Execute
+from hapax.cli.moves import NOTHING_DONE, Execute
 from hapax.client import Admin
 from hapax.client.groups import Move, ResetTo, carry_out_reset, plan_reset
 
-app = typer.Typer(help="Groups: offsets, lag, reset, delete.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="GROUP")]
-Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Repeatable.")]
 
 
 @app.command("list")
 def list_groups(
-    prefix: Annotated[str, typer.Option(help="Only names that begin so.")] = "",
+    prefix: Annotated[str, typer.Option(help="List only groups whose names begin with this.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -38,7 +39,7 @@ def list_groups(
 
 @app.command()
 def offsets(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show what a group has committed."""
+    """Show the offsets that a group has committed."""
     found = administer(bootstrap, lambda admin: admin.group_offsets(name))
     rows = [{"partition": partition_name(each), **held._asdict()} for each, held in sorted(found.items())]
     output.print_records(as_json, name, rows, ("partition", "offset", "pending", "committed_ms", "metadata"))
@@ -48,12 +49,14 @@ def offsets(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJso
 def lag(
     name: Name,
     topics: Topics = None,
-    count: Annotated[bool, typer.Option(help="Count what a read_committed reader will be given.")] = True,
-    max_bytes: Annotated[int, typer.Option(help="Bytes of the logs to read for that at most.", min=1)] = 32 << 20,
+    count: Annotated[bool, typer.Option(help="Count the records that a read_committed reader will get.")] = True,
+    max_bytes: Annotated[
+        int, typer.Option(help="Read at most this many bytes of the logs to count.", min=1)
+    ] = 32 << 20,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far behind a group is: in offsets, and in records that a read_committed reader will really be given."""
+    """Show a group's lag, in offsets and in records that a read_committed reader will get."""
     found = administer(
         bootstrap, lambda admin: admin.group_lag(name, count_bytes=max_bytes if count else 0, topics=topics or ()))
     rows = [
@@ -66,23 +69,27 @@ def lag(
 @app.command()
 def reset(
     name: Name,
-    topics: Annotated[list[str], typer.Option("--topic", metavar="TOPIC", help="Repeatable.")],
-    partition: Annotated[list[int] | None, typer.Option(help="Repeatable; default: all.")] = None,
-    earliest: Annotated[bool, typer.Option("--earliest", help="Where the log begins.")] = False,
-    latest: Annotated[bool, typer.Option("--latest", help="Where it ends.")] = False,
-    time_ms: Annotated[int | None, typer.Option(help="At the first record of this time or later.", min=0)] = None,
-    offset: Annotated[int | None, typer.Option(min=0)] = None,
-    shift: Annotated[int | None, typer.Option(help="By so many offsets from where it is.")] = None,
+    topics: Annotated[list[str], typer.Option("--topic", metavar="TOPIC", help="Reset this topic. Repeatable.")],
+    partitions: PartitionNumbers = None,
+    earliest: Annotated[bool, typer.Option("--earliest", help="To where the log begins.")] = False,
+    latest: Annotated[bool, typer.Option("--latest", help="To where the log ends.")] = False,
+    time_ms: Annotated[
+        int | None, typer.Option(help="To the first record at or after this time, in ms since 1970.", min=0)
+    ] = None,
+    offset: Annotated[int | None, typer.Option(help="To this offset.", min=0)] = None,
+    shift: Annotated[
+        int | None, typer.Option(help="By this many offsets from the committed one. Negative: backwards.")
+    ] = None,
     execute: Execute = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a group would go on, and with --execute make it so."""
+    """Show the offsets that a reset would commit for a group, and with --execute commit them."""
     if sum(each is not None for each in (earliest or None, latest or None, time_ms, offset, shift)) != 1:
-        output.fail("say one of --earliest, --latest, --time-ms, --offset and --shift", output.USAGE)
+        output.fail("give exactly one of --earliest, --latest, --time-ms, --offset and --shift", output.USAGE)
 
-    async def work(admin: Admin) -> list[Move]:
-        chosen = [each for topic in topics for each in await find_partitions(admin, topic, partition)]
+    async def plan(admin: Admin) -> list[Move]:
+        chosen = [each for topic in topics for each in await find_partitions(admin, topic, partitions)]
         moves = await plan_reset(admin, name, chosen, ResetTo(earliest, latest, time_ms, offset, shift))
         if execute:
             await carry_out_reset(admin, name, moves)
@@ -90,10 +97,10 @@ def reset(
 
     rows: list[dict[str, Any]] = [
         {"partition": partition_name(each.partition), "before": each.before, "after": each.after}
-        for each in administer(bootstrap, work)]
+        for each in administer(bootstrap, plan)]
     output.print_records(as_json, name, rows, ("partition", "before", "after"))
     if not execute and not as_json:
-        print("Nothing has been done: add --execute to do it.")
+        print(NOTHING_DONE)
 
 
 @app.command()
@@ -102,12 +109,12 @@ def delete(
     topics: Topics = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Forget a group and all that it has committed, or only what it has of some topics."""
+    """Delete a group and all its offsets, or only its offsets in some topics."""
 
-    async def work(admin: Admin) -> int:
+    async def delete_offsets(admin: Admin) -> int:
         if not topics:
             return await admin.delete_group_offsets(name)
         chosen = [each for each in await admin.group_offsets(name) if each.topic in topics]
         return await admin.delete_group_offsets(name, chosen)
 
-    print(f"{administer(bootstrap, work)} offsets forgotten.")
+    print(f"{administer(bootstrap, delete_offsets)} offsets deleted.")

@@ -1,4 +1,4 @@
-"""`hapax lease ...`: producer identities on lease, for producers that manage their own recovery."""
+"""`hapax lease ...`: leases of producer ids, for producers that manage their own recovery."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from hapax.cli.administration import (
     Bootstrap,
     administer,
     client_options,
+    connected,
     find_partitions,
     finish,
     partition_name,
 )
 from hapax.client import Admin, Lease, Leases, TopicPartition
 
-app = typer.Typer(help="Leases of producer ids: take, release, progress.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 T = TypeVar("T")
 LeaseName = Annotated[str, typer.Argument(metavar="NAME")]
 Partitions = Annotated[
-    list[str], typer.Option("--partition", metavar="TOPIC[:PARTITION]", help="Repeatable; a topic means all of it.")
+    list[str],
+    typer.Option(
+        "--partition", metavar="TOPIC[:PARTITION]", help="A partition, or all partitions of a topic. Repeatable."),
 ]
 
 
 @app.command("list")
 def list_leases(
-    prefix: Annotated[str, typer.Option(help="Only names that begin so.")] = "",
+    prefix: Annotated[str, typer.Option(help="List only leases whose names begin with this.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -49,12 +52,14 @@ def list_leases(
 def take(
     name: LeaseName,
     partitions: Partitions,
-    expire_ms: Annotated[int, typer.Option(help="How long it lasts without renewal.", min=1)] = 600_000,
-    holder: Annotated[str, typer.Option(help="Shown to whoever is fenced by it.")] = "",
+    expire_ms: Annotated[int, typer.Option(help="Milliseconds until the lease expires.", min=1)] = 600_000,
+    holder: Annotated[
+        str, typer.Option(help="Your name, shown to the client that loses the lease. Default: host and pid.")
+    ] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Take a lease, or take it over: the former holder's writes are refused from then on."""
+    """Take a lease. If another client holds it, that client's writes are refused from now on."""
     chosen = administer(bootstrap, lambda admin: _partitions(admin, partitions))
     who = holder or f"{socket.gethostname()}:{os.getpid()}"
     taken = _lease(bootstrap, lambda leases: leases.take(name, chosen, expire_ms=expire_ms, holder=who))
@@ -75,11 +80,11 @@ def take(
 @app.command()
 def release(
     name: LeaseName,
-    producer_id: Annotated[int, typer.Option()],
-    generation: Annotated[int, typer.Option()],
+    producer_id: Annotated[int, typer.Option(help="As shown by `hapax lease list`.")],
+    generation: Annotated[int, typer.Option(help="As shown by `hapax lease list`.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Give a lease back."""
+    """Release a lease."""
     held = Lease(name, producer_id, generation, -1, {}, {}, None)
     _lease(bootstrap, lambda leases: leases.release(held))
 
@@ -95,10 +100,10 @@ def progress(name: LeaseName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json:
     output.print_records(as_json, name, found, columns)
 
 
-def _lease(bootstrap: str, work: Callable[[Leases], Awaitable[T]]) -> T:
+def _lease(bootstrap: str, task: Callable[[Leases], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with Leases(client_options(bootstrap)) as leases:
-            return await work(leases)
+        async with connected(Leases(client_options(bootstrap))) as leases:
+            return await task(leases)
 
     return finish(run())
 
@@ -108,6 +113,6 @@ async def _partitions(admin: Admin, names: list[str]) -> list[TopicPartition]:
     for name in names:
         topic, colon, index = name.partition(":")
         if colon and not index.isdigit():
-            output.fail(f"{name}: expected TOPIC or TOPIC:PARTITION", output.USAGE)
+            output.fail(f"--partition is TOPIC or TOPIC:PARTITION, not {name!r}", output.USAGE)
         found += await find_partitions(admin, topic, [int(index)] if colon else None)
     return found

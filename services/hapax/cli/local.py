@@ -1,4 +1,4 @@
-"""`hapax local ...`: a cluster on this machine, each service a process of its own."""
+"""`hapax local ...`: a cluster on this machine, each service in its own process."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ from hapax.cli import output
 from hapax.local.cluster import LocalCluster, runner_command
 from hapax.local.folder import Folder, LocalClusterError
 
-app = typer.Typer(help="A cluster on this machine, each service a process of its own.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-Directory = Annotated[Path, typer.Option("--dir", help="Folder of the cluster.", envvar="HAPAX_LOCAL_DIR")]
-Name = Annotated[str, typer.Argument(help="broker-0, coordinator-0, pid-0, admin-0, etcd, ...", metavar="NODE")]
+Directory = Annotated[Path, typer.Option("--dir", help="The cluster's folder.", envvar="HAPAX_LOCAL_DIR")]
+Name = Annotated[str, typer.Argument(help="Such as broker-0, coordinator-0, pid-0, admin-0 or etcd.", metavar="NODE")]
 DEFAULT_DIRECTORY = Path("hapax-data")
 
 
 @app.command()
 def up(
     directory: Directory = DEFAULT_DIRECTORY,
-    port: Annotated[int, typer.Option(help="The first broker's port; 0 picks a free one.")] = 9092,
-    brokers: Annotated[int | None, typer.Option(min=1, help="Default: as many as have data, or one.")] = None,
-    coordinators: Annotated[int, typer.Option(min=1)] = 1,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every process; repeatable.")
+    port: Annotated[int, typer.Option(help="Port of the first broker. 0: any free port.")] = 9092,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, help="Number of brokers. Default: as many as have data, at least one.")
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="The REST API too (needs the extra `admin`).")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once every node serves.")] = False,
+    coordinators: Annotated[int, typer.Option(min=1, help="Number of coordinators.")] = 1,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every process. Repeatable.")
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Also start the REST API (needs the extra `admin`).")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once every node is serving, and leave the cluster running.")
+    ] = False,
 ) -> None:
-    """Start a cluster and print `ready bootstrap=HOST:PORT`; without --detach it ends with Ctrl-C."""
+    """Start a cluster and print `ready bootstrap=HOST:PORT`. Without --detach, Ctrl-C stops it."""
     chosen = settings or ()
     try:
         if detach:
@@ -45,24 +49,25 @@ def up(
         )
     except LocalClusterError as error:
         output.fail(str(error))
-    os.execv(command[0], command)  # the runner takes this process's place: Ctrl-C goes to it, and typer's memory goes
+    os.execv(command[0], command)  # the runner replaces this process: it gets Ctrl-C, and typer's memory is freed
 
 
 @app.command()
 def down(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """End the cluster; its data stays."""
+    """Stop the cluster. Its data stays."""
     try:
         if not LocalCluster(directory).down():
-            output.fail(f"no cluster runs in {directory}", output.NOT_RUNNING)
+            output.fail(f"no cluster is running in {directory}", output.NOT_RUNNING)
     except LocalClusterError as error:
         output.fail(str(error))
 
 
 @app.command()
 def status(
-    directory: Directory = DEFAULT_DIRECTORY, as_json: Annotated[bool, typer.Option("--json")] = False
+    directory: Directory = DEFAULT_DIRECTORY,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List every process; exit code 0 only if all of them run."""
+    """List the processes. Exit code 0 only if all of them are running."""
     try:
         state = LocalCluster(directory).status()
     except LocalClusterError as error:
@@ -98,7 +103,7 @@ def status(
 
 @app.command()
 def kill(name: Name, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """SIGKILL a process; nothing starts it again but `restart`."""
+    """End a process with SIGKILL. Only `restart` starts it again."""
     try:
         LocalCluster(directory).kill(name)
     except LocalClusterError as error:
@@ -107,7 +112,7 @@ def kill(name: Name, directory: Directory = DEFAULT_DIRECTORY) -> None:
 
 @app.command()
 def restart(name: Name, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Start a process again (after draining it, where it still runs) and return once it serves."""
+    """Restart a process and return once it is serving. A running process is drained first."""
     try:
         LocalCluster(directory).restart(name)
     except LocalClusterError as error:

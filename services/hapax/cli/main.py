@@ -1,4 +1,4 @@
-"""The `hapax` command. The module of a command is imported when that command is called."""
+"""The `hapax` command. A command's module is imported only when that command is called."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from typing import Final
 import typer
 
 GROUPS: Final = {
-    "local": "A cluster on this machine, each service a process of its own.",
-    "cluster": "Nodes, shards, health, versions.",
-    "topic": "Create, list, describe, configure, extend and delete topics; offsets by time, a look at records.",
-    "group": "Groups: offsets, lag, reset, delete.",
-    "txn": "Transactions: list, describe, abort, find hanging ones.",
-    "producers": "Producers and their progress, per partition.",
-    "lease": "Leases of producer ids: take, renew, release, progress.",
-    "replicas": "Replicas: list, change their number, elect leaders.",
-    "reassign": "Move partitions between brokers, with a plan first.",
-    "events": "What the cluster noted: fencing, failover, healed transactions.",
+    "local": "Run a cluster on this machine, each service in its own process.",
+    "cluster": "Show nodes, shards, settings, health and versions.",
+    "topic": "Create, list, describe, configure, extend and delete topics; show offsets and records.",
+    "group": "Show the offsets and lag of consumer groups; reset or delete their offsets.",
+    "txn": "List, describe and abort transactions; find hanging ones.",
+    "producers": "Show the state that partitions keep for producers.",
+    "lease": "List, take and release leases of producer ids; show their progress.",
+    "replicas": "List replicas, change their number, elect leaders.",
+    "reassign": "Plan and run moves of partitions between brokers; list, cancel and throttle them.",
+    "events": "Show the cluster's events: fencing, failover, aborted hanging transactions.",
 }
-"""Name -> its line in `hapax --help`; the module `hapax.cli.NAME` has a typer `app`."""
+"""Name -> help text. The module `hapax.cli.NAME` has a typer `app`."""
 
 COMMANDS: Final = {
     "produce": "Write records from standard input.",
-    "consume": "Print records.",
-    "drain": "Move everything off a broker, with a plan first.",
-    "dump": "Print what is in segments, indexes, snapshots and coordinator logs.",
-    "verify": "Check segments, indexes, snapshots and replicas; say what is wrong and where.",
+    "consume": "Print the records of a topic.",
+    "drain": "Plan and run the moves that empty a broker before it is removed.",
+    "dump": "Print the contents of segments, indexes, snapshots and coordinator logs.",
+    "verify": "Check segments, indexes, snapshots and replicas, and report any damage.",
 }
-"""Name -> its line; the module `hapax.cli.NAME` has a function of that name."""
+"""Name -> help text. The module `hapax.cli.NAME` has a function of the same name."""
 
 
 def run() -> None:
-    """Entry point of the command."""
+    """The entry point."""
     application(sys.argv[1:2])()
 
 
 def application(first_word: list[str]) -> typer.Typer:
-    """The command line whose first word is known: only that part is imported in full."""
+    """Builds the command line for the given first word: only that command is imported in full."""
     app = typer.Typer(name="hapax", help="An exactly-once log.", no_args_is_help=True, add_completion=False)
     for name, line in GROUPS.items():
-        group = importlib.import_module(f"hapax.cli.{name}").app if first_word == [name] else _placeholder()
+        group = importlib.import_module(f"hapax.cli.{name}").app if first_word == [name] else _empty_group()
         app.add_typer(group, name=name, help=line)
     for name, line in COMMANDS.items():
-        command = getattr(importlib.import_module(f"hapax.cli.{name}"), name) if first_word == [name] else _nothing
+        command = getattr(importlib.import_module(f"hapax.cli.{name}"), name) if first_word == [name] else _do_nothing
         app.command(name, help=line)(command)
     return app
 
 
-def _placeholder() -> typer.Typer:
-    """Stands in `hapax --help` for a group whose module need not be imported."""
+def _empty_group() -> typer.Typer:
+    """A command group for `hapax --help`, without importing its module."""
     group = typer.Typer()
-    group.callback()(_nothing)
+    group.callback()(_do_nothing)
     return group
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None
 
 

@@ -1,7 +1,7 @@
-"""What commands print, and how they end.
+"""How commands print, and their exit codes.
 
-Exit codes: 0 done; 1 the cluster refused or failed; 2 wrong usage (typer's own); 3 there is no cluster, or not all of
-it runs; 4 what was asked for does not exist.
+0: done. 1: the cluster refused the request or failed. 2: wrong usage (typer uses the same code). 3: the cluster does
+not answer, or not all of it runs. 4: the named topic, partition, group, node or id does not exist.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NOT_FOUND: Final = 4
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
-    """One line on stderr and out."""
+    """Prints one line on stderr and ends the command."""
     print(f"hapax: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout, for programs; bytes appear as UTF-8 text where they are, else as hex."""
+    """Prints one JSON document on one line of stdout. Bytes appear as in `text_of`."""
     print(json.dumps(value, default=_plain, ensure_ascii=False))
 
 
@@ -35,7 +35,7 @@ def _plain(value: object) -> object:
 
 
 def text_of(data: bytes | None) -> str | None:
-    """Bytes for a person: UTF-8 where they are, else `0x...`; None stays None."""
+    """Bytes as text if they are printable UTF-8, otherwise as `0x` and hexadecimal digits. None stays None."""
     if data is None:
         return None
     try:
@@ -46,7 +46,7 @@ def text_of(data: bytes | None) -> str | None:
 
 
 def note(message: str) -> None:
-    """One line on stderr, for whoever watches."""
+    """Prints one line of progress on stderr."""
     print(message, file=sys.stderr)
 
 
@@ -56,7 +56,7 @@ def joined(values: Iterable[object]) -> str:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table for people. Numbers stand right; nothing is cut where stdout is no terminal."""
+    """Prints a table. Columns of numbers are aligned right. Nothing is cut if stdout is not a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -75,7 +75,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def print_records(as_json: bool, title: str, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """The same records as a JSON list, or as a table of some of their fields."""
+    """Prints the records as a JSON list, or as a table of the named fields."""
     if as_json:
         print_json(list(records))
     else:

@@ -1,4 +1,4 @@
-"""`hapax produce TOPIC`: one record for each line of standard input."""
+"""`hapax produce TOPIC`: writes one record for each line of standard input."""
 
 from __future__ import annotations
 
@@ -11,27 +11,35 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, finish
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, connected, finish
 from hapax.client import DeliveryReport, Producer
 
 
 def produce(
-    topic: str,
-    key_separator: Annotated[str, typer.Option(help="What stands before it is the key; a line without it has none.")]
-    = "",
-    partition: Annotated[int | None, typer.Option(help="Default: by key, as in Kafka.")] = None,
-    transactional_id: Annotated[str | None, typer.Option(help="Write in transactions under this id.")] = None,
-    per_transaction: Annotated[int, typer.Option(help="Records of one transaction; 0: all of them.", min=0)] = 0,
-    idempotent: Annotated[bool, typer.Option("--idempotent/--no-idempotent")] = True,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    key_separator: Annotated[
+        str, typer.Option(help="Text between key and value. Default: lines are values without keys.")
+    ] = "",
+    partition: Annotated[
+        int | None, typer.Option(help="Write to this partition. Default: by key, as in Kafka.")
+    ] = None,
+    transactional_id: Annotated[str | None, typer.Option(help="Write in transactions with this id.")] = None,
+    per_transaction: Annotated[
+        int, typer.Option(help="Records in each transaction. 0: one transaction for all records.", min=0)
+    ] = 0,
+    idempotent: Annotated[
+        bool, typer.Option("--idempotent/--no-idempotent", help="Whether retries may duplicate no record.")
+    ] = True,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A producer's setting; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the producer. Repeatable.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Write records from standard input; with --json each is answered with where it went."""
+    """Write each line of standard input as a record. With --json, print where each record was stored."""
     chosen = assignments(settings)
-    options: dict[str, object] = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, **chosen}
+    options: dict[str, object] = {
+        "bootstrap.servers": bootstrap, "client.id": "hapax-command", "enable.idempotence": idempotent, **chosen}
     if transactional_id is not None:
         options["transactional.id"] = transactional_id
     written, transactions = finish(
@@ -50,9 +58,9 @@ async def _produce(
     per_transaction: int,
     as_json: bool,
 ) -> tuple[int, int]:
-    """Number of records and of transactions. A failure aborts the open transaction."""
+    """Returns the numbers of records and of transactions. A failure aborts the open transaction."""
     written = transactions = 0
-    async with Producer(options) as producer:
+    async with connected(Producer(options)) as producer:
         lines = _lines()
         while True:
             batch = _first(lines, per_transaction)
@@ -81,7 +89,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 async def _first(lines: AsyncIterator[bytes], count: int) -> AsyncIterator[bytes]:
-    """At most `count` of the lines that are left; all of them for 0."""
+    """At most `count` of the remaining lines. 0: all of them."""
     taken = 0
     while count == 0 or taken < count:
         try:

@@ -1,4 +1,4 @@
-"""`hapax producers ...`."""
+"""`hapax producers ...`: the state that partitions keep for producers."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer, find_partitions, partition_name
+from hapax.cli.administration import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    PartitionNumbers,
+    administer,
+    find_partitions,
+    partition_name,
+)
 from hapax.client import Admin
 
-app = typer.Typer(help="Producers, per partition.", no_args_is_help=True)
-
-
-@app.callback()
-def group() -> None:
-    """Producers, per partition."""
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
 def describe(
-    topic: str,
-    partition: Annotated[list[int] | None, typer.Option(help="Repeatable; default: all.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partitions: PartitionNumbers = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show the producers that a topic's partitions know, and where their open transactions began (-1: none)."""
+    """Show the producers of a topic's partitions, and the first offsets of their open transactions (-1: none)."""
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def describe_all(admin: Admin) -> list[dict[str, Any]]:
         return [
             {"partition": each.partition, **producer._asdict()}
-            for each in await find_partitions(admin, topic, partition)
+            for each in await find_partitions(admin, topic, partitions)
             for producer in sorted(await admin.describe_producers(each))
         ]
 
-    found = administer(bootstrap, work)
+    found = administer(bootstrap, describe_all)
     columns = (
         "partition", "producer_id", "producer_epoch", "last_sequence", "last_timestamp_ms", "transaction_start_offset",
     )  # fmt: skip
@@ -47,7 +50,7 @@ def show(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each partition of the cluster knows of one producer."""
+    """Show the state that each partition of the cluster keeps for one producer."""
     found = administer(bootstrap, lambda admin: admin.partition_producers(None, [producer_id]))
     rows = [each._asdict() | {"partition": partition_name(each.partition)} for each in found]
     columns = (

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer, partition_name
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Topics, administer, partition_name
 from hapax.cli.moves import (
     Execute,
     Throttle,
@@ -27,22 +27,22 @@ from hapax.client.plans import read_cluster, running_moves
 from hapax.core.cluster.moves import Targets, spread
 from hapax.core.types import NodeId, PartitionIndex
 
-app = typer.Typer(help="Move partitions between brokers: start, list, cancel, throttle.", no_args_is_help=True)
-
-Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Repeatable.")]
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
 def start(
-    topics: Topics = None,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Move this topic. Repeatable.")
+    ] = None,
     to: Annotated[
-        str, typer.Option(metavar="ID,...", help="Spread the topics evenly over these brokers; default: all alive.")
+        str, typer.Option(metavar="ID,...", help="Spread the topics evenly over these brokers. Default: all.")
     ] = "",
     partitions: Annotated[
         list[str] | None,
-        typer.Option("--partition", metavar="TOPIC:PARTITION=ID,...", help="Exactly these replicas; repeatable."),
+        typer.Option("--partition", metavar="TOPIC:PARTITION=ID,...", help="Exactly these replicas. Repeatable."),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="A plan, in the form of Kafka's tools.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A plan in the format of kafka-reassign-partitions.")] = None,
     execute: Execute = False,
     throttle: Throttle = None,
     wait: Wait = False,
@@ -50,9 +50,9 @@ def start(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a plan of moves, and with --execute begin them. They go on by themselves, whoever dies."""
+    """Show a plan of moves, and with --execute begin them. They go on even if this command or a node dies."""
     if not topics and not partitions and file is None:
-        output.fail("say what to move: --topic, --partition or --file", output.USAGE)
+        output.fail("say what to move with --topic, --partition or --file", output.USAGE)
     cluster = administer(bootstrap, read_cluster)
     check_topics(cluster, topics or [])
     targets: Targets = {} if file is None else read_plan(file)
@@ -70,13 +70,13 @@ def _exactly(text: str) -> Targets:
     name, equals, replicas = text.partition("=")
     topic, colon, index = name.rpartition(":")
     if not (equals and colon and index.isdigit()):
-        output.fail(f"{text!r} is not TOPIC:PARTITION=ID,...", output.USAGE)
+        output.fail(f"--partition is TOPIC:PARTITION=ID,..., not {text!r}", output.USAGE)
     return {TopicPartition(topic, PartitionIndex(int(index))): tuple(map(NodeId, numbers(replicas)))}
 
 
 @app.command("list")
 def list_moves(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List the partitions that move, and which of their new replicas have caught up."""
+    """List the partitions that are moving, and which of their new replicas have caught up."""
     cluster = administer(bootstrap, read_cluster)
     rows = [
         {
@@ -97,25 +97,27 @@ def cancel(
     execute: Execute = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Take running moves back, of all topics or of some: what they added goes, the old replicas stay."""
+    """Cancel running moves, of all topics or of some: the old replicas stay, the new ones are removed."""
     cluster = administer(bootstrap, read_cluster)
     running = {name: None for name in sorted(cluster.moving) if not topics or name.topic in topics}
     for name in running:
         print(partition_name(name))
     if not execute:
-        print(f"{len(running)} moves would be canceled: add --execute to do it.")
+        print(f"{len(running)} moves would be canceled. Add --execute to cancel them.")
         return
 
-    async def work(admin: Admin) -> list[Refused]:
+    async def cancel_all(admin: Admin) -> list[Refused]:
         return await admin.alter_reassignments(running) if running else []
 
-    end_with(administer(bootstrap, work))
+    end_with(administer(bootstrap, cancel_all))
 
 
 @app.command()
 def throttle(
-    bytes_per_second: Annotated[int, typer.Argument(help="Of each broker; 0: what its settings say.", min=0)],
+    bytes_per_second: Annotated[
+        int, typer.Argument(help="Limit for each broker. 0: the limit of its settings.", min=0)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change how fast the moves that run may copy."""
+    """Limit how fast running moves may copy."""
     administer(bootstrap, lambda admin: admin.set_throttle(bytes_per_second))

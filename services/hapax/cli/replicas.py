@@ -1,4 +1,4 @@
-"""`hapax replicas ...`: which replicas there are, how many there shall be, and who leads."""
+"""`hapax replicas ...`: lists replicas, changes their number and elects leaders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hapax.cli.administration import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    Topics,
     administer,
     find_partitions,
     partition_name,
@@ -32,21 +33,19 @@ from hapax.client.progress import measure
 from hapax.core.cluster.moves import change_factor
 from hapax.core.types import PartitionIndex
 
-app = typer.Typer(help="Replicas: list, change their number, elect leaders.", no_args_is_help=True)
-
-Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Repeatable; default: all.")]
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
 def list_replicas(
     topics: Topics = None,
     lagging: Annotated[
-        bool, typer.Option("--lagging", help="Only partitions with a replica that is not in sync, or no leader.")
+        bool, typer.Option("--lagging", help="Only partitions without a leader or with a replica that is not in sync.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List partitions with their leader, replicas, those in sync, and how far the others are."""
+    """List partitions with leader, replicas, in-sync replicas, and how far the other replicas are behind."""
     cluster = administer(bootstrap, read_cluster)
     check_topics(cluster, topics or [])
     progress = administer(
@@ -72,7 +71,7 @@ def list_replicas(
 @app.command("set")
 def set_factor(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    factor: Annotated[int, typer.Argument(help="Replicas that each partition shall have.", min=1)],
+    factor: Annotated[int, typer.Argument(help="The new number of replicas of each partition.", min=1)],
     execute: Execute = False,
     throttle: Throttle = None,
     wait: Wait = False,
@@ -80,7 +79,7 @@ def set_factor(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show what another replication factor takes, and with --execute begin it."""
+    """Show the moves that another replication factor needs, and with --execute begin them."""
     cluster = administer(bootstrap, read_cluster)
     check_topics(cluster, [topic])
     targets = planned(lambda: change_factor(cluster.partitions, topic, factor, sites(cluster)))
@@ -94,13 +93,15 @@ def elect(
     topics: Topics = None,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Where no in-sync replica is alive let another lead: what it lacks is lost."),
+        typer.Option(
+            "--unclean", help="If no other is alive, let a replica lead that is not in sync. Records it lacks are lost."
+        ),
     ] = False,
     execute: Execute = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let the replicas lead that partitions prefer; with --unclean, let anybody lead what nobody leads."""
+    """Give leadership to the preferred replicas, or with --unclean a leader to partitions that have none."""
     cluster = administer(bootstrap, read_cluster)
     check_topics(cluster, topics or [])
     wanted = [
@@ -110,18 +111,18 @@ def elect(
         for name, each in wanted:
             print(f"{name}-{each.partition}: leader {each.leader}, replicas {output.joined(each.replicas)}, "
                   f"in sync {output.joined(each.isr)}")
-        print(f"{len(wanted)} partitions need an election: add --execute to do it.")
+        print(f"{len(wanted)} partitions need an election. Add --execute to hold it.")
         return
 
-    async def work(admin: Admin) -> tuple[list[TopicPartition], list[Refused]]:
+    async def elect_all(admin: Admin) -> tuple[list[TopicPartition], list[Refused]]:
         chosen = [
             partition for name in sorted({name for name, _ in wanted})
             for partition in await find_partitions(admin, name, [e.partition for n, e in wanted if n == name])]
         return await admin.elect_leaders(chosen, unclean=unclean) if chosen else ([], [])
 
-    elected, refused = administer(bootstrap, work)
+    elected, refused = administer(bootstrap, elect_all)
     if as_json:
         output.print_json({"elected": [partition_name(each) for each in elected]})
     else:
-        print(f"{len(elected)} partitions have another leader.")
+        print(f"{len(elected)} partitions have a new leader.")
     end_with(refused)

@@ -1,4 +1,4 @@
-"""`hapax topic ...`."""
+"""`hapax topic ...`: creates, shows, configures, extends and deletes topics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 from hapax.cli import output
 from hapax.cli.administration import (
     DEFAULT_BOOTSTRAP,
+    ISOLATION_HELP,
     AsJson,
     Bootstrap,
     administer,
     assignments,
     find_partitions,
-    find_topic,
     print_config,
     reads_committed,
 )
@@ -23,7 +23,7 @@ from hapax.client.offsets import EARLIEST, LATEST
 from hapax.client.preview import Bounds, preview
 from hapax.core.types import PartitionIndex, TopicPartition
 
-app = typer.Typer(help="Create, list, describe, extend and delete topics.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 _SUMMARY = ("topic", "partitions", "topic_id")
@@ -32,29 +32,31 @@ _SUMMARY = ("topic", "partitions", "topic_id")
 @app.command()
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option(help="-1: the cluster's num.partitions.", min=-1)] = -1,
+    partitions: Annotated[
+        int, typer.Option(help="Number of partitions. -1: the cluster's num.partitions.", min=-1)
+    ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="Replicas of each partition; -1: the cluster's default.replication.factor.", min=-1)
+        int, typer.Option(help="Replicas of each partition. -1: the cluster's default.replication.factor.", min=-1)
     ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="Such as retention.ms=1000; repeatable.")
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="Such as retention.ms=1000. Repeatable.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic; returns once its leaders accept writes."""
+    """Create a topic. Returns once its partitions have leaders."""
     wanted = NewTopic(name, partitions, replication_factor, assignments(config))
 
-    async def work(admin: Admin) -> TopicInfo:
+    async def create_topic(admin: Admin) -> TopicInfo:
         await admin.create_topics([wanted])
-        return await find_topic(admin, name)
+        return await admin.describe_topic(name)
 
-    output.print_records(as_json, "", [_summary(administer(bootstrap, work))], _SUMMARY)
+    output.print_records(as_json, "", [_summary(administer(bootstrap, create_topic))], _SUMMARY)
 
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Internal topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also list internal topics.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -66,10 +68,10 @@ def list_topics(
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show a topic's partitions: leaders, replicas, those in sync, and the offsets that readers see."""
+    """Show a topic's partitions: leaders, replicas, in-sync replicas, and the offsets that readers see."""
 
-    async def work(admin: Admin) -> dict[str, Any]:
-        topic = await find_topic(admin, name)
+    async def describe_offsets(admin: Admin) -> dict[str, Any]:
+        topic = await admin.describe_topic(name)
         partitions = {each.partition: TopicPartition(name, PartitionIndex(each.partition)) for each in topic.partitions}
         offsets = await admin.partition_offsets(partitions.values())
         return _summary(topic) | {
@@ -86,7 +88,7 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
             ]
         }
 
-    topic = administer(bootstrap, work)
+    topic = administer(bootstrap, describe_offsets)
     if as_json:
         output.print_json(topic)
         return
@@ -104,55 +106,67 @@ def delete(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
 @app.command()
 def extend(
     name: Name,
-    partitions: Annotated[int, typer.Option(help="The number it shall have.", min=1)],
+    partitions: Annotated[int, typer.Option(help="The new number of partitions.", min=1)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Give a topic more partitions."""
-    administer(bootstrap, lambda admin: admin.create_partitions({name: partitions}))
+
+    async def raise_number(admin: Admin) -> None:
+        await admin.describe_topic(name)
+        await admin.create_partitions({name: partitions})
+
+    administer(bootstrap, raise_number)
 
 
 @app.command()
 def configure(
     name: Name,
     config: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Such as retention.ms=1000; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Such as retention.ms=1000. Repeatable.")
     ] = None,
     reset: Annotated[
-        list[str] | None, typer.Option("--reset", metavar="NAME", help="Back to the cluster's default; repeatable.")
+        list[str] | None, typer.Option("--reset", metavar="NAME", help="Reset to the cluster's default. Repeatable.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set and reset some of a topic's configuration; the rest stays."""
+    """Set and reset values of a topic's configuration. The other values stay."""
     chosen = assignments(config)
-    administer(bootstrap, lambda admin: admin.change_topic(name, set_configs=chosen, reset_configs=reset or ()))
+
+    async def change(admin: Admin) -> None:
+        await admin.describe_topic(name)
+        await admin.change_topic(name, set_configs=chosen, reset_configs=reset or ())
+
+    administer(bootstrap, change)
 
 
 @app.command()
 def config(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show all that holds for a topic, and where it comes from: the topic, its brokers' settings, or the default."""
+    """Show a topic's configuration and the source of each value: the topic, its brokers' settings, or the default."""
 
-    async def work(admin: Admin) -> dict[str, ConfigValue]:
-        await find_topic(admin, name)
+    async def topic_config(admin: Admin) -> dict[str, ConfigValue]:
+        await admin.describe_topic(name)
         return await admin.topic_config(name)
 
-    print_config(as_json, administer(bootstrap, work))
+    print_config(as_json, administer(bootstrap, topic_config))
 
 
 @app.command()
 def offsets(
     name: Name,
-    at: Annotated[str, typer.Option(help="earliest, latest, or a time in ms since 1970.")] = "latest",
-    isolation_level: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_uncommitted",
+    at: Annotated[
+        str, typer.Option(help="earliest, latest, or a time in ms since 1970: the first record at or after it.")
+    ] = "latest",
+    isolation_level: Annotated[str, typer.Option(help=ISOLATION_HELP)] = "read_uncommitted",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show of each partition the first or last offset, or that of the first record at or after a time."""
+    """Show each partition's first or last offset, or the offset of the first record at or after a time."""
     if at not in ("earliest", "latest") and not at.isdigit():
-        output.fail(f"{at!r} is not earliest, latest or a time in ms", output.USAGE)
+        output.fail(f"--at is earliest, latest or a time in ms since 1970, not {at!r}", output.USAGE)
     committed = reads_committed(isolation_level)
     time = EARLIEST if at == "earliest" else LATEST if at == "latest" else int(at)
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def list_offsets(admin: Admin) -> list[dict[str, Any]]:
         partitions = await find_partitions(admin, name, None)
         found = await admin.list_offsets(
             dict.fromkeys(partitions, time), committed=committed)
@@ -160,29 +174,31 @@ def offsets(
             {"partition": each.partition, "offset": offset, "timestamp_ms": timestamp}
             for each, (offset, timestamp) in sorted(found.items())]
 
-    output.print_records(as_json, name, administer(bootstrap, work), ("partition", "offset", "timestamp_ms"))
+    output.print_records(as_json, name, administer(bootstrap, list_offsets), ("partition", "offset", "timestamp_ms"))
 
 
 @app.command()
 def look(
     name: Name,
-    partition: Annotated[int, typer.Argument(min=0)],
-    offset: Annotated[int | None, typer.Option(help="Begin here; default: where the log begins.", min=0)] = None,
-    limit: Annotated[int, typer.Option("--max", help="Records at most.", min=1, max=1000)] = 20,
-    isolation_level: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+    offset: Annotated[
+        int | None, typer.Option(help="Start at this offset. Default: where the log begins.", min=0)
+    ] = None,
+    limit: Annotated[int, typer.Option("--max", help="Show at most this many records.", min=1, max=1000)] = 20,
+    isolation_level: Annotated[str, typer.Option(help=ISOLATION_HELP)] = "read_committed",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """A look at a partition's batches and records, whatever is in them; damaged batches are named."""
+    """Show batches and records of a partition, whatever they hold. Damaged batches are reported."""
     committed = reads_committed(isolation_level)
 
-    async def work(admin: Admin) -> dict[str, Any]:
+    async def read(admin: Admin) -> dict[str, Any]:
         (where,) = await find_partitions(admin, name, [partition])
         begin = (await admin.partition_offsets([where]))[where].first if offset is None else offset
         return await preview(
             admin, where, begin, committed=committed, bounds=Bounds(records=limit))
 
-    found = administer(bootstrap, work)
+    found = administer(bootstrap, read)
     if as_json:
         output.print_json(found)
         return

@@ -1,4 +1,4 @@
-"""`hapax txn ...`."""
+"""`hapax txn ...`: lists, describes and aborts transactions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from hapax.cli.administration import (
 from hapax.client import Admin, TransactionInfo
 from hapax.runtime.clock import SystemClock
 
-app = typer.Typer(help="Transactions: list, describe, abort a hanging one.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 
 
 @app.command("list")
 def list_transactions(
-    state: Annotated[list[str] | None, typer.Option(help="Ongoing, PrepareCommit, ...; repeatable.")] = None,
-    producer_id: Annotated[list[int] | None, typer.Option(help="Repeatable.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(help="Only this state, such as Ongoing or PrepareCommit. Repeatable.")
+    ] = None,
+    producer_id: Annotated[list[int] | None, typer.Option(help="Only this producer id. Repeatable.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List the transactional ids that the coordinators know."""
+    """List the transactional ids that the coordinators keep."""
     found = administer(
         bootstrap, lambda admin: admin.list_transactions(states=state or (), producer_ids=producer_id or ()))
     columns = ("transactional_id", "producer_id", "state")
@@ -49,11 +51,13 @@ def describe(
 
 @app.command()
 def hanging(
-    older_than_ms: Annotated[int, typer.Option(help="Also those silent for longer, though known.", min=0)] = 900_000,
+    older_than_ms: Annotated[
+        int, typer.Option(help="Also list transactions without a write for this many milliseconds.", min=0)
+    ] = 900_000,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List transactions open on partitions that no coordinator has open, or in which nothing was written for long."""
+    """List transactions that are open on partitions but not at a coordinator, or without a write for a long time."""
     found = administer(bootstrap, lambda admin: admin.find_hanging(SystemClock().now_ms(), older_than_ms))
     rows = [each._asdict() | {"partition": partition_name(each.partition)} for each in found]
     columns = ("partition", "producer_id", "first_offset", "last_timestamp_ms", "transactional_id", "why")
@@ -63,17 +67,20 @@ def hanging(
 @app.command()
 def abort(
     transactional_id: Annotated[str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]")] = None,
-    topic: Annotated[str | None, typer.Option(help="With --partition and --producer-id, instead of an id.")] = None,
-    partition: Annotated[int | None, typer.Option()] = None,
-    producer_id: Annotated[int | None, typer.Option()] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="With --partition and --producer-id, in place of a transactional id.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(help="With --topic.")] = None,
+    producer_id: Annotated[int | None, typer.Option(help="With --topic: the producer of the open transaction.")] = None,
     first_offset: Annotated[
-        int | None, typer.Option(help="With --producer-id: only the transaction that begins there.", min=0)] = None,
-    reason: Annotated[str, typer.Option(help="Told to whoever is fenced, and kept among the events.")] = "",
+        int | None, typer.Option(help="With --topic: only the transaction that begins at this offset.", min=0)
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Shown to the fenced producer, and recorded as an event.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Abort what an id has open, which fences its producer; or, by topic, partition and producer id, a transaction
-    that no coordinator knows."""
+    """Abort the open transaction of a transactional id and fence its producer; or abort a hanging transaction, given
+    its topic, partition and producer id."""
     place = (topic, partition, producer_id)
     if transactional_id is not None and place == (None, None, None):
         name = transactional_id
@@ -88,14 +95,15 @@ def abort(
     elif transactional_id is None and topic is not None and partition is not None and producer_id is not None:
         where, index, producer = topic, partition, producer_id
 
-        async def heal(admin: Admin) -> None:
+        async def abort_hanging(admin: Admin) -> None:
             (chosen,) = await find_partitions(admin, where, [index])
             if not await admin.abort_hanging(chosen, producer, first_offset):
-                output.fail(f"producer {producer} has nothing open in {partition_name(chosen)}", output.NOT_FOUND)
+                output.fail(
+                    f"producer {producer} has no such open transaction in {partition_name(chosen)}", output.NOT_FOUND)
 
-        administer(bootstrap, heal)
+        administer(bootstrap, abort_hanging)
     else:
-        output.fail("either a transactional id, or --topic, --partition and --producer-id", output.USAGE)
+        output.fail("give a transactional id, or --topic, --partition and --producer-id", output.USAGE)
 
 
 def _print(found: TransactionInfo, as_json: bool) -> None:

@@ -342,7 +342,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
                     continue
                 failure = from_code(code, f"{what} {answer.name!r}", answer.error_message)
                 if code in done_codes or not isinstance(failure, RetriableError):
-                    raise FatalError(str(failure), code=code)
+                    raise FatalError(failure.message, code=code, advice=failure.advice)
                 in_doubt |= code == ErrorCode.REQUEST_TIMED_OUT
                 if code == ErrorCode.NOT_CONTROLLER:
                     await self._cluster.refreshed(self._timeout)
@@ -365,6 +365,14 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             )
             for _, topic in sorted(found.items())
         ]
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """Raises HapaxError with the cluster's reason if there is no such topic, or none that this client may see."""
+        found = await self.list_topics([name])
+        if not found:
+            code = self._cluster.topic_errors.get(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise from_code(code, f"topic {name!r}")
+        return found[0]
 
     # --- the cluster ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from hapax.client.environment import ClientPorts
-from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code, is_retriable
+from hapax.client.errors import (
+    FatalError,
+    HapaxError,
+    NotHapaxError,
+    RetriableError,
+    connection_failed,
+    from_code,
+    is_retriable,
+)
 from hapax.client.liveness import Liveness
 from hapax.client.metadata import CoordinatorKind, Leader, Purpose, Topic
 from hapax.client.settings import Options
@@ -150,7 +158,7 @@ class ClusterClient:
             left = deadline - self.now()
             if left <= 0:
                 code = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise from_code(code, f"topic {name!r}", f"not known after {timeout_ms} ms")
+                raise from_code(code, f"topic {name!r}, after {timeout_ms} ms")
             await self.refreshed(left)
 
     def refresh_soon(self) -> None:
@@ -290,7 +298,7 @@ class ClusterClient:
                 return await peer.call(request(), timeout_ms=timeout_ms)
             except PeerError as error:
                 reasons.append(str(error))
-        raise RetriableError("no node answers: " + "; ".join(reasons[-3:]), code=ErrorCode.NETWORK_EXCEPTION)
+        raise connection_failed("no node answers: " + "; ".join(reasons[-3:]))
 
     # --- connections ------------------------------------------------------------------------------------------
 
@@ -436,7 +444,7 @@ class ClusterClient:
         address = unknown_tag(response, CONTROLLER_TAG)
         if address is None:
             await self.rpc_addresses()  # raises where the peer is another system
-            raise RetriableError("no controller acts at the moment", code=ErrorCode.NOT_CONTROLLER)
+            raise from_code(ErrorCode.NOT_CONTROLLER, "finding the controller")
         return address.decode()
 
     async def other_nodes(self) -> list[dict[str, Any]]:
@@ -464,11 +472,11 @@ class ClusterClient:
             except RetriableError as error:
                 failure: HapaxError = error
             except PeerError as error:
-                failure = RetriableError(f"{what}: {error}", code=ErrorCode.NETWORK_EXCEPTION)
+                failure = connection_failed(f"{what}: {error}")
             except RpcError as error:
                 if error.status not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
                     raise FatalError(f"{what}: {error}") from error
-                failure = RetriableError(f"{what}: {error}", code=ErrorCode.NETWORK_EXCEPTION)
+                failure = connection_failed(f"{what}: {error}")
             except PeerUnsupported as error:
                 raise FatalError(f"{what}: {error}") from error
             self._addresses = None
@@ -484,9 +492,6 @@ def by_node(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dic
     for partition in partitions:
         leader = cluster.leader(partition)
         if leader is None or leader.node_id < 0:
-            raise RetriableError(
-                f"{partition.topic}-{partition.partition} has no leader at the moment",
-                code=ErrorCode.LEADER_NOT_AVAILABLE,
-            )
+            raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition.topic}-{partition.partition}")
         groups.setdefault(leader.node_id, []).append(partition)
     return groups

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from hapax.client.cluster import COORDINATORS, ClusterClient
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
-from hapax.client.errors import HapaxError, RetriableError, from_code
+from hapax.client.errors import HapaxError, from_code
 from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -170,7 +170,7 @@ class GroupAdmin(OffsetAdmin):
         addresses, _ = await self._cluster.rpc_addresses()
         nodes = [node for node in sorted(addresses) if node in COORDINATORS]
         if not nodes:
-            raise RetriableError("no coordinator is alive", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise from_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, "finding the coordinators")
         seconds = self._options["request.timeout.ms"] / 1000
         answers = await asyncio.gather(*(
             self._cluster.channel(addresses[node]).call(method, request, seconds) for node in nodes))
@@ -188,8 +188,8 @@ class GroupAdmin(OffsetAdmin):
             address = await self._cluster.rpc_address(node)
             try:
                 if address is None:
-                    raise RetriableError(
-                        f"{what}: coordinator {node} is not there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                    raise from_code(
+                        ErrorCode.COORDINATOR_NOT_AVAILABLE, what, f"coordinator {node} is not registered")
                 answer = decode(await self._cluster.channel(address).call(
                     _SERVICE + method, request, self._options["request.timeout.ms"] / 1000))
                 if answer.error not in (0, final):

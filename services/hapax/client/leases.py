@@ -174,7 +174,9 @@ class Leases(Connected):
         """Raises RetriableError while no allocator is there, NotHapaxError where the peer is another system."""
         _, self._address = await self._cluster.rpc_addresses()
         if self._address is None:
-            raise RetriableError("no allocator of producer ids is there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise RetriableError(
+                "no allocator of producer ids is available", code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                advice="Try again; if it fails again, check that an allocator is running")
 
     async def _call(self, method: str, request: _Request) -> bytes:
         self._check_usable()

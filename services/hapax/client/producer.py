@@ -348,7 +348,8 @@ class Producer:
         await self._cluster.refreshed(self._options["request.timeout.ms"])
         known = self._cluster.topics.get(topic)
         if known is None or partition not in known.partitions:
-            raise FatalError(f"topic {topic!r} has no partition {partition}")
+            raise FatalError(
+                f"topic {topic!r} has no partition {partition}", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     async def _admitted(self, size: int) -> None:
         """There is room for so much, and it may be sent."""

@@ -156,7 +156,7 @@ class ProducerAdmin(Connected):
             if leader >= 0:
                 places.setdefault(leader, []).append((topic_id, index))
             elif partitions is not None:
-                raise RetriableError(f"{name}-{index} has no leader now", code=ErrorCode.LEADER_NOT_AVAILABLE)
+                raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{index}")
         return places, names
 
     async def describe_transactional_id(self, transactional_id: str) -> TransactionDetail:
@@ -229,8 +229,8 @@ class ProducerAdmin(Connected):
             address = await self._cluster.rpc_address(node)
             if address is None:
                 self._cluster.forget_coordinator("transaction", transactional_id)
-                raise RetriableError(
-                    f"{what}: coordinator {node} is not there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                raise from_code(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, what, f"coordinator {node} is not registered")
             try:
                 answer = response.FromString(await self._cluster.channel(address).call(
                     _TRANSACTIONS + method, request.SerializeToString(), self._options["request.timeout.ms"] / 1000))
@@ -296,7 +296,7 @@ class ProducerAdmin(Connected):
             return sorted(self._cluster.nodes)
         alive = [node for node in addresses if node in COORDINATORS]
         if not alive:
-            raise RetriableError("no coordinator is alive", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise from_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, "listing transactions")
         return sorted(alive)
 
     async def _asked(self, node: int, message: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from hapax.client.cluster import ClusterClient
-from hapax.client.errors import FatalError, RetriableError, from_code
+from hapax.client.errors import FatalError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicPartition
 from hapax.wire import messages
@@ -39,7 +39,7 @@ async def fetch_raw(
         leader = cluster.leader(partition)
         if leader is None or leader.node_id < 0:
             cluster.refresh_soon()
-            raise RetriableError(f"{name} has no leader at the moment", code=ErrorCode.LEADER_NOT_AVAILABLE)
+            raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, name)
         peer = await cluster.peer(leader.node_id)
         Message = messages.FetchRequest
         message = Message(
@@ -81,7 +81,7 @@ async def _topic_id(cluster: ClusterClient, name: str, wanted: str) -> Any:
     if topic is None or (wanted and str(topic.topic_id) != wanted):
         topic = (await cluster.existing([name])).get(name)
     if topic is None:
-        raise RetriableError(f"topic {name!r} is not known", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
     if wanted and str(topic.topic_id) != wanted:
         raise FatalError(
             f"topic {name!r} has the id {topic.topic_id}, not {wanted}", code=ErrorCode.UNKNOWN_TOPIC_ID)

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from hapax.client.cluster import Backoff, ClusterClient
-from hapax.client.errors import FatalError, HapaxError, RetriableError
+from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind, coordinator_error_kind
 from hapax.core.producer.machine import ClientProducer
@@ -143,13 +143,15 @@ class Told(NamedTuple):
 
 
 async def transactions_call(cluster: ClusterClient, transactional_id: str, method: str, request: bytes) -> bytes:
-    """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError; RetriableError where
-    that node is not there at the moment."""
+    """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError; RetriableError if
+    it has none at the moment."""
     node = await cluster.coordinator("transaction", transactional_id)
     address = await cluster.rpc_address(node)
     if address is None:
         cluster.forget_coordinator("transaction", transactional_id)
-        raise RetriableError(f"coordinator {node} is not there", code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        raise from_code(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"transactional id {transactional_id!r}",
+            f"coordinator {node} is not registered")
     return await cluster.channel(address).call(SERVICE + method, request, cluster.options["request.timeout.ms"] / 1000)
 
 

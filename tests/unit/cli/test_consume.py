@@ -26,10 +26,10 @@ class Consumer:
         self.at = 0
         type(self).committed = {}
 
-    async def __aenter__(self) -> Consumer:
-        return self
+    async def start(self) -> None:
+        pass
 
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
         if self.options.get("enable.auto.commit", True) is True and "group.id" in self.options:
             await self.commit({P0: self.at})
 
@@ -95,3 +95,4 @@ def test_nothing_is_committed_that_nobody_asked_for(words: tuple[str, ...]) -> N
 def test_a_partition_that_does_not_exist_is_no_empty_one() -> None:
     done = hapax("--partition", "7", "--until-end")
     assert (done.exit_code, done.stdout) == (4, "")
+    assert "the topic has the partitions 0" in done.stderr and "ry again" not in done.stderr

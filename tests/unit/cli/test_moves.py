@@ -62,9 +62,9 @@ class Admin:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     made = Admin()
-    monkeypatch.setattr(moves, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(moves, "_CHECK_EVERY_S", 0.0)
     for module in (drain, moves):
-        monkeypatch.setattr(module, "administer", lambda _, work: asyncio.run(work(made)))
+        monkeypatch.setattr(module, "administer", lambda _, task: asyncio.run(task(made)))
     return made
 
 

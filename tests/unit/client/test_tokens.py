@@ -26,6 +26,6 @@ class RestartingCoordinator:
 
 async def test_a_coordinator_that_is_not_registered_is_looked_for_again() -> None:
     cluster = RestartingCoordinator()
-    with pytest.raises(RetriableError, match="coordinator 100 is not there"):
+    with pytest.raises(RetriableError, match="coordinator 100 is not registered"):
         await transactions_call(cluster, "t", "EndTransaction", b"")  # type: ignore[arg-type]
     assert cluster.forgotten == [("transaction", "t")]
