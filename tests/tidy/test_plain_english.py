@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,35 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-CLEAN: Final = ("README.md", "scripts/", "load/", "spark/")
-"""Files and folders that have none of the words."""
+COVERED: Final = (
+    "README.md", "Makefile", "services/", "operator/", "spark/", "load/", "charts/", "docs/", "proto/", "scripts/",
+)  # fmt: skip
+
+LEFT: Final[dict[str, int]] = {
+    "charts/": 20,
+    "docs/client.md": 1,
+    "docs/decisions/calls-between-services.md": 1,
+    "docs/metrics.md": 2,
+    "docs/protocol.md": 1,
+    "docs/settings.md": 17,
+    "operator/": 27,
+    "proto/": 12,
+    "services/hapax/admin/": 22,
+    "services/hapax/broker/": 51,
+    "services/hapax/cli/": 13,
+    "services/hapax/client/": 36,
+    "services/hapax/codec/": 6,
+    "services/hapax/controller/": 14,
+    "services/hapax/coordinator/": 12,
+    "services/hapax/core/": 64,
+    "services/hapax/kafka/": 5,
+    "services/hapax/local/": 7,
+    "services/hapax/log/": 19,
+    "services/hapax/pid/": 4,
+    "services/hapax/runtime/": 50,
+    "services/hapax/wire/": 3,
+}
+"""Folder or file -> lines with such words that are still in it. Lower the numbers, never raise them."""
 
 REFUSED: Final = re.compile(
     r"\b(so long|so many|anew|whoever|nobody|dear|mend(s|ed|ing)?|is told of|begins again|at one go)\b", re.IGNORECASE
@@ -22,24 +50,26 @@ _TEXT: Final = (".py", ".md", ".proto", ".sh", ".yaml", ".yml", ".json", ".toml"
 _GENERATED: Final = ("services/hapax/rpc/gen/",)
 
 
-def _lines(prefixes: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(place, text). A text is a line and the one after it without its indentation and marks, so that a phrase that is
-    broken over two lines is found."""
-    listed = subprocess.run(["git", "ls-files", "--", *prefixes], cwd=ROOT, capture_output=True, text=True, check=True)
-    found = []
+def _offences() -> dict[str, list[str]]:
+    """By the entry of LEFT that they belong to, else under "". A phrase that is broken over two lines counts."""
+    listed = subprocess.run(["git", "ls-files", "--", *COVERED], cwd=ROOT, capture_output=True, text=True, check=True)
+    found: dict[str, list[str]] = defaultdict(list)
     for name in listed.stdout.splitlines():
         if name.startswith(_GENERATED) or not (name.endswith(_TEXT) or name == "Makefile"):
             continue
+        entry = max((each for each in LEFT if name.startswith(each)), key=len, default="")
         lines = [line.strip(" \t#/*|") for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
-        found += [
-            (f"{name}:{number}", f"{line} {after}")
-            for number, (line, after) in enumerate(zip(lines, [*lines[1:], ""], strict=False), 1)
-        ]
+        for number, line in enumerate(lines, 1):
+            match = REFUSED.search(f"{line} {lines[number] if number < len(lines) else ''}")
+            if match is not None and match.start() < len(line):
+                found[entry].append(f"{name}:{number}: {line}")
     return found
 
 
 def test_no_marked_words() -> None:
-    assert [f"{place}: {text}" for place, text in _lines(CLEAN) if REFUSED.search(text)] == []
+    offences = _offences()
+    assert offences.pop("", []) == []
+    assert {entry: lines for entry, lines in offences.items() if len(lines) > LEFT[entry]} == {}
 
 
 @pytest.mark.parametrize("text", ["Nobody answers.", "a change is told of", "so long", "has to be mended"])
