@@ -136,31 +136,37 @@ class Keys:
         return self.policies + quote(uid, safe="")
 
     def parse(self, key: str) -> ParsedKey:
-        """The inverse of all of the above; `unknown` for a key that this version does not know."""
-        parts = key.removeprefix(self.prefix).split("/")
+        """The inverse of all of the above; `unknown` for a key that none of them makes."""
+        try:
+            return self._parsed(key.removeprefix(self.prefix).split("/"), key)
+        except ValueError:
+            return ParsedKey("unknown", name=key)
+
+    def _parsed(self, parts: list[str], key: str) -> ParsedKey:
+        """Raises ValueError for a number or a topic id that these keys do not write so."""
         match parts:
             case ["cluster"]:
                 return ParsedKey("cluster")
             case ["controller"]:
                 return ParsedKey("controller")
             case ["nodes", number]:
-                return ParsedKey("node", int(number))
+                return ParsedKey("node", _number(number))
             case ["throttle"]:
                 return ParsedKey("throttle")
             case ["draining", number]:
-                return ParsedKey("draining", int(number))
+                return ParsedKey("draining", _number(number))
             case ["silent", number]:
-                return ParsedKey("silent", int(number))
+                return ParsedKey("silent", _number(number))
             case ["topics", name]:
                 return ParsedKey("topic", name=name)
             case ["deleted", topic_id]:
-                return ParsedKey("deleted", topic_id=TopicId(bytes.fromhex(topic_id)))
+                return ParsedKey("deleted", topic_id=_topic_id(topic_id))
             case ["partitions", topic_id, number]:
-                return ParsedKey("partition", int(number), topic_id=TopicId(bytes.fromhex(topic_id)))
+                return ParsedKey("partition", _number(number), topic_id=_topic_id(topic_id))
             case ["shards", "txn", number]:
-                return ParsedKey("txn_shard", int(number))
+                return ParsedKey("txn_shard", _number(number))
             case ["shards", "group", number]:
-                return ParsedKey("group_shard", int(number))
+                return ParsedKey("group_shard", _number(number))
             case ["pid", "next"]:
                 return ParsedKey("pid_next")
             case ["pid", "leases", name]:
@@ -169,6 +175,21 @@ class Keys:
                 return ParsedKey("policy", name=unquote(uid))
             case _:
                 return ParsedKey("unknown", name=key)
+
+
+def _number(text: str) -> int:
+    """`int` alone also accepts `01`, `1_0` and ` 1`, which would stand for the same thing as another key."""
+    number = int(text)
+    if str(number) != text:
+        raise ValueError(text)
+    return number
+
+
+def _topic_id(text: str) -> TopicId:
+    topic_id = bytes.fromhex(text)
+    if topic_id.hex() != text:
+        raise ValueError(text)
+    return TopicId(topic_id)
 
 
 # --- values -------------------------------------------------------------------------------------------------

@@ -105,6 +105,16 @@ def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.prefix + "later/thing").kind == "unknown"
 
 
+@pytest.mark.parametrize("key", [
+    "nodes/a", "nodes/", "nodes/01", "nodes/1_0", "nodes/+1", "draining/x", "silent/x", "deleted/no-hex",
+    f"partitions/{TOPIC.hex().upper()}/1", f"partitions/{TOPIC.hex()}/one", "partitions/xyz/1", "shards/txn/x",
+    "shards/group/ 1",
+])
+def test_a_key_that_hapax_does_not_write_is_unknown(key: str) -> None:
+    """A key from elsewhere must not end every process that follows the store."""
+    assert KEYS.parse(KEYS.prefix + key) == ParsedKey("unknown", name=KEYS.prefix + key)
+
+
 @given(st.text(min_size=1, max_size=40), st.text(max_size=10))
 def test_lease_names_are_free_text(name: str, more: str) -> None:
     assert KEYS.parse(KEYS.pid_lease(name)) == ParsedKey("pid_lease", name=name)

@@ -109,6 +109,17 @@ async def test_lookups_by_every_name(store: Store) -> None:
     await view.close()
 
 
+async def test_a_foreign_key_changes_nothing(store: Store) -> None:
+    """Neither the first reading nor the watch fails at a key of the cluster's prefix that Hapax does not write."""
+    store.put(KEYS.prefix + "nodes/before", ClusterRecord("c", 4, 4, 1))
+    view = await store.view()
+    store.put(KEYS.prefix + "partitions/xyz/1", ClusterRecord("c", 4, 4, 1))
+    store.topic()
+    await view.reached(store.model.revision, 5)
+    assert view.topic("t") is not None and view.nodes() == []
+    await view.close()
+
+
 async def test_a_leader_counts_only_alive_accepted_and_under_its_registration(store: Store) -> None:
     registration = store.node(0)
     store.topic()
