@@ -136,9 +136,7 @@ class BrokerReconciler:
                 return _LOOK_S
             stateful_set = seen_of(workload)
             planned = plan(pool, stateful_set, brokers_seen(self._view))
-            removes = any(isinstance(each, SetReplicas) and each.replicas < stateful_set.replicas
-                          for each in planned.actions)
-            if removes and not current:
+            if not current and (_removes_broker(planned, stateful_set) or _releases_volume(planned, pool)):
                 await self._catch_up()
                 current = True
                 continue
@@ -154,8 +152,9 @@ class BrokerReconciler:
         return _SETTLE_S
 
     async def _catch_up(self) -> None:
-        """Brings the image to what the store holds now. A watch may be late, and a broker that got a replica since
-        must not be removed. Raises MetadataUnavailable, TimeoutError."""
+        """Waits until the image holds what the store holds now. A watch may be late. Meanwhile a broker may have got a
+        replica, and then must not be removed; or a volume may have become the last copy in sync, and then must be kept.
+        Raises MetadataUnavailable, TimeoutError."""
         found, _ = await self._store.list(self._view.keys.prefix)
         await self._view.reached(max((each.mod_revision for each in found), default=0), _SEEN_S)
 
@@ -206,6 +205,17 @@ class BrokerReconciler:
                          "annotations": annotations, "labels": dict(workload["metadata"].get("labels") or {})},
             "spec": {"replicas": max(1, replicas)},
         })
+
+
+def _removes_broker(planned: PoolPlan, stateful_set: StatefulSetSeen) -> bool:
+    return any(isinstance(each, SetReplicas) and each.replicas < stateful_set.replicas for each in planned.actions)
+
+
+def _releases_volume(planned: PoolPlan, pool: PoolResource) -> bool:
+    """Whether the new status lets a volume be deleted that the current status protects. Without the field, all are."""
+    protected = pool.status.get("volumesKeptOf")
+    return "volumesKeptOf" in planned.status and (
+        protected is None or bool(set(protected) - set(planned.status["volumesKeptOf"])))
 
 
 def seen_of(workload: Mapping[str, Any]) -> StatefulSetSeen:

@@ -1,4 +1,4 @@
-"""A broker is not removed on the word of an image that is behind the store."""
+"""No broker is removed, and no volume is released, because of an image that is behind the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REVISION = 70
 
 
 class Image:
-    """Has not seen yet, or has, what the store holds at `REVISION`: a new topic on the broker that is to leave."""
+    """Has not seen yet, or has, what the store holds at `REVISION`: the change of the subclass."""
 
     cluster = "c"
     keys = SimpleNamespace(prefix="/hapax/c/")
@@ -34,14 +34,34 @@ class Image:
             raise TimeoutError
         self.revision = revision
 
+    @property
+    def current(self) -> bool:
+        return self.revision >= REVISION
+
     def seen(self) -> BrokersSeen:
-        partitions, held = {}, {}
-        if self.revision >= REVISION:
-            where = (NodeId(2),)
-            partitions, held = {TopicPartition("new", PartitionIndex(0)): Held(where, where)}, {2: 1}
+        raise NotImplementedError
+
+
+class NewTopic(Image):
+    """Broker 2 is to leave. A topic was created on it."""
+
+    def seen(self) -> BrokersSeen:
+        where = (NodeId(2),)
+        partitions = {TopicPartition("new", PartitionIndex(0)): Held(where, where)} if self.current else {}
         return BrokersSeen(
-            partitions=partitions, held=held, live=frozenset(range(3)), draining=frozenset({2}),
+            partitions=partitions, held={2: len(partitions)}, live=frozenset(range(3)), draining=frozenset({2}),
             fit=dict.fromkeys(range(3), ""))
+
+
+class LastCopy(Image):
+    """Broker 1 holds a replica of a partition, and the other replica has left the in-sync set."""
+
+    def seen(self) -> BrokersSeen:
+        replicas = (NodeId(0), NodeId(1))
+        partitions = {
+            TopicPartition("t", PartitionIndex(0)): Held(replicas, (NodeId(1),) if self.current else replicas)}
+        return BrokersSeen(
+            partitions=partitions, held={0: 1, 1: 1}, live=frozenset(range(3)), fit=dict.fromkeys(range(3), ""))
 
 
 class Store:
@@ -58,8 +78,11 @@ class Store:
 class Api:
     """A StatefulSet of three brokers, of which two are wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, spec: Any = None, status: Any = None) -> None:
         self.scaled: list[int] = []
+        self.statuses: list[Any] = []
+        self._spec = {"replicas": 2, **(spec or {})}
+        self._status = {"leaving": [2], "balancedFor": 3} if status is None else status
 
     async def read(self, path: str) -> Any:
         return {
@@ -68,15 +91,16 @@ class Api:
 
     async def get(self, _: Any) -> Any:
         return {
-            "metadata": {"namespace": "n", "name": "brokers", "uid": "pool", "generation": 1}, "spec": {"replicas": 2},
-            "status": {"leaving": [2], "balancedFor": 3}}
+            "metadata": {"namespace": "n", "name": "brokers", "uid": "pool", "generation": 1}, "spec": self._spec,
+            "status": self._status}
 
     async def merge(self, path: str, body: Any) -> bool:
         assert path.endswith("/scale")
         self.scaled.append(body["spec"]["replicas"])
         return True
 
-    async def put_status(self, *_: Any) -> Any:
+    async def put_status(self, _: Any, status: Any) -> Any:
+        self.statuses.append(status)
         return {}
 
     async def record(self, *_: Any) -> None: ...
@@ -101,7 +125,7 @@ def reconciler(api: Api, image: Image, *, away: bool = False, newest: int = REVI
 
 
 async def test_what_came_to_a_broker_since_is_moved_before_it_leaves(moved: list[Any]) -> None:
-    api, image = Api(), Image(comes=True)
+    api, image = Api(), NewTopic(comes=True)
     await reconciler(api, image)._look()
     assert not api.scaled and moved
 
@@ -112,11 +136,35 @@ async def test_no_broker_leaves_while_nobody_knows_what_it_holds(
 ) -> None:
     api = Api()
     with pytest.raises(error):
-        await reconciler(api, Image(comes=False), away=away)._look()
+        await reconciler(api, NewTopic(comes=False), away=away)._look()
     assert not api.scaled
 
 
 async def test_an_empty_broker_leaves(moved: list[Any]) -> None:
     api = Api()
-    await reconciler(api, Image(comes=True), newest=8)._look()
+    await reconciler(api, NewTopic(comes=True), newest=8)._look()
     assert api.scaled == [2] and not moved
+
+
+@pytest.mark.parametrize("kept", [[0, 1, 2], None])
+async def test_no_volume_is_released_that_has_become_the_last_copy_since(
+    moved: list[Any], kept: list[int] | None
+) -> None:
+    status = {"balancedFor": 3} if kept is None else {"balancedFor": 3, "volumesKeptOf": kept}
+    api = Api({"replicas": 3, "replaceVolumeOf": 1}, status)
+    await reconciler(api, LastCopy(comes=True))._look()
+    assert api.statuses and all(1 in each.get("volumesKeptOf", [1]) for each in api.statuses)
+
+
+async def test_no_volume_is_released_while_the_image_is_behind(moved: list[Any]) -> None:
+    api = Api({"replicas": 3, "replaceVolumeOf": 1}, {"balancedFor": 3, "volumesKeptOf": [0, 1, 2]})
+    with pytest.raises(TimeoutError):
+        await reconciler(api, LastCopy(comes=False))._look()
+    assert not api.statuses
+
+
+async def test_a_released_volume_is_asked_about_once(moved: list[Any]) -> None:
+    """Every change of a partition is looked at while a volume is to be replaced, and the store lists all keys."""
+    api = Api({"replicas": 3, "replaceVolumeOf": 1}, {"balancedFor": 3, "volumesKeptOf": [0, 2]})
+    await reconciler(api, LastCopy(comes=False))._look()
+    assert api.statuses
