@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     Mutant(
         "a coordinator refuses from memory", "rule 23", "coordinator/transactions.py",
-        "                    await self.confirm()  # a client that is told \"fenced\" or \"aborted\" decides on it, too\n",
+        "                    await self.confirm()  # a client acts on \"fenced\" or \"aborted\" too\n",
         "                    pass\n",
         (unit("coordinator/test_cut_off.py"),),
     ),

@@ -1,4 +1,4 @@
-"""What coordinators tell whoever administers the cluster, of groups and shards; and the end of a group's offsets."""
+"""Administrative calls: describes groups and shards, deletes a group's offsets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CoordinatorAdministration:
         for partition in sorted({*values, *pending}):
             value = values.get(partition)
             if value is None and partition not in pending:
-                continue  # of a topic that is gone
+                continue  # the topic was deleted
             offsets.append(pb.GroupOffset(
                 topic=partition.topic, partition=partition.partition, offset=-1 if value is None else value.offset,
                 leader_epoch=-1 if value is None else value.leader_epoch,
@@ -92,7 +92,7 @@ class CoordinatorAdministration:
 
 
 def _entries(shard: Shard) -> int:
-    """Transactional ids, or groups."""
+    """Number of transactional ids or groups."""
     if not shard.serving:
         return 0
     if isinstance(shard, TxnShard):

@@ -1,4 +1,4 @@
-"""What a coordinator tells of a transactional id to whoever looks (rule 20: it changes nothing)."""
+"""Descriptions of a transactional id for tools. Describing changes nothing (rule 20)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _open(token: Token | None) -> pb.LastCommitToken | None:
 
 
 def last_outcome(transaction: Transaction) -> LastOutcome | None:
-    """A record of an earlier version tells it by its state alone."""
+    """The outcome. A record of an earlier version has it only as its state."""
     if transaction.outcome is not None:
         return transaction.outcome
     if transaction.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):

@@ -1,9 +1,9 @@
 """One shard of the group coordinator: committed offsets, plain and in transactions.
 
-Between a decision and its replay the machine does not know of the record yet. Where that matters, this module waits:
-while a marker of a producer is on its way into the log, nothing else of that producer is decided, so that offsets of
-a version-1 producer cannot slip in behind the marker of a transaction that the machine still takes for open; and
-offsets of a group with a commit on its way do not expire.
+Between a decision and its replay, the machine does not know the record yet. This module waits where that matters. While
+a producer's marker is being appended, nothing else of that producer is decided: otherwise offsets of a version-1
+producer could follow the marker of a transaction that is still open for the machine. Offsets of a group whose commit is
+being appended do not expire.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Codes = Sequence[ErrorCode]
 
 class VerifiesOffsets(Protocol):
     async def verify_offsets(self, request: TxnOffsetCommit, shard: ShardId, add: bool) -> Serial:
-        """Asks the transaction's coordinator whether the group shard's partition is, or with `add` makes it, part of
-        the producer's open transaction. Raises Refusal."""
+        """Asks the transaction's coordinator whether the group shard's partition is part of the producer's open
+        transaction. With `add` the question registers it. Raises Refusal."""
         ...
 
 
@@ -67,9 +67,9 @@ class OffsetsShard(Shard):
         self._verifier = verifier
         self._connections = ConnectionFencing()
         self._marking: dict[ProducerId, list[asyncio.Future[None]]] = {}
-        """Producers with a marker on its way into the log, and who waits for that."""
+        """Producers whose marker is being appended, with the calls that wait for it."""
         self._busy: dict[str, int] = {}
-        """Groups with commits on their way into the log."""
+        """Number of commits that are being appended, by group."""
         self._expiry: asyncio.TimerHandle | None = None
 
     # --- commits --------------------------------------------------------------------------------------------------
@@ -83,7 +83,9 @@ class OffsetsShard(Shard):
         return decision.errors
 
     async def txn_offset_commit(self, request: TxnOffsetCommit, connection: int, transaction_version: int) -> Codes:
-        """One code per offset, once they are durable. Raises Refusal, or SupersededConnection (rule 4)."""
+        """Returns one error code per offset, once the offsets are durable. Raises Refusal or SupersededConnection (rule
+        4).
+        """
         producer_id, epoch = request.producer_id, request.producer_epoch
         verified: Serial | None = None
         self.check_serving()
@@ -108,8 +110,9 @@ class OffsetsShard(Shard):
                 self.resources.counters.fencings.labels("older_connection").value += 1
                 raise SupersededConnection(superseded.reason)
             if self.machine.last_decided(producer_id) > decided:
-                # Such a client adds the group before it sends offsets, and is let do so after the last transaction's
-                # markers. What was here before a marker belongs to what the marker has ended (rule 24).
+                # A version-1 client adds the group before it sends offsets, which it can do only after the markers of
+                # its last transaction. Offsets that came before a marker belong to the transaction that the marker has
+                # ended (rule 24).
                 raise Refusal(
                     ErrorCode.INVALID_TXN_STATE, "the transaction was decided while its offsets waited")
         if decision.records:
@@ -164,16 +167,16 @@ class OffsetsShard(Shard):
                 self.machine.replay_txn_offset(record, Offset(offset + number), producer_id, producer_epoch)
 
     async def delete_offsets(self, group: str, partitions: Sequence[TopicPartition] | None) -> int:
-        """How many offsets were forgotten, once that is durable. Raises Refusal."""
+        """Returns the number of deleted offsets, once the deletion is durable. Raises Refusal."""
         self.check_serving()
         try:
             tombstones = self.machine.decide_removal(group, partitions)
-        except Refusal:  # whoever is told that there is no such group takes its offsets for gone
+        except Refusal:  # a caller that hears "no such group" concludes that its offsets are gone
             await self.confirm()
             raise
         if tombstones:
             await self._persist(tombstones)
-            log.info("offsets deleted as asked", shard=self.shard, group=group, offsets=len(tombstones))
+            log.info("offsets deleted on request", shard=self.shard, group=group, offsets=len(tombstones))
         else:
             await self.confirm()
         return len(tombstones)
@@ -181,7 +184,7 @@ class OffsetsShard(Shard):
     # --- markers --------------------------------------------------------------------------------------------------
 
     async def write_marker(self, marker: OffsetsMarker, txn_shard: int) -> ErrorCode:
-        """Answers once the marker is in the log and replayed (rule 2), or was before."""
+        """Answers once the marker is in the log and replayed (rule 2), or where it was replayed before."""
         try:
             while True:
                 self.check_serving()
@@ -200,7 +203,7 @@ class OffsetsShard(Shard):
         self._marking[marker.producer_id] = []
 
         def stored(offset: int) -> None:
-            # -1: the partition's leader had it before, and whatever is open here began after it.
+            # -1: the partition's leader had the marker before, and a transaction that is open here began after it.
             if offset >= 0:
                 self.machine.replay_marker(marker, TimestampMs(unit.timestamp_ms))
             self._marked(marker.producer_id)
@@ -235,13 +238,14 @@ class OffsetsShard(Shard):
     async def offset_fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
     ) -> list[FetchedOffset]:
-        """Confirmed by the partition's leader after this call began (rule 12): an owner that was replaced and does
-        not know it would have its consumer process again what was committed since. Raises Refusal."""
+        """The partition's leader confirms the answer after this call began (rule 12). An owner that was replaced
+        without its knowledge would make the consumer process records again whose offsets were committed since. Raises
+        Refusal."""
         await self.confirm()
         return [self._of_living_topic(found) for found in self.machine.fetch(group, partitions, require_stable)]
 
     def _of_living_topic(self, found: FetchedOffset) -> FetchedOffset:
-        """An offset of a topic that was deleted and created again is none (its tombstone may still be on its way)."""
+        """Hides an offset of a topic that was deleted and created again. Its tombstone may still be on its way."""
         committed: CommittedOffset | None = found.committed
         if committed is None or not any(committed.topic_id):
             return found
@@ -253,7 +257,7 @@ class OffsetsShard(Shard):
     # --- life -----------------------------------------------------------------------------------------------------
 
     def topics_deleted(self, topic_ids: Collection[TopicId]) -> None:
-        """Called when topics are gone; their offsets go too."""
+        """Called when topics are deleted: deletes their offsets."""
         if self.serving:
             self._remove(self.machine.decide_topic_removal(topic_ids))
 
@@ -269,7 +273,7 @@ class OffsetsShard(Shard):
         try:
             record = decode_record(key, value)
         except OffsetsLogError as error:
-            log.error("a record cannot be read and is left out", shard=self.shard, offset=offset, error=error)
+            log.error("a record cannot be read and is skipped", shard=self.shard, offset=offset, error=error)
             return
         if isinstance(record, OffsetRecord):
             transactional = header.is_transactional
@@ -307,7 +311,7 @@ class OffsetsShard(Shard):
     # --- intent against state (rule 25): for `sweep` ------------------------------------------------------------------
 
     def differences(self) -> list[Difference]:
-        """What should be under way now, and is not."""
+        """Activities that should be under way now, and are not."""
         running = is_running(self._expiry, asyncio.get_running_loop().time())
         return [] if running else [Difference("expiry_timer", "", 0)]
 
@@ -335,7 +339,7 @@ class OffsetsShard(Shard):
 
 
 def _refused_commit(code: ErrorCode) -> ErrorCode:
-    """How a client is told that the log refused its offsets, as Kafka translates it."""
+    """Translates the log's refusal of a client's offsets, as Kafka does."""
     if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return code

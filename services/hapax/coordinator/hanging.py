@@ -1,10 +1,10 @@
-"""Ends transactions that hang on a partition: open there past every limit, whatever the reason (self-healing).
+"""Ends transactions that hang on a partition, that is, are open there past every limit (self-healing).
 
-Whoever knows the transaction decides: an open or deciding one is left alone, since its own end will mark the partition.
-A broker knows the transactional id only of what it has seen begin itself; where it does not, every shard of the
-cluster is asked for the producer id. Only when all of them, each by its present owner, say that they do not know it is
-the transaction nobody's, and aborted as such. The marker is conditional in every case: it decides only a transaction
-that began at the offset which the broker named (rule 9).
+The shard that knows the transaction decides. An open or deciding transaction is left alone, because its own end will
+mark the partition. A broker knows the transactional id only of transactions that it has seen begin. For others, every
+shard of the cluster is asked for the producer id. Only when the present owner of every shard has answered that it does
+not know the producer, the transaction belongs to no coordinator and is aborted. The marker is conditional in every
+case: it decides only a transaction that began at the offset which the broker named (rule 9).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ABORT_HANGING: Final = "/hapax.internal.v1.TxnCoordinator/AbortHanging"
 
 _NO_SHARD: Final = ShardId(-1)
 _WHOLE_CLUSTER: Final = ShardEpoch(2**31 - 1)
-"""Coordinator epoch of a marker for a producer that no shard knows: above whichever wrote the last one."""
+"""Coordinator epoch of a marker for a producer that no shard knows: above the epoch of every earlier marker."""
 _CALL_TIMEOUT_S: Final = 5.0
 
 
@@ -78,7 +78,7 @@ class HangingTransactions:
                 if strangers is not None and request.own_shards_only:
                     return AbortHangingResponse(error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, shards=strangers)
                 if strangers is not None and not await self._ask_others(request, strangers):
-                    await self._abort_as_nobodys(question)
+                    await self._abort_unknown(question)
         except Refusal as refusal:
             return AbortHangingResponse(error=refusal.code, reason=refusal.reason)
         if not request.own_shards_only:
@@ -86,7 +86,7 @@ class HangingTransactions:
         return AbortHangingResponse()
 
     async def _ask_own(self, question: AbortHanging) -> list[int] | None:
-        """None: done. Else the shards of this process, none of which knows the producer. Raises Refusal."""
+        """None where a shard of this process has aborted it. Else the shards that were asked. Raises Refusal."""
         asked = []
         for shard in self._shards.txn_shards():
             try:
@@ -100,7 +100,9 @@ class HangingTransactions:
         return asked
 
     async def _ask_others(self, request: AbortHangingRequest, strangers: list[int]) -> bool:
-        """True: one of them has done it. False: no shard of the cluster knows the producer. Raises Refusal."""
+        """True where another shard has aborted it, False where no shard of the cluster knows the producer. Raises
+        Refusal.
+        """
         cluster = self._view.cluster
         assert cluster is not None
         missing = set(range(cluster.txn_shards)) - set(strangers)
@@ -132,7 +134,7 @@ class HangingTransactions:
             return AbortHangingResponse(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, reason=str(error))
         return AbortHangingResponse.FromString(answer)
 
-    async def _abort_as_nobodys(self, question: AbortHanging) -> None:
+    async def _abort_unknown(self, question: AbortHanging) -> None:
         marker = Marker(question.producer_id, question.producer_epoch, False, (question.partition,))
         await self._markers.send_once(
             MarkerWaiter(_NO_SHARD, _WHOLE_CLUSTER), SendMarkers(

@@ -1,8 +1,8 @@
-"""The patterns for transactional ids that ListTransactions takes: matched in linear time, whatever a client sends.
+"""Patterns for transactional ids in ListTransactions. A pattern is matched in linear time, whatever a client sends.
 
-Known are literal characters, `\\` before one that is meant literally, `.` for any character and `.*` for any run of
-them. Everything else of the regular expressions' language is refused by name: it is no part of what these lists are
-for (`team-a-.*`), and matching it safely takes an engine of its own.
+Supported are literal characters, `\\` before a literal special character, `.` for any character and `.*` for any
+sequence of characters. All other syntax of regular expressions is refused by name: lists by prefix (`team-a-.*`) do not
+need it, and matching it safely would need a separate engine.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class IdPattern:
         self._pieces = pieces
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text fits: the first piece at its start, the last at its end, the others in between, each
-        as early as possible."""
+        """Whether the whole text matches: the first piece at its start, the last at its end, the others in between,
+        each at the first place where it fits."""
         first, *middle = self._pieces
         if not _fits(first, text, 0):
             return False

@@ -1,6 +1,6 @@
 """Reads a shard's log from its start through the fence of the shard's new owner.
 
-Connections are shared by the shards that load at the same time and closed when the last one is done.
+Shards that load at the same time share connections. The last one to finish closes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FETCH_VERSION: Final = 13
 
 
 class LogUnreadable(Exception):
-    """The log cannot be read now (its leader is away, moved, or answered nonsense): try again."""
+    """The log cannot be read now: its leader is away, has moved or sent an invalid answer. Try again."""
 
 
 class LogReader:
@@ -41,7 +41,8 @@ class LogReader:
     async def read(
         self, topic_id: TopicId, partition: PartitionIndex, through: int
     ) -> AsyncIterator[tuple[bytes, int, BatchHeader]]:
-        """Every batch from the start of the log to the one that holds offset `through`: (buffer, position, header).
+        """Yields every batch from the start of the log to the one that holds offset `through`: (buffer, position,
+        header).
 
         Raises LogUnreadable.
         """
@@ -66,7 +67,7 @@ class LogReader:
                     yield data, position, header
                     offset = header.next_offset
                 if data and offset <= asked:
-                    raise LogUnreadable(f"the answer at offset {asked} holds no whole batch")
+                    raise LogUnreadable(f"the answer at offset {asked} holds no complete batch")
         except PeerError as error:
             self._peers.pop(key, None)
             raise LogUnreadable(str(error)) from error
@@ -91,7 +92,7 @@ class LogReader:
     async def _fetch(
         self, peer: Peer, topic_id: TopicId, partition: PartitionIndex, offset: int
     ) -> tuple[bytes, int | None]:
-        """Record bytes, or the offset at which the log begins where `offset` is no longer in it."""
+        """Returns record bytes, or the start offset of the log where `offset` is before it."""
         topic = FetchRequest.FetchTopic
         request = FetchRequest(
             replica_id=-1, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES, isolation_level=0,

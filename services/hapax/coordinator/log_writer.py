@@ -1,16 +1,16 @@
-"""Appends to the shards' logs: many shards' records in few Produce requests, each shard's in its order, none twice.
+"""Appends to the shards' logs: few Produce requests for many shards, each shard's records in order and none twice.
 
-What makes it safe:
+Three rules make it safe:
 
-* A log has **one request in flight**. What comes meanwhile waits and leaves as one batch (group commit), so nothing
-  can overtake anything, and a refusal never leaves a gap that later records have already passed.
-* A request whose **outcome is not known** (time-out, lost connection, any error that a leader may also give after it
-  appended) is never sent again. The log is given up, `lost`: the shard fences its partition with a higher epoch,
-  which shuts out whatever of the old epoch is still on its way, and loads again what the partition then holds. So a
-  record is never doubled, never reordered, and never acted upon unless it is in the log.
+* A log has **one request in flight**. Records that come meanwhile wait and leave as one batch (group commit). So no
+  record overtakes another, and a refusal never leaves a gap that later records have already passed.
+* A request with an **unknown outcome** (time-out, lost connection, any error that a leader may also answer after an
+  append) is never sent again. The log is given up (`lost`): the shard fences its partition with a higher epoch, which
+  shuts out requests of the old epoch that are still on their way, and loads the partition again. So a record is never
+  doubled, never reordered, and never acted upon unless it is in the log.
 * A leader that knows a higher epoch answers TRANSACTION_COORDINATOR_FENCED: the shard has another owner (`fenced`).
 
-Requests to one broker share a connection, at most `MAX_IN_FLIGHT` of them on their way; logs of the same shard epoch
+Requests to one broker share a connection, with at most `MAX_IN_FLIGHT` of them in flight. Logs of the same shard epoch
 share a request, which carries one epoch for all of them.
 """
 
@@ -48,26 +48,28 @@ _REFUSALS: Final = frozenset({
     ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE,
 })
-"""Verdicts on the batch itself, given before anything is appended: certainly not stored."""
+"""Errors of the batch itself. The leader answers them before it appends anything, so the batch is certainly not stored.
+"""
 
 
 @dataclass(slots=True)
 class Unit:
-    """Stored together or not at all. Exactly one of the callbacks is called, in log order, unless the log is given
-    up before: then neither is, and `lost` or `fenced` of the log is called instead."""
+    """Records that are stored together or not at all. Exactly one of the callbacks is called, in log order. If the log
+    is given up before, the log's `lost` or `fenced` is called instead."""
 
     records: Sequence[KeyValue]
     """Empty for a control batch."""
     stored: Callable[[int], None]
-    """Durable; the offset of its first record, or -1 where the leader had it before (a repeated marker)."""
+    """Called when the records are durable, with the offset of the first record. -1: the leader had them before (a
+    repeated marker)."""
     refused: Callable[[ErrorCode, str], None]
-    """Certainly not stored."""
+    """Called when the records are certainly not stored."""
     producer_id: int = -1
     producer_epoch: int = -1
     control: Control | None = None
     size: int = 0
     timestamp_ms: int = -1
-    """Of its batch in the log, from when it leaves."""
+    """Of its batch in the log. Set when the batch is sent."""
 
 
 class ShardLog:
@@ -82,7 +84,7 @@ class ShardLog:
         self.epoch: Final = epoch
         self.closed = False
         self.next_offset = 0
-        """Where the log ended after the last append, as far as this writer knows."""
+        """The end of the log after this writer's last append."""
         self._writer = writer
         self._lost = lost
         self._fenced = fenced
@@ -92,7 +94,7 @@ class ShardLog:
         self._confirm_sent: list[asyncio.Future[None]] = []
 
     def append(self, unit: Unit) -> None:
-        """Leaves with the next request; the callbacks come later, never from within this call."""
+        """Sends the unit with the next request. The callbacks are called later, never from within this call."""
         if self.closed:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded again")
         unit.size = 64 + sum(len(key) + len(value or b"") + 16 for key, value in unit.records)
@@ -108,13 +110,13 @@ class ShardLog:
         self.append(Unit((), stored, refused, control=ShardFence(self.epoch, node_id)))
 
     async def confirm(self) -> None:
-        """Returns once the partition's leader has said, after this call, that no other owner has taken over.
+        """Returns once the partition's leader has confirmed, after this call, that no other owner has taken over.
 
-        An append that leaves after the call and is committed says so; where none is waiting to leave, the leader is
-        asked for the end of its log: a take-over begins with a fence record, so an unmoved end means that there was
-        none. The leader answers that question once it is certain that it led after the question came (rule 23). Where
-        the end has moved for another reason (the leader expires producers by a record of its own), a fence record of
-        this epoch settles it. Raises Refusal: the shard was lost meanwhile, or the leader cannot say whether it leads.
+        An append that is sent after the call and committed confirms it. Where no append waits to be sent, the leader is
+        asked for the end of its log. A take-over begins with a fence record, so an unchanged end means that there was
+        no take-over. The leader answers once it is certain that it led after the question came (rule 23). Where the end
+        has moved for another reason (the leader writes a record to expire producers), a fence record of this epoch
+        gives the answer. Raises Refusal where the shard was lost meanwhile, or the leader cannot say whether it leads.
         """
         if self.closed:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
@@ -125,7 +127,7 @@ class ShardLog:
         await waiter
 
     def close(self) -> None:
-        """Nothing more is sent and no callback is called; what is in flight may still be stored."""
+        """From now on nothing is sent and no callback is called. Records in flight may still be stored."""
         self.closed = True
         self._queue.clear()
         self._sent = []
@@ -133,7 +135,7 @@ class ShardLog:
         self._confirm_next, self._confirm_sent = [], []
 
     def give_up(self, reason: str) -> None:
-        """The outcome of what is in flight is not known, or the leader cannot be reached."""
+        """Gives the log up: the outcome of the request in flight is unknown, or the leader cannot be reached."""
         if not self.closed:
             self.close()
             self._lost(reason)
@@ -149,7 +151,7 @@ class ShardLog:
         return not self._queue
 
     def take_batch(self, now_ms: int) -> bytearray:
-        """The next batch; its units are in flight from now on."""
+        """Takes the next batch. Its units are in flight from now on."""
         queue = self._queue
         first = queue.popleft()
         self._sent = [first]
@@ -179,7 +181,7 @@ class ShardLog:
         self._sent = [_CONFIRMING]
 
     def answered(self, code: int, base_offset: int, reason: str) -> None:
-        """The leader's word on the batch in flight."""
+        """The leader's answer to the batch in flight."""
         if self.closed:
             return
         if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
@@ -219,7 +221,7 @@ class ShardLog:
             self._writer.wake(self)
 
     def end_answered(self, code: int, end_offset: int) -> None:
-        """The leader's word on where its log ends."""
+        """The leader's answer to the question where its log ends."""
         if self.closed:
             return
         confirms, self._confirm_sent = self._confirm_sent, []
@@ -240,7 +242,7 @@ class ShardLog:
 
 
 _CONFIRMING: Final = Unit((), lambda offset: None, lambda code, reason: None)
-"""Stands in a log's place in flight while the leader is asked for its end."""
+"""Occupies a log's place in flight while the leader is asked for the end of the log."""
 
 
 def _resolve(waiters: list[asyncio.Future[None]]) -> None:
@@ -250,21 +252,22 @@ def _resolve(waiters: list[asyncio.Future[None]]) -> None:
 
 
 def _refuse(waiters: list[asyncio.Future[None]], reason: str) -> None:
-    """Clients look for the coordinator again: elsewhere, if this one was cut off."""
+    """NOT_COORDINATOR makes clients look for the coordinator again. If this node was cut off, they find another one."""
     for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(Refusal(ErrorCode.NOT_COORDINATOR, reason))
 
 
 class LogWriter:
-    """All logs of a process. `registration` and `session` prove it to the brokers as a registered node (rule 17)."""
+    """Writes all logs of a process. `registration` and `session` prove to the brokers that it is a registered node
+    (rule 17)."""
 
     def __init__(
         self, network: Network, clock: Clock, view: ClusterView, node_id: NodeId,
         registration: RegistrationEpoch, session: bytes, counters: Counters,
         on_fault: Callable[[BaseException], None], request_timeout_ms: int = 30_000,
     ) -> None:
-        """`on_fault`: a replay failed, which is a fault of this program: the process must end."""
+        """`on_fault` is called when a replay failed. That is a bug in this program, so the process must end."""
         self.node_id: Final = node_id
         self.network: Final = network
         self.clock: Final = clock
@@ -280,7 +283,9 @@ class LogWriter:
         self, topic_id: TopicId, partition: PartitionIndex, epoch: ShardEpoch, *,
         lost: Callable[[str], None], fenced: Callable[[str], None],
     ) -> ShardLog:
-        """A log under an epoch that nobody else has. `lost` and `fenced` are called at most once, with the reason."""
+        """Opens a log under an epoch that no other process has. `lost` or `fenced` is called at most once, with the
+        reason.
+        """
         return ShardLog(self, topic_id, partition, epoch, lost, fenced)
 
     def proof(self, epoch: ShardEpoch) -> bytes:
@@ -291,7 +296,7 @@ class LogWriter:
         return None if topic is None else topic.name
 
     def wake(self, shard_log: ShardLog) -> None:
-        """The log has something to send and nothing in flight."""
+        """Called when the log has something to send and nothing in flight."""
         leader = self._view.leader_of(shard_log.topic_id, shard_log.partition)
         if leader is None:
             self._loop.call_soon(shard_log.give_up, "its partition has no leader")
@@ -333,7 +338,7 @@ class _Link:
             self._peer.close("the coordinator ends")
 
     def _schedule(self) -> None:
-        """What is appended in this turn of the loop leaves together."""
+        """Records that are appended in this turn of the event loop are sent together."""
         if not self._scheduled and self._in_flight < MAX_IN_FLIGHT:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -379,7 +384,8 @@ class _Link:
             shard_log.give_up(reason)
 
     def _send(self) -> None:
-        """One request with the batches of all ready logs of one epoch, and one for those that only ask for the end."""
+        """Sends one request with the batches of all ready logs of one epoch, and one for the logs that only ask for
+        their end."""
         now_ms = self._writer.clock.now_ms()
         batches: list[tuple[ShardLog, bytearray]] = []
         asking: list[ShardLog] = []
@@ -426,7 +432,7 @@ class _Link:
         self._submit(ProduceRequest, PRODUCE_VERSION, body, answered, list(logs.values()))
 
     def _ask_for_ends(self, logs: Sequence[ShardLog]) -> None:
-        """A ListOffsets for the end of each log."""
+        """Sends one ListOffsets for the ends of the logs."""
         names: dict[str, list[ShardLog]] = {}
         for shard_log in logs:
             name = self._writer.name_of(shard_log.topic_id)

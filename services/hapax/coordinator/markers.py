@@ -1,10 +1,10 @@
-"""Sends transaction markers: to each broker the markers of many transactions in one call, until each is stored.
+"""Sends transaction markers: the markers of many transactions for one broker share a call.
 
-One queue per destination. While a call is under way what comes meanwhile is gathered into the next one. Every marker
-is tried once here; what failed goes back to the transaction's shard, which knows whether it is still wanted and sends
-it again after a pause (`retry_after`). All markers of one transaction for one broker stay in one call, so that those
-of one partition are one append (rule 6). Markers for offsets go to the owner of the group's shard (rule 2), which may
-be this very process: then without a wire, by the same handler.
+There is one queue per destination. Markers that come during a call are collected for the next one. Every marker is
+tried once here. Failed markers go back to the transaction's shard, which knows whether they are still needed and sends
+them again after a pause (`retry_after`). All markers of one transaction for one broker stay in one call, so that those
+of one partition are one append (rule 6). Markers for offsets go to the owner of the group's shard (rule 2). Where that
+is this process, the same handler is called without a network call.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ WRITE_MARKERS: Final = "/hapax.internal.v1.PartitionBroker/WriteMarkers"
 WRITE_OFFSETS_MARKERS: Final = "/hapax.internal.v1.GroupCoordinator/WriteOffsetsMarkers"
 
 MAX_CALLS: Final = 2
-"""Calls under way to one destination."""
+"""Maximum of concurrent calls to one destination."""
 MAX_PER_CALL: Final = 500
-"""Transactions."""
+"""Maximum of transactions in one call."""
 MAX_MARKERS_PER_CALL: Final = 2_000
-"""Markers times partitions, but for a partition with more of them: neither side's loop is held for long by one call."""
+"""Maximum of markers times partitions in one call, so that one call does not block either event loop for long. A single
+partition with more markers is one call."""
 CALL_TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 1.0
@@ -43,15 +44,15 @@ _MARKERS_A_SECOND: Final = 20_000
 
 
 def retry_after(attempt: int, random: Randomness, markers: int = 1) -> float:
-    """Seconds before markers are sent again, after the `attempt`-th failure (from 0). The longest pause grows with
-    their number, which takes the loop's time at each attempt."""
+    """Seconds before markers are sent again after the `attempt`-th failure (from 0). The maximum grows with the number
+    of markers, because each attempt costs the event loop time for each marker."""
     most = _RETRY_MAX_S * max(1.0, markers / _MARKERS_A_SECOND)
     longest: float = min(_RETRY_FIRST_S * (1 << min(attempt, 10)), most)
     return longest * (0.5 + random.random() / 2)
 
 
 class MarkerOwner(Protocol):
-    """The transaction shard that a marker belongs to."""
+    """The transaction shard that the markers belong to."""
 
     @property
     def shard(self) -> ShardId: ...
@@ -64,7 +65,7 @@ class MarkerOwner(Protocol):
 
 
 class MarkerWaiter:
-    """Stands for a shard where one call waits for the answer to its markers itself."""
+    """Takes the place of a shard where one call waits for the answer to its markers."""
 
     def __init__(self, shard: ShardId, epoch: ShardEpoch) -> None:
         self.shard = shard
@@ -73,7 +74,7 @@ class MarkerWaiter:
         self.answer: asyncio.Future[Sequence[MarkerResult]] = asyncio.get_running_loop().create_future()
 
     def markers_answered(self, sent: SendMarkers, epoch: ShardEpoch, results: Sequence[MarkerResult]) -> None:
-        """The first destination's answer; ask for one partition only."""
+        """Keeps the first destination's answer. Use it for one partition only."""
         if not self.answer.done():
             self.answer.set_result(results)
 
@@ -84,7 +85,7 @@ class _Item(NamedTuple):
     owner: MarkerOwner
     epoch: ShardEpoch
     sent: SendMarkers
-    """Those of the destination alone."""
+    """The markers for this destination alone."""
 
     def wanted(self) -> bool:
         return self.owner.serving and self.owner.epoch == self.epoch
@@ -96,9 +97,9 @@ LocalOffsetsMarkers = Callable[
 
 
 _Address = tuple[str, bool]
-"""Of a broker, or of a coordinator for offsets."""
+"""The RPC address of a broker (False), or of a coordinator for offsets (True)."""
 _Share = tuple[_Address, int]
-"""One of the calls that a transaction's markers for an address are divided into."""
+"""The address and the number of one of the calls that a transaction's markers for it are divided into."""
 
 
 @dataclass(slots=True)
@@ -130,7 +131,7 @@ class MarkerSender:
         await asyncio.gather(*self._calls, return_exceptions=True)
 
     def send(self, owner: MarkerOwner, sent: SendMarkers) -> None:
-        """Once; the answers come by `owner.markers_answered`, one call for each destination, never from within."""
+        """Sends the markers once. `owner.markers_answered` is called once for each destination, never from within."""
         shares, nowhere = self._shares(sent)
         for (address, _), markers in shares.items():
             queue = self._queues.setdefault(address, _Queue())
@@ -140,7 +141,8 @@ class MarkerSender:
             self._loop.call_soon(owner.markers_answered, sent, owner.epoch, nowhere)
 
     def _shares(self, sent: SendMarkers) -> tuple[dict[_Share, list[Marker]], list[MarkerResult]]:
-        """What goes where, and the answers for what goes nowhere. All markers of a partition are in one share."""
+        """Divides the markers into shares, and answers those without a destination. All markers of a partition are in
+        one share."""
         counts = Counter(partition for marker in sent.markers for partition in marker.partitions)
         places: dict[TransactionPartition, _Share | ErrorCode] = {}
         filled: dict[_Address, tuple[int, int]] = {}
@@ -159,7 +161,7 @@ class MarkerSender:
         nowhere: list[MarkerResult] = []
         divided: dict[int, dict[_Share, tuple[TransactionPartition, ...]]] = {}
         for marker in sent.markers:
-            if id(marker.partitions) not in divided:  # members have often written to the same partitions
+            if id(marker.partitions) not in divided:  # members often write to the same partitions
                 divided[id(marker.partitions)] = _divide(marker.partitions, places)
             for place, partitions in divided[id(marker.partitions)].items():
                 shares.setdefault(place, []).append(replace(marker, partitions=partitions))
@@ -172,20 +174,20 @@ class MarkerSender:
         return shares, nowhere
 
     def holds(self, owner: MarkerOwner, transactional_id: str) -> bool:
-        """Whether markers of the transaction wait for others to be sent before them. Looks at all that wait."""
+        """Whether markers of the transaction wait in a queue. It looks at all waiting markers."""
         return any(
             item.owner is owner and item.sent.transactional_id == transactional_id
             for queue in self._queues.values() for item in queue.items)
 
     async def send_once(self, waiter: MarkerWaiter, sent: SendMarkers) -> None:
-        """Returns when the marker (for one partition) is stored. Raises Refusal."""
+        """Sends one marker for one partition and returns when it is stored. Raises Refusal."""
         self.send(waiter, sent)
         for result in await waiter.answer:
             if result.error:
                 raise Refusal(result.error, "the partition's leader did not store the marker")
 
     def _destination(self, partition: TransactionPartition) -> tuple[str, bool] | ErrorCode:
-        """(address, whether it takes offsets), or the answer where there is none."""
+        """(address, whether it is for offsets), or the error code where there is no destination."""
         if self._view.is_deleted(partition.topic_id):
             return ErrorCode.UNKNOWN_TOPIC_ID
         node: NodeView | None
@@ -286,7 +288,7 @@ def _divide(
 
 
 def _fitting(items: list[_Item]) -> int:
-    """How many of them are one call."""
+    """How many of the items fit into one call."""
     size = 0
     for number, item in enumerate(items[:MAX_PER_CALL]):
         size += sum(len(marker.partitions) for marker in item.sent.markers)
@@ -296,7 +298,7 @@ def _fitting(items: list[_Item]) -> int:
 
 
 def _results(items: Sequence[_Item], errors: Sequence[Sequence[int]]) -> list[list[MarkerResult]]:
-    """`errors`: for each marker, in the order of the request, one code per partition."""
+    """`errors`: one code per partition for each marker, in the order of the request."""
     markers = [marker for item in items for marker in item.sent.markers]
     if [len(of_marker) for of_marker in errors] != [len(marker.partitions) for marker in markers]:
         raise RpcError("INTERNAL", "the answer does not fit the markers that were sent")

@@ -1,4 +1,4 @@
-"""What a coordinator tells about its shards, transactions and groups."""
+"""Metrics of a coordinator's shards, transactions and groups."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from hapax.wire import metrics as wire
 SHARDS: Final = gauge("hapax_coordinator_shards", "Shards that this node owns.")
 SHARDS_LOADING: Final = gauge("hapax_coordinator_shards_loading", "Owned shards that do not serve yet.")
 SHARD_LOAD_SECONDS: Final = histogram(
-    "hapax_coordinator_shard_load_seconds", "From a shard's fence to its service.",
+    "hapax_coordinator_shard_load_seconds", "Time from a shard's fence until the shard serves.",
     kafka="kafka.server:type=transaction-coordinator-metrics,name=partition-load-time-max")
 SHARDS_LOST: Final = counter(
-    "hapax_coordinator_shards_lost_total", "Shards loaded again after an append of unknown outcome.")
+    "hapax_coordinator_shards_lost_total", "Shards loaded again after an append with an unknown outcome.")
 TRANSACTIONAL_IDS: Final = gauge(
     "hapax_coordinator_transactional_ids", "Transactional ids in the shards of this node.")
 IN_STATE: Final = gauge(
     "hapax_coordinator_transactions_in_state",
-    "Transactional ids by the state of their transaction: those that prepare have decided, and wait for markers.",
+    "Transactional ids by the state of their transaction. In PrepareCommit and PrepareAbort it waits for markers.",
     ["state"])
 LATE: Final = gauge(
     "hapax_coordinator_transactions_late",
-    "Transactions that are open more than a second longer than their own time-out: they should have been aborted.")
+    "Transactions that are open for more than a second past their time-out. They should have been aborted.")
 DECIDED: Final = counter("hapax_coordinator_transactions_total", "Transactions decided.", ["outcome"])
-TIMED_OUT: Final = counter("hapax_coordinator_transactions_timed_out_total", "Transactions past their limit.")
+TIMED_OUT: Final = counter(
+    "hapax_coordinator_transactions_timed_out_total", "Transactions aborted because they passed their time limit.")
 HEALED: Final = counter(
     "hapax_coordinator_transactions_healed_total",
-    "Transactions that hung on a partition past every limit, and were aborted there.")
+    "Transactions that hung on a partition past every limit and were aborted there.")
 PHASE_SECONDS: Final = histogram(
     "hapax_coordinator_commit_phase_seconds",
-    "Phases of transactions' ends: `prepare`, until the decision is stored; `markers`, until every partition's marker "
-    "is; `complete`, until the log says so (alone after half a second, or with the id's next record).", ["phase"],
+    "Phases of the end of a transaction. `prepare`: until the decision is stored. `markers`: until the markers of all "
+    "partitions are stored. `complete`: until the completion is stored, after half a second or with the id's next "
+    "record.", ["phase"],
     kafka="producer-metrics txn-commit-time-ns-total")
 MARKER_RETRIES: Final = counter(
-    "hapax_coordinator_marker_retries_total", "Times that markers were sent again.",
+    "hapax_coordinator_marker_retries_total", "Number of times that markers were sent again.",
     kafka="kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=LogAppendRetryQueueSize")
 HELD: Final = counter(
-    "hapax_coordinator_calls_held_total", "Calls that waited for the markers of the last transaction.")
+    "hapax_coordinator_calls_held_total", "Calls that waited for the markers of the id's last transaction.")
 LOG_BATCHES: Final = counter("hapax_coordinator_log_batches_total", "Batches appended to the shards' logs.")
 LOG_RECORDS: Final = counter("hapax_coordinator_log_records_total", "Records appended to the shards' logs.")
 OFFSETS: Final = counter(
@@ -45,11 +47,11 @@ OFFSETS: Final = counter(
     kafka="kafka.server:type=group-coordinator-metrics,name=offset-commit-rate")
 TOKENS_REPLAYED: Final = counter(
     "hapax_coordinator_tokens_replayed_total",
-    "Commits whose token was not newer, answered `already committed`: what they brought is aborted.")
+    "Commits whose token was not newer: answered `already committed`, and their records aborted.")
 
 
 class Counters:
-    """What the shards count."""
+    """The counters that the shards update."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.stopwatch = metrics.stopwatch

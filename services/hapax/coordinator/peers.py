@@ -1,4 +1,4 @@
-"""What a shard asks of others: a transaction's coordinator, and the leaders of the partitions of a transaction."""
+"""A shard's questions to other processes: to a transaction's coordinator, and to the leaders of its partitions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ DESCRIBE_PRODUCERS: Final = "/hapax.internal.v1.PartitionBroker/DescribeProducer
 
 _CALL_TIMEOUT_S: Final = 2.0
 _PATIENCE_S: Final = 3.0
-"""So long a question is asked again while its shard or partition moves, before the client is asked to."""
+"""Seconds during which a question is repeated while its shard or partition moves. Then the client has to repeat its
+request."""
 _RETRY_S: Final = 0.02
 MAX_CHECKS_PER_CALL: Final = 4_000
-"""Winners times partitions, but for a partition with more winners: neither side's loop is held for long by one call."""
+"""Maximum of winners times partitions in one call, so that one call does not block either event loop for long. A single
+partition with more winners is one call."""
 
 _MOVING: Final = frozenset({
     ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -38,8 +40,8 @@ LocalVerify = Callable[
 
 
 class OffsetsVerifier:
-    """Asks whether a group shard's partition belongs to a producer's open transaction; without a wire where this very
-    process owns the transaction's shard."""
+    """Asks whether a group shard's partition belongs to a producer's open transaction. Where this process owns the
+    transaction's shard, it asks without a network call."""
 
     def __init__(
         self, network: Network, view: ClusterView, node_id: NodeId, random: Randomness, local: LocalVerify
@@ -94,9 +96,10 @@ class OffsetsVerifier:
 
 
 def _as_offset_commit_says(code: ErrorCode) -> ErrorCode:
-    """A transaction coordinator's refusal, as TxnOffsetCommit answers it.
+    """Translates a transaction coordinator's refusal for TxnOffsetCommit.
 
-    Trouble on the way is COORDINATOR_LOAD_IN_PROGRESS, which makes every client ask the same group coordinator again.
+    A passing failure becomes COORDINATOR_LOAD_IN_PROGRESS, after which every client asks the same group coordinator
+    again.
     """
     if code in _MOVING or code is ErrorCode.CONCURRENT_TRANSACTIONS:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -106,7 +109,7 @@ def _as_offset_commit_says(code: ErrorCode) -> ErrorCode:
 
 
 class WinnersOfPartitions:
-    """Asks the partitions' leaders for what a multi-writer commit's winners have written."""
+    """Asks the partitions' leaders for the records of a multi-writer commit's winners."""
 
     def __init__(self, network: Network, view: ClusterView) -> None:
         self._network = network
@@ -163,7 +166,7 @@ class WinnersOfPartitions:
 
 
 def _holds(state: partitions_pb2.ProducerState | None, check: WinnerCheck) -> bool:
-    """Exactly what the winner said it wrote is in its open transaction: neither less nor more."""
+    """Whether the winner's open transaction holds exactly the records that it named, no fewer and no more."""
     return (
         state is not None and state.producer_epoch == check.producer_epoch and state.txn_first_offset >= 0
         and state.last_sequence == check.last_sequence

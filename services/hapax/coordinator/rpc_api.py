@@ -1,7 +1,7 @@
-"""The calls between services, and the public ones of `hapax.v1.Transactions`: protobuf in, the shard's answer out.
+"""Calls between services, and the public ones of `hapax.v1.Transactions`. Decodes protobuf, asks the shard, encodes.
 
-A refusal is part of the response (`error`, `reason`), never a status of the call: a status says that the call itself
-failed, and then nobody knows whether it took effect.
+A refusal is part of the response (`error`, `reason`), never the status of the call. A status means that the call itself
+failed, so that the caller does not know whether it took effect.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RpcApi:
     async def verify_partitions(
         self, request: coordinator_pb2.VerifyPartitionsRequest
     ) -> coordinator_pb2.VerifyPartitionsResponse:
-        """One result per partition of the request, in its order."""
+        """Returns one result per partition, in the order of the request."""
         known: list[TransactionPartition] = []
         for asked in request.partitions:
             topic = self._view.topic_by_id(TopicId(asked.topic_id))
@@ -147,7 +147,7 @@ class RpcApi:
     async def write_offsets_markers(
         self, request: coordinator_pb2.WriteOffsetsMarkersRequest
     ) -> coordinator_pb2.WriteOffsetsMarkersResponse:
-        """Also called without a wire, by the marker sender of the same process."""
+        """The marker sender of the same process calls it too, without a network call."""
         codes = await asyncio.gather(*(
             self._write_offsets_marker(marker, shard) for marker in request.markers for shard in marker.group_shards
         ))
@@ -296,7 +296,7 @@ class RpcApi:
         return (await _answered(answer, transactions_pb2.FenceProducerResponse)).SerializeToString()
 
     async def _winners(self, winners: Iterable[transactions_pb2.Winner]) -> tuple[Winner, ...]:
-        """Raises Refusal(UNKNOWN_TOPIC_OR_PARTITION): what was written there is gone."""
+        """Raises Refusal(UNKNOWN_TOPIC_OR_PARTITION) for a deleted topic, whose records are gone."""
         known: dict[tuple[str, int], TransactionPartition] = {}
 
         def place(partition: lease_pb2.Partition) -> TransactionPartition:

@@ -1,8 +1,8 @@
 """The coordinator: owns shards of transactional ids and of consumer groups, and serves them.
 
-`start` composes it from ports, so that the simulator runs the same code. The order matters: the listener is there
-before the node registers (its port is part of the registration), and shards come after the registration, whose epoch
-they are assigned to and whose session proves their writes.
+`start` composes it from ports, so that the simulator runs the same code. The order matters. The listener starts before
+the node registers, because its port is part of the registration. Shards come after the registration: they are assigned
+to its epoch, and its session proves their writes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LATE_AFTER_MS: Final = 1000
 
 
 class CoordinatorService:
-    """Composed by `start`. `drain` ends it cleanly, `close` at once."""
+    """`start` composes it. `drain` ends it cleanly, `close` at once."""
 
     def __init__(
         self, ports: Ports, settings: Settings, view: ClusterView, on_lost: Callable[[str], None],
@@ -86,7 +86,7 @@ class CoordinatorService:
         metrics.sweep((IN_STATE, LATE), self._sweep)
 
     def _sweep(self, samples: Sequence[list[telemetry.Sample]]) -> Iterator[None]:
-        """Counts the transactions by state, and those that should have ended by themselves."""
+        """Counts the transactions by state, and those that are open past their time-out."""
         counts: Counter[State] = Counter()
         late = 0
         for shard in self.shards.serving_txn_shards():
@@ -102,8 +102,8 @@ class CoordinatorService:
         samples[1].append(((), late))
 
     def ready(self) -> str:
-        """"" while all shards have been given out and those of this node serve. A shard that is still recorded for a
-        former process of this node is about to be given out anew."""
+        """Returns "" when all shards are assigned and those of this node serve. Otherwise it names what is missing. A
+        shard that is recorded for a former process of this node is about to be assigned again."""
         if self.registration is None:
             return "registration"
         cluster = self.view.cluster
@@ -174,7 +174,7 @@ class CoordinatorService:
         )
 
     def _fault(self, error: BaseException) -> None:
-        """The state of a shard is not what its log says any more: nothing may be answered from it."""
+        """The state of a shard may differ from its log, so it must not answer any call."""
         self.shards.release("the process ends")
         self._on_lost(f"a fault of this program: {error!r}")
 
@@ -182,7 +182,8 @@ class CoordinatorService:
         return max((session.connection.serial for session in self.server.sessions), default=-1)
 
     async def drain(self) -> None:
-        """Lets others take the shards over, answers what waits for the log, and gives up what nobody took."""
+        """Lets other nodes take the shards over, answers the calls that wait for the log, and releases the other
+        shards."""
         if self.registration is not None:
             await hand_over(self.registration, self.view, shards_finished, self.settings.drain_timeout_ms / 2000)
         await self.sweep.close()
@@ -205,7 +206,7 @@ class CoordinatorService:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What the transaction machine needs of the settings."""
+    """The settings that the transaction machine needs."""
     return Limits(
         max_timeout_ms=settings.transaction_max_timeout_ms,
         id_expiration_ms=settings.transactional_id_expiration_ms,
@@ -221,9 +222,10 @@ async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None,
 ) -> CoordinatorService:
-    """Returns once the coordinator listens and is registered; it is `ready()` when the shards it was given serve.
+    """Returns once the coordinator listens and is registered. It is `ready()` when its shards serve.
 
-    `on_lost` is called with one sentence when it must end. Raises FolderRefused, StoreRefused, NodeIdTaken, OSError.
+    `on_lost` is called with one sentence when the process must end. Raises FolderRefused, StoreRefused, NodeIdTaken,
+    OSError.
     """
     identity = ""
     if ports.disk is not None:

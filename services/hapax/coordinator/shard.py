@@ -1,13 +1,13 @@
-"""One owned shard: take it over, serve it, and let it go; the same for both kinds of coordinator.
+"""The life of one owned shard: taken over, serving, released. It is the same for both kinds of coordinator.
 
-    take-over: append the fence of this epoch  ->  read the log through the fence, replaying  ->  serve
-    lost:      an append whose outcome is unknown  ->  the next epoch, from the beginning
-    fenced:    a higher epoch stands in the log  ->  the shard has another owner; wait to be told of it
-    released:  the cluster says that another node owns it
+    take-over: append the fence of this epoch  ->  read and replay the log through the fence  ->  serve
+    lost:      an append has an unknown outcome  ->  take over again, under the next epoch
+    fenced:    the log holds a higher epoch  ->  the shard has another owner; the metadata will say so
+    released:  the metadata names another owner
 
-A shard's epoch has two parts: the high bits are the epoch the controller assigned, which rises with every change of
-owner; the low `INCARNATION_BITS` count the owner's own take-overs. So an owner that no longer knows what its
-log holds can fence itself out and start over without the metadata store, and every later owner is above all of that.
+A shard's epoch has two parts. The high bits are the epoch that the controller assigned, which rises with every change
+of owner. The low `INCARNATION_BITS` count the owner's take-overs. So an owner that no longer knows what its log holds
+can fence itself and start again without the metadata store, and every later owner has a higher epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SLICE: Final = 256
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 1.0
 _STEADY_S: Final = 5.0
-"""A shard that is lost again sooner than this after it began to serve takes a longer pause each time."""
+"""A shard that is lost again sooner than this, in seconds, after it began to serve waits longer each time."""
 
 
 def fencing_epoch(assigned: int, incarnation: int) -> ShardEpoch:
@@ -53,7 +53,7 @@ def fencing_epoch(assigned: int, incarnation: int) -> ShardEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ShardResources:
-    """What every shard of a process shares."""
+    """The parts that the shards of a process share."""
 
     node_id: NodeId
     settings: Settings
@@ -66,15 +66,16 @@ class ShardResources:
     newest_connection: Callable[[], int]
     """The highest serial of this process's client connections (rule 4)."""
     on_fault: Callable[[BaseException], None]
-    """A fault of this program: the process must end rather than go on with a shard in an unknown state."""
+    """Called for a bug in this program: the process must end, because the state of a shard is unknown."""
 
 
 class SupersededConnection(Exception):
-    """The caller's connection is to be dropped without an answer (rule 4)."""
+    """The caller's connection must be closed without an answer (rule 4)."""
 
 
 class Shard:
-    """Base of both kinds. Subclasses hold the state machine and are told of its life by the methods at the end."""
+    """Base class of both kinds. Subclasses hold the state machine. The methods at the end tell them what happens to the
+    shard."""
 
     kind: ShardKind
 
@@ -98,7 +99,7 @@ class Shard:
         self._task = supervision.vital(self._live(), f"{self.kind}-shard", self._failed, self.shard)
 
     def release(self, reason: str) -> None:
-        """The shard is another's, or the process ends: everything that waits is sent away."""
+        """The shard has another owner, or the process ends. Every waiting call is refused."""
         if self.released:
             return
         self.released = True
@@ -107,12 +108,12 @@ class Shard:
         self._stop(ErrorCode.NOT_COORDINATOR, reason)
 
     def _failed(self, error: BaseException) -> None:
-        """A shard's life ends by its release; anything else is a fault of this program."""
+        """A shard's task ends by its release. Any other end is a bug in this program."""
         self.release("the shard failed")
         self.resources.on_fault(error)
 
     async def drained(self) -> None:
-        """Returns when nothing waits for the log any more."""
+        """Returns when no call waits for the log."""
         while self.serving and self._waiting:
             await asyncio.wait(list(self._waiting))
 
@@ -222,7 +223,7 @@ class Shard:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def waiter(self) -> asyncio.Future[None]:
-        """A future that ends with the shard at the latest, by a Refusal that says where to go."""
+        """A future that fails, at the latest when the shard stops, with a Refusal that tells the client what to do."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = None
         future.add_done_callback(self._forget)
@@ -236,7 +237,7 @@ class Shard:
         self.log.append(unit)
 
     async def confirm(self) -> None:
-        """No other owner had taken over when this was called (rules 12 and 23). Raises Refusal."""
+        """Returns if no other owner had taken over when this was called (rules 12 and 23). Raises Refusal."""
         self.check_serving()
         assert self.log is not None
         await self.log.confirm()
@@ -245,7 +246,7 @@ class Shard:
     # --- what subclasses implement ---------------------------------------------------------------------------------
 
     def _begin_load(self) -> None:
-        """A fresh machine."""
+        """Makes an empty machine."""
         raise NotImplementedError
 
     def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
@@ -255,12 +256,12 @@ class Shard:
         raise NotImplementedError
 
     async def _finish_load(self) -> None:
-        """The log is read to its end."""
+        """Called when the log is read to its end."""
 
     def _loaded(self) -> None:
-        """From now on the shard serves."""
+        """Called when the shard begins to serve."""
         raise NotImplementedError
 
     def _stopped(self) -> None:
-        """It no longer does: timers end. What waits is sent away by the caller."""
+        """Called when the shard no longer serves: ends timers. The caller refuses the waiting calls."""
         raise NotImplementedError

@@ -1,4 +1,5 @@
-"""Which shards this process owns: follows the cluster's metadata, starts what it is given, lets go what it is not."""
+"""The shards that this process owns. Follows the cluster's metadata: starts new shards, releases those that have
+moved."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Shards:
     def start(
         self, registration: RegistrationEpoch, make_txn: MakeTxnShard, make_offsets: MakeOffsetsShard
     ) -> None:
-        """From the process's registration on it can own shards."""
+        """Called after the process's registration. From then on it can own shards."""
         self._registration = registration
         self._make_txn = make_txn
         self._make_offsets = make_offsets
@@ -51,7 +52,7 @@ class Shards:
                 self._assigned(kind, shard)
 
     async def drain(self) -> None:
-        """Takes no new calls' records after what waits is stored; then lets all shards go."""
+        """Refuses new calls, waits until pending records are stored, then releases all shards."""
         self._draining = True
         await asyncio.gather(*(shard.drained() for shard in self.all()))
         self.release("the process ends")
@@ -87,14 +88,15 @@ class Shards:
         return ShardId(shard_of(group_id, cluster.group_shards))
 
     def group_shard_of(self, shard: int) -> OffsetsShard:
-        """By number; for markers, which are taken until the shard is let go. Raises Refusal(NOT_COORDINATOR)."""
+        """The shard with this number. For markers, which a shard accepts until its release. Raises
+        Refusal(NOT_COORDINATOR)."""
         found = self._group.get(ShardId(shard))
         if found is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
         return found
 
     def txn_shards(self) -> list[TxnShard]:
-        """All of this process. Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) unless all of them serve."""
+        """All shards of this process. Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) unless all of them serve."""
         shards = [self._txn[number] for number in sorted(self._txn)]
         for shard in shards:
             shard.check_serving()
@@ -111,7 +113,7 @@ class Shards:
         return [shard for _, shard in sorted(self._txn.items()) if shard.serving]
 
     def serving(self) -> list[TxnShard | OffsetsShard]:
-        """Of both kinds."""
+        """The serving shards of both kinds."""
         return [*self.serving_txn_shards(), *(shard for _, shard in sorted(self._group.items()) if shard.serving)]
 
     def not_serving(self) -> int:
@@ -124,7 +126,7 @@ class Shards:
         return len(self._txn) + len(self._group)
 
     def all(self) -> list[Shard]:
-        """Those that this process owns, whether they serve or not."""
+        """All shards that this process owns, also those that do not serve yet."""
         return [*self._txn.values(), *self._group.values()]
 
     # --- following ------------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
-"""Compares what should be with what is, in the shards of a coordinator, and corrects it (rule 25).
+"""Compares the intended state of a coordinator's shards with their actual state, and corrects differences (rule 25).
 
-| kind | should be | correction |
+| kind | intended state | correction |
 |---|---|---|
-| `timer` | an open transaction has a timer | it is aborted where it is due, else its timer is set |
-| `pending_record` | a record that was decided is being appended | the id is free again |
-| `markers` | markers of a decided transaction are on their way until all are stored | they are sent again |
-| `completion` | a postponed completion is appended after a while | it is appended |
-| `held_call` | a held call is answered when its time is over | it is |
-| `expiry_timer` | a shard looks for what has expired from time to time | its timer is set |
+| `timer` | an open transaction has a timer | abort the transaction if it is due, else set its timer |
+| `pending_record` | a decided record is being appended | release the id |
+| `markers` | a decided transaction's markers are on their way until all are stored | send them again |
+| `completion` | a postponed completion is appended after half a second | append it |
+| `held_call` | a held call is answered at its deadline | answer it |
+| `expiry_timer` | a shard has a timer for its next search for expired ids or offsets | set the timer |
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hapax.runtime.self_corrections import LOOK_EVERY_S, corrected
 GRACE_MS: Final = 1000
 _LOOKS: Final = 3
 _LOOKS_AT_MARKERS: Final = 20
-"""At least 30 s: more than a call and the pause after it take."""
+"""At least 30 s, which is longer than a call and the pause after it."""
 
 
 class Difference(NamedTuple):
     kind: str
     transactional_id: str
     state: int
-    """A difference whose state changes is another one."""
+    """A difference with another state counts as a new one."""
 
 
 class SweptShard(Protocol):
@@ -50,12 +50,12 @@ class ServingShards(Protocol):
 
 
 def is_running(timer: asyncio.TimerHandle | None, now_s: float) -> bool:
-    """It will fire, or is about to."""
+    """Whether the timer will fire, or is about to."""
     return timer is not None and not timer.cancelled() and timer.when() > now_s - GRACE_MS / 1000
 
 
 class Sweep:
-    """`start`, `close`."""
+    """Looks for differences from time to time, between `start` and `close`."""
 
     def __init__(self, shards: ServingShards, random: Randomness) -> None:
         self._shards = shards
@@ -83,6 +83,6 @@ class Sweep:
                 found[shard, each] = _LOOKS_AT_MARKERS if each.kind == "markers" else _LOOKS
             await asyncio.sleep(0)
         for shard, due in self._repeated.look(found):
-            # Others had their turns since it was found.
+            # Other tasks have run since the difference was found.
             if shard in self._shards.serving() and due in shard.differences() and shard.correct(due):
                 corrected(due.kind, shard=f"{shard.kind}-{shard.shard}", transactional_id=due.transactional_id)

@@ -1,7 +1,7 @@
 """One shard of the transaction coordinator: drives the pure machine, as `core.transaction.requests` prescribes.
 
-A call is decided, its record appended, and answered after the record's replay; everything between two awaits is one
-step of the shard's mailbox. What a replay asks for (markers, timers, events) is carried out here.
+A call is decided, its record is appended, and the call is answered after the record's replay. Everything between two
+awaits is one step of the shard's mailbox. This module carries out the effects of a replay (markers, timers, events).
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ _Request = TypeVar("_Request", bound=Request)
 
 class ProducerIdSource(Protocol):
     def take(self) -> ProducerId | None:
-        """An id at hand, if there is one."""
+        """An id from the reserve; None where it is empty."""
         ...
 
     async def next(self, timeout: float = 5.0) -> ProducerId:
-        """Waits for one. Raises ProducerIdsUnavailable."""
+        """Waits for an id. Raises ProducerIdsUnavailable."""
         ...
 
 
 class Reserve:
-    """What the machines take producer ids from: ids at hand, and those that were waited for."""
+    """The reserve of producer ids for the machines: ids that were waited for, and those of the source."""
 
     def __init__(self, source: ProducerIdSource) -> None:
         self._source = source
@@ -97,7 +97,7 @@ class Reserve:
 
 class ChecksWinners(Protocol):
     async def missing(self, check: CheckWinners) -> tuple[WinnerCheck, ...]:
-        """Which of the records a multi-writer commit names are not in their partitions. Raises Refusal."""
+        """Returns the records that a multi-writer commit names and their partitions do not hold. Raises Refusal."""
         ...
 
 
@@ -154,7 +154,7 @@ class TxnShard(Shard):
         """Transactional id -> loop time since which its completion waits. The oldest is first."""
         self._complain = Incidents(log, asyncio.get_running_loop().time)
         self._newest: dict[bytes, bytes | None] = {}
-        """While the shard loads: the last value of each key, in the order of the log."""
+        """While the shard loads: the last value of each key, in log order."""
         self._completer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -175,7 +175,7 @@ class TxnShard(Shard):
                     answer = decide(self.machine, request, self.now())
                 except Refusal as refusal:
                     if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
-                        await self.confirm()  # a client that is told "fenced" or "aborted" decides on it, too
+                        await self.confirm()  # a client acts on "fenced" or "aborted" too
                     raise
                 if isinstance(answer, Decision):
                     if answer.effects:
@@ -214,14 +214,14 @@ class TxnShard(Shard):
         self.resources.counters.tokens_replayed.value += 1
         token = request.token
         self._complain(
-            "token", "a commit token is not newer: answered as committed already",
+            "token", "a commit token is not newer: answered as already committed",
             transactional_id=request.transactional_id, scope="" if token is None else token.scope,
             token=-1 if token is None else token.value, committed_by_serial=reply.serial,
             committed_records=reply.committed_records, client=request.caller.client_id, peer=request.caller.peer,
         )
 
     async def abort_hanging(self, request: AbortHanging) -> None:
-        """Answers when the marker is stored. Raises Refusal."""
+        """Returns when the marker is stored. Raises Refusal."""
         self.check_serving()
         decision = self.machine.abort_hanging(request, self.now())
         if not isinstance(decision, Decision):
@@ -232,10 +232,10 @@ class TxnShard(Shard):
             await self._markers.send_once(MarkerWaiter(self.shard, self.epoch), effect)
 
     def persist(self, record: Record) -> asyncio.Future[None]:
-        """Appends a record that the machine has decided. The future is done after its replay.
+        """Appends a record that the machine has decided. The future is done after the record's replay.
 
-        The future fails with a Refusal where the record was certainly not stored (it is withdrawn), and with the
-        shard where nobody knows.
+        The future fails with a Refusal where the record was certainly not stored (it is withdrawn). Where the outcome
+        is unknown, it fails when the shard stops.
         """
         waiter = self.waiter()
         transactional_id = record.transactional_id
@@ -291,7 +291,7 @@ class TxnShard(Shard):
             activity.phase, activity.phase_began = "markers", now
 
     async def _hold(self, transactional_id: str, until: Millis) -> None:
-        """Until the id's next replay, or `until`."""
+        """Waits until the id's next replay, or `until`."""
         self.resources.counters.held.value += 1
         waiter = self.waiter()
         activity = self._activity(transactional_id)
@@ -397,7 +397,7 @@ class TxnShard(Shard):
             log.debug("markers are stored", transactional_id=sent.transactional_id, serial=sent.serial,
                       state=completion.state.kafka_name)
             if activity.marker_retries > _WARN_AFTER_RETRIES:
-                log.info("markers are stored after all", transactional_id=sent.transactional_id, serial=sent.serial,
+                log.info("markers are stored after retries", transactional_id=sent.transactional_id, serial=sent.serial,
                          state=completion.state.kafka_name, retries=activity.marker_retries)
             activity.marking = activity.marker_retries = 0
             self._postpone(completion)
@@ -414,7 +414,8 @@ class TxnShard(Shard):
         self._drop_if_at_rest(sent.transactional_id)
 
     def _postpone(self, completion: Transaction) -> None:
-        """The id's next record says it too; where none comes soon, the completion is appended after all."""
+        """Waits for the id's next record, which makes the completion unnecessary. If none comes soon, it is
+        appended."""
         loop = asyncio.get_running_loop()
         self.machine.postpone(completion)
         self._postponed.pop(completion.transactional_id, None)
@@ -424,7 +425,7 @@ class TxnShard(Shard):
             self._completer = loop.call_later(POSTPONED_FOR_S, self._complete, POSTPONED_FOR_S)
 
     def _complete(self, waited_s: float) -> None:
-        """Appends the completions that have waited so long for a record to make them unnecessary."""
+        """Appends the completions that have waited for `waited_s` without a record that makes them unnecessary."""
         self._completer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -449,7 +450,7 @@ class TxnShard(Shard):
     # --- intent against state (rule 25): for `sweep` ------------------------------------------------------------------
 
     def differences(self) -> list[Difference]:
-        """What should be under way now, and is not."""
+        """Activities that should be under way now, and are not."""
         now_s, now_ms = asyncio.get_running_loop().time(), self.resources.clock.monotonic_ms()
         timed, writing = set[str](), set[str]()
         for each, activity in self._activities.items():
@@ -477,7 +478,7 @@ class TxnShard(Shard):
         return 0 if activity is None else activity.marking
 
     def correct(self, difference: Difference) -> bool:
-        """False: it is only late, since many others go before it."""
+        """False where it is only late, because many others precede it."""
         kind, transactional_id, _ = difference
         if kind == "pending_record":
             self._carry_out(self.machine.give_up(transactional_id, self.now()))
@@ -502,7 +503,7 @@ class TxnShard(Shard):
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def drained(self) -> None:
-        """Postponed completions are stored first, so that the next owner has nothing to mark again."""
+        """Stores postponed completions first, so that the next owner sends no markers again."""
         if self.serving:
             if self._completer is not None:
                 self._completer.cancel()
@@ -515,7 +516,7 @@ class TxnShard(Shard):
         self._newest = {}
 
     def _replay_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
-        """A record is the whole state of its key: only the last one of each needs to be understood, in its place."""
+        """A record is the whole state of its key, so only the last record of each key is decoded, in its place."""
         self._newest.pop(key, None)
         self._newest[key] = value
 
@@ -531,7 +532,7 @@ class TxnShard(Shard):
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the metadata store is behind the shard's log")
 
     def _replay_control(self, header: BatchHeader, control: Control) -> None:
-        """Fences: what they do, they do at the partition's leader."""
+        """Fences act only at the partition's leader."""
 
     def _loaded(self) -> None:
         self._carry_out(list(self.machine.resume(self.now())))
@@ -566,7 +567,8 @@ class TxnShard(Shard):
     # --- queries --------------------------------------------------------------------------------------------------
 
     async def describe(self, transactional_id: str) -> Transaction:
-        """Whether a transaction hangs, and whether a former instance is gone, is decided on this. Raises Refusal."""
+        """Callers use it to decide whether a transaction hangs and whether a former instance is gone, so it is
+        confirmed. Raises Refusal."""
         await self.confirm()
         return self.machine.describe(transactional_id)
 

@@ -57,6 +57,8 @@ def test_completions_are_not_written_by_themselves_while_transactions_follow_eac
         await world.cluster.wait_until(lambda: states(world)[0] == "COMPLETE_COMMIT", "the last one is complete")
         logged = [record.state.name for record in await world.transactions_logged(ID)]
         assert logged == ["EMPTY", *["ONGOING", "PREPARE_COMMIT"] * 5, "COMPLETE_COMMIT"]
+        shard = world.txn_shard(ID)
+        assert not shard._activities and not shard.machine._in_progress, "an id at rest costs only its state"
 
     run(scenario)
 

@@ -1,21 +1,20 @@
-"""The group-offsets machine of one group shard: committed offsets, and those pending in open transactions.
+"""The offsets machine of one group shard: committed offsets, and offsets pending in open transactions.
 
 Everything follows from four rules:
 
-* State changes only in `replay_*`, which is handed the shard's log in order, each record with its offset. The
-  live shard and a shard that loads run the same code over the same records.
+* State changes only in `replay_*`, which reads the shard's log in order, each record with its offset. A serving shard
+  and a loading shard run the same code over the same records.
 * An offset committed in a transaction is pending under its producer id until the shard's log holds the marker.
-  Offsets are then applied **in the log order of the commit records, not of the markers**, as Kafka does: a plain
-  commit that was stored after a transactional one wins, whenever the transaction's marker comes.
+  Offsets are then applied **in the log order of the commit records, not of the markers**, as in Kafka: a plain commit
+  that was stored after a transactional one wins, also where the transaction's marker comes later.
 * A marker decides one transaction, named by its serial. A serial that is not above the last one decided for that
   producer is a late duplicate and decides nothing (rule 9 of the design).
-* Removing records that a later one with the same key supersedes (compaction) must not change the outcome. So
-  nothing here depends on a record other than the newest committed one of its key, on the open transactions
-  (never compacted away) and on the last marker of a producer; a group exists exactly as long as something of
-  it is stored.
+* Compaction removes records that a later record with the same key supersedes, and it must not change the outcome. So
+  the state depends only on the newest committed record of each key, on the open transactions (which are never
+  compacted away) and on the last marker of each producer. A group exists exactly while one of its records is stored.
 
-Membership is another machine's; of it this one sees the generation and the members (`replay_membership`), which
-offset commits are checked against.
+Another machine manages membership. This one sees its generation and members (`replay_membership`), and checks offset
+commits against them.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
 NO_TIMESTAMP: Final = TimestampMs(-1)
 _NEVER: Final = 2**63 - 1
-"""The last time that a record can hold."""
+"""The latest timestamp that a record can hold, in ms."""
 
 
 class CommittedOffset(NamedTuple):
@@ -52,17 +51,17 @@ class CommittedOffset(NamedTuple):
 
     offset: Offset
     leader_epoch: int
-    """Of the last record read, -1 where the consumer did not say."""
+    """Of the last record read; -1 where the consumer did not send it."""
     metadata: str
     commit_timestamp: TimestampMs
     expire_timestamp: TimestampMs = NO_TIMESTAMP
-    """Set by OffsetCommit 2-4 with a retention of its own; -1: the cluster's retention."""
+    """Set by OffsetCommit 2-4 with its own retention; -1: the cluster's retention."""
     topic_id: TopicId = NO_TOPIC_ID
-    """Of the topic that was meant; all zero where unknown. A topic created again under the name has another."""
+    """Of the topic; all zero where unknown. A topic created again under the same name has another id."""
 
 
 class OffsetRecord(NamedTuple):
-    """One record of the shard's log; without a value it is a tombstone."""
+    """One record of the shard's log. Without a value it is a tombstone."""
 
     group: str
     partition: TopicPartition
@@ -70,14 +69,14 @@ class OffsetRecord(NamedTuple):
 
 
 class OffsetsMarker(NamedTuple):
-    """The end of a transaction, as far as this shard's offsets are concerned."""
+    """The end of a transaction for the offsets of this shard."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     commit: bool
     coordinator_epoch: int
     serial: Serial
-    """-1: asked for by a tool; decides whatever is open."""
+    """-1: a tool's marker, which decides the open transaction, whichever it is."""
 
 
 class GroupMember(NamedTuple):
@@ -86,12 +85,12 @@ class GroupMember(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """What offset commits are checked against."""
+    """The group's generation and members, which offset commits are checked against."""
 
     generation: int
     members: tuple[GroupMember, ...]
     rebalancing: bool = False
-    """Members have joined and wait for their assignment: plain commits are told REBALANCE_IN_PROGRESS."""
+    """Members have joined and wait for their assignment. Plain commits get REBALANCE_IN_PROGRESS."""
     protocol_type: str = ""
     state_timestamp: TimestampMs = NO_TIMESTAMP
 
@@ -134,7 +133,7 @@ class TxnOffsetCommit:
 
 
 class CommitDecision(NamedTuple):
-    """`records` are to be persisted in one append; then each partition is answered with its error."""
+    """Persist `records` in one append, then answer each partition with its error."""
 
     records: tuple[OffsetRecord, ...]
     errors: tuple[ErrorCode, ...]
@@ -145,7 +144,7 @@ class MarkerDecision(Enum):
     APPEND = "append"
     """Store the marker, then replay it, then answer."""
     DUPLICATE = "duplicate"
-    """Decided before: answer that it is done."""
+    """The transaction was decided before. Answer without an error."""
 
 
 class FetchedOffset(NamedTuple):
@@ -178,17 +177,17 @@ class _Decided(NamedTuple):
 class _Group:
     committed: dict[TopicPartition, _Stored] = field(default_factory=dict)
     pending: dict[TopicPartition, int] = field(default_factory=dict)
-    """How many open transactions hold an offset of the partition."""
+    """Number of open transactions that hold an offset of the partition."""
     removed: dict[TopicPartition, Offset] = field(default_factory=dict)
-    """Where the tombstone of a partition stands that open transactions hold an offset of: it outlives what was
-    committed before it, as in the compacted log."""
+    """Log offset of the tombstone of a partition for which an open transaction holds an offset. The tombstone
+    supersedes earlier commits, as in the compacted log."""
     membership: Membership | None = None
 
     def empty(self) -> bool:
         return not self.committed and not self.pending and self.membership is None
 
     def superseded_at(self, partition: TopicPartition) -> Offset:
-        """Where the newest committed record or tombstone of the partition stands; -1 for none."""
+        """Log offset of the newest committed record or tombstone of the partition; -1 for none."""
         current = self.committed.get(partition)
         return max(current.log_offset if current else NO_OFFSET, self.removed.get(partition, NO_OFFSET))
 
@@ -209,17 +208,17 @@ class _OpenTransaction:
 
 
 class GroupShard:
-    """All groups of one shard. Not for several threads; the shard's mailbox is the only writer."""
+    """All groups of one shard. It is not thread-safe: the shard's mailbox is the only writer."""
 
     def __init__(self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
                  producer_expiry_ms: int = 7 * 86_400_000) -> None:
-        self._max_metadata_bytes = min(max_metadata_bytes, LONGEST_NAME_BYTES)  # an int16 tells its length, too
+        self._max_metadata_bytes = min(max_metadata_bytes, LONGEST_NAME_BYTES)  # its length is an int16 too
         self._retention_ms = retention_ms
         self._producer_expiry_ms = producer_expiry_ms
         self._groups: dict[str, _Group] = {}
         self._open: dict[ProducerId, _OpenTransaction] = {}
         self._decided: dict[ProducerId, _Decided] = {}
-        """In the order of their last marker, so that expiry looks at the front only."""
+        """Sorted by their last marker, so that expiry looks only at the front."""
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -251,12 +250,13 @@ class GroupShard:
         return opened is None or opened.epoch != producer_epoch
 
     def last_decided(self, producer_id: ProducerId) -> Serial:
-        """Serial of the producer's last transaction with a marker here; `NO_SERIAL`: none is known."""
+        """Serial of the producer's last transaction with a marker here; `NO_SERIAL` where none is known."""
         decided = self._decided.get(producer_id)
         return NO_SERIAL if decided is None else decided.serial
 
     def is_decided(self, producer_id: ProducerId, serial: Serial) -> bool:
-        """A verification for this serial is out of date: the marker has overtaken it (rule 3)."""
+        """Whether a marker has overtaken a verification for this serial, so that the verification is obsolete (rule
+        3)."""
         decided = self._decided.get(producer_id)
         return decided is not None and 0 <= serial <= decided.serial
 
@@ -282,7 +282,7 @@ class GroupShard:
     def decide_expiry(self, now: TimestampMs, busy: Collection[str] = ()) -> tuple[OffsetRecord, ...]:
         """Tombstones for offsets whose retention has passed. A group with members keeps all of its offsets.
 
-        `busy`: groups with a commit on its way into the log, which this state does not show yet.
+        `busy`: groups with a commit that is being appended, which is not part of this state yet.
         """
         return tuple(
             OffsetRecord(name, partition, None)
@@ -293,7 +293,7 @@ class GroupShard:
         )
 
     def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
-        """Tombstones for a group's offsets, None: all of them. Raises Refusal: 69 for a group that nobody knows, 68 for
+        """Tombstones for a group's offsets, with None for all of them. Raises Refusal: 69 for an unknown group, 68 for
         one with members, 88 where an open transaction is about to commit one of the offsets."""
         group = self._groups.get(group_id)
         if group is None:
@@ -309,7 +309,8 @@ class GroupShard:
         return tuple(OffsetRecord(group_id, partition, None) for partition in chosen)
 
     def decide_topic_removal(self, topic_ids: Collection[TopicId]) -> tuple[OffsetRecord, ...]:
-        """Tombstones for the offsets of deleted topics: a topic created again under the name starts without any."""
+        """Tombstones for the offsets of deleted topics, so that a new topic with the same name starts without
+        offsets."""
         return tuple(
             OffsetRecord(name, partition, None)
             for name, group in self._groups.items()
@@ -320,7 +321,7 @@ class GroupShard:
     # --- replay ---------------------------------------------------------------------------------------------------
 
     def replay_offset(self, record: OffsetRecord, log_offset: Offset) -> None:
-        """A record outside of any transaction."""
+        """Applies a record outside of any transaction."""
         group = self._groups.get(record.group)
         if record.value is not None:
             if group is None:
@@ -335,9 +336,9 @@ class GroupShard:
     def replay_txn_offset(
         self, record: OffsetRecord, log_offset: Offset, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> None:
-        """A record of a transactional batch: pending until the marker."""
+        """Applies a record of a transactional batch: it is pending until the marker."""
         if record.value is None:
-            return  # nobody deletes an offset inside a transaction; a foreign log may hold such a record
+            return  # no request deletes an offset in a transaction, but another system's log may hold such a record
         opened = self._open.get(producer_id)
         if opened is None:
             opened = self._open[producer_id] = _OpenTransaction(producer_epoch, log_offset)
@@ -349,7 +350,7 @@ class GroupShard:
         opened.offsets[key] = _Stored(record.value, log_offset)
 
     def replay_marker(self, marker: OffsetsMarker, timestamp: TimestampMs) -> None:
-        """The end of a producer's transaction here; `timestamp` is the marker's in the log."""
+        """Ends a producer's transaction in this shard. `timestamp` is the marker's in the log."""
         opened = self._open.pop(marker.producer_id, None)
         if opened is not None:
             for (name, partition), stored in opened.offsets.items():
@@ -375,10 +376,10 @@ class GroupShard:
     def fetch(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
     ) -> list[FetchedOffset]:
-        """Committed offsets, in the order asked for; None for all of the group, ordered by partition.
+        """Committed offsets in the order of `partitions`. None: of the whole group, sorted by partition.
 
-        With `require_stable` a partition with an offset in an open transaction answers UNSTABLE_OFFSET_COMMIT:
-        a consumer that took the older offset would process again what the transaction is about to commit.
+        With `require_stable`, a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT: a consumer
+        that took the older offset would process again the records that the transaction is about to commit.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -398,7 +399,7 @@ class GroupShard:
         return iter(self._groups)
 
     def summary(self, group_id: str) -> GroupSummary | None:
-        """None: nobody knows the group."""
+        """None where the group is unknown."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -406,7 +407,7 @@ class GroupShard:
         return GroupSummary(len(group.committed), len(group.pending), members)
 
     def topic_ids(self) -> list[TopicId]:
-        """Of all topics that an offset is committed for, as far as known; each once."""
+        """The known ids of all topics with a committed offset, each once."""
         found = {
             stored.value.topic_id: None for group in self._groups.values() for stored in group.committed.values()
         }
@@ -469,7 +470,7 @@ class GroupShard:
             return
         anonymous = generation < 0 and member_id == NO_MEMBER and instance_id is None
         if generation < 0 and not membership.members:
-            return  # a consumer with assigned partitions, or a tool, may commit while nobody is a member
+            return  # a consumer with assigned partitions, or a tool, may commit while the group has no members
         if anonymous and transactional:
             return  # TxnOffsetCommit 0-2 cannot name the member
         self._check_known(membership, member_id, instance_id)

@@ -1,9 +1,8 @@
-"""One shard of the transaction coordinator: its ids, and what is pending on each.
+"""One shard of the transaction coordinator: the state of its ids, and what is in progress for each.
 
-See `transaction_states` for the rules and the table, `transaction_requests` for how a service drives this class.
-Every method that is named after a request decides; it changes nothing but the pending mark. `replay` alone changes
-state. What a method decides stands in the module of its subject: `transaction_producer`, `_partitions`,
-`_multiwriter`, `_tokens`, `_timeouts`, `_markers`.
+`states` has the rules and the table, `requests` tells how a service drives this class. A method that is named after a
+request makes a decision and changes only the pending state. Only `replay` changes state. The decisions themselves are
+in `single_writer`, `partitions`, `multiwriter`, `tokens`, `timeouts`, `markers` and `admin`.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ _Request = TypeVar("_Request", bound=Request)
 
 
 class Adrift(NamedTuple):
-    """A transactional id that waits for what nothing brings; `kind` as in `coordinator.sweep`."""
+    """A transactional id that waits for something that is not under way. `kind` is as in `coordinator.sweep`."""
 
     kind: str
     transactional_id: str
@@ -128,15 +127,15 @@ _AT_REST = _InProgress()
 
 
 class TransactionShard:
-    """The methods that are named after requests raise `Refusal`, or its `Fenced`, which knows by whom; nothing has
-    changed then."""
+    """The methods that are named after requests raise `Refusal`, or its subclass `Fenced`, which names the client that
+    fenced the caller. A refused request changes nothing."""
 
     def __init__(
         self, limits: Limits, ids: ProducerIdReserve, newest_connection: int = -1,
         policy_of: Callable[[str], TransactionPolicy] = lambda transactional_id: UNLIMITED,
     ) -> None:
-        """`newest_connection`: the process's newest connection serial when the shard arrived here (rule 4).
-        `policy_of`: what the platform allows an id, as of now; no record keeps it."""
+        """`newest_connection`: the process's newest connection serial when it took the shard over (rule 4).
+        `policy_of`: what the platform allows an id now. No record holds it."""
         self.limits = limits
         self.ids = ids
         self.policy_of = policy_of
@@ -149,8 +148,8 @@ class TransactionShard:
     # --- log ------------------------------------------------------------------------------------------------------
 
     def load(self, record: Record) -> None:
-        """Applies a record read from the shard's log at a take-over, in the order of the log. No effects: `resume`
-        gives them at the end."""
+        """Applies a record from the shard's log at a take-over, in log order. `resume` returns the effects at the
+        end."""
         self._apply(record)
 
     def _apply(self, record: Record) -> None:
@@ -167,16 +166,16 @@ class TransactionShard:
             self.transactions[transactional_id] = record
 
     def highest_producer_id(self) -> int:
-        """Of all ids and members; -1: none. The store's counter must be above it (rule 12)."""
+        """The highest producer id of all ids and members; -1: none. The store's counter must be above it (rule 12)."""
         return max((transaction.highest_producer_id for transaction in self.transactions.values()), default=-1)
 
     def resume(self, now: Now) -> Iterator[Effect]:
-        """After the load: the markers of every decided transaction, the timer of every open one."""
+        """The effects after the load: the markers of every decided transaction, the timer of every open one."""
         for transaction in self.transactions.values():
             yield from self._effects_due(transaction, now)
 
     def replay(self, record: Record, now: Now) -> list[Effect]:
-        """Applies a decision's record once it is durable. The id is no longer pending: ask its held calls again."""
+        """Applies a decision's record once it is durable. The id is no longer pending: ask again for its held calls."""
         transactional_id = record.transactional_id
         if isinstance(record, Delta):
             return self._replay_delta(record, now)
@@ -212,8 +211,8 @@ class TransactionShard:
         return list(self._effects_due(self.transactions[transactional_id], now))
 
     def withdraw(self, record: Record, now: Now) -> list[Effect]:
-        """The record was certainly not written (refused before any append). Where that is uncertain, give the shard
-        up and load it again. The effects start again what the record would have ended."""
+        """The record was certainly not written (refused before any append). Where that is uncertain, give up the shard
+        and load it again. The effects restart what the record would have ended."""
         if isinstance(record, Delta):
             progress = self._in_progress[record.transactional_id]
             assert progress.deltas is not None
@@ -224,39 +223,41 @@ class TransactionShard:
         return self.give_up(record.transactional_id, now)
 
     def markers_of(self, transactional_id: str) -> SendMarkers | None:
-        """Those that are to be stored; None: nothing is decided."""
+        """The markers of the decided transaction; None where none is decided."""
         transaction = self._current(transactional_id)
         return None if transaction is None or not transaction.is_decided else markers_of(transaction)
 
     def postpone(self, completion: Transaction) -> None:
-        """Instead of persisting the COMPLETE record that `markers_answered` decided, the service may wait for the
-        id's next record, which then says the same: a transaction can only begin after the last one's markers. The
-        id goes on as if completed; a coordinator that takes over meanwhile finds PREPARE_*, and sends markers again
-        that every partition has. Ask `completion` after a while without calls."""
+        """Delays the COMPLETE record that `markers_answered` decided.
+
+        The id's next record makes it unnecessary, because a transaction can only begin after the markers of the last
+        one. The id behaves as completed. A coordinator that takes over meanwhile finds PREPARE_* and sends markers
+        again that every partition has already. After a time without calls, persist the record that `completion`
+        returns."""
         progress = self._in_progress[completion.transactional_id]
         progress.pending = progress.unmarked = None
         progress.completed = completion
 
     def completion(self, transactional_id: str) -> Decision | None:
-        """The postponed COMPLETE record, to be persisted now; None where a later record has said it."""
+        """The postponed COMPLETE record, to be persisted now; None where a later record has made it unnecessary."""
         progress = self._in_progress.get(transactional_id, _AT_REST)
         if progress.completed is None or progress.pending is not None:
             return None
         return self._pend(Decision(progress.completed, reply=None))
 
     def _current(self, transactional_id: str) -> Transaction | None:
-        """The id's state: its last record, and what is certain since."""
+        """The id's state: its postponed completion where there is one, else its last record."""
         completed = self._in_progress.get(transactional_id, _AT_REST).completed
         return self.transactions.get(transactional_id) if completed is None else completed
 
     def _decided(self, transactional_id: str) -> Transaction | None:
-        """What the next decision starts from: `_current`, and what members' records under way will make of it. Those
-        come before its record in the log."""
+        """The state that the next decision starts from: `_current`, with the members' records that are being written.
+        They precede the decision's record in the log."""
         deltas = self._in_progress.get(transactional_id, _AT_REST).deltas
         return self._current(transactional_id) if deltas is None else deltas.transaction
 
     def _effects_due(self, transaction: Transaction, now: Now) -> Iterator[Effect]:
-        """What a transaction in this state needs to have done: the same after a replay and after a load."""
+        """The effects that a transaction in this state needs: the same ones after a replay and after a load."""
         transactional_id = transaction.transactional_id
         if transaction.is_open:
             progress = self._progress_of(transactional_id)
@@ -276,7 +277,7 @@ class TransactionShard:
             self._drop_if_at_rest(transactional_id)
 
     def _progress_of(self, transactional_id: str) -> _InProgress:
-        """To be changed. To read only, use `_in_progress.get(transactional_id, _AT_REST)`."""
+        """The id's entry, for a change. To read only, use `_in_progress.get(transactional_id, _AT_REST)`."""
         progress = self._in_progress.get(transactional_id)
         if progress is None:
             progress = self._in_progress[transactional_id] = _InProgress()
@@ -290,7 +291,7 @@ class TransactionShard:
     # --- calls of clients and brokers -----------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerId, now: Now) -> Answer:
-        """InitProducerId with a transactional id. An open transaction is aborted first and the call held meanwhile.
+        """InitProducerId with a transactional id. An open transaction is aborted first, and the call is held meanwhile.
         Reply: `ProducerIdentity`."""
         connection = request.caller.connection
         superseded = self._connections.superseded(request.transactional_id, connection)
@@ -317,14 +318,14 @@ class TransactionShard:
         return answer
 
     def _is_being_written(self, request: VerifyPartitions) -> bool:
-        """The question waits for a record of its member, and for nothing else: it was found to be in order."""
+        """Whether the question is valid and waits only for a record of its member."""
         progress = self._in_progress.get(request.transactional_id, _AT_REST)
         return progress.deltas is not None and progress.deltas.of_member(request.producer_id) and not (
             progress.holds_calls or progress.checking
         )
 
     def end_txn(self, request: EndTxn, now: Now) -> Answer:
-        """EndTxn. Reply: `ProducerIdentity` (version 2: the one for the next transaction)."""
+        """EndTxn. Reply: `ProducerIdentity`, with version 2 the one for the next transaction."""
         if request.transaction_version < 2:
             return self._pend(self._ask_newest_connection(request, now, end_txn))
         return self._pend(self._ask(request, now, end_txn))
@@ -346,7 +347,8 @@ class TransactionShard:
         return answer
 
     def winners_checked(self, transactional_id: str) -> None:
-        """Ask the id's held calls again: its members may write on, unless their transaction is decided."""
+        """The commit no longer counts its winners' records. Ask again for the id's held calls: its members may write
+        on, unless their transaction is decided."""
         progress = self._in_progress.get(transactional_id)
         if progress is not None and progress.checking:
             progress.checking -= 1
@@ -367,8 +369,8 @@ class TransactionShard:
     def abort_hanging(self, request: AbortHanging, now: Now) -> Answer:
         """Reply: `HangingAborted`, once the marker in the decision's effects is stored.
 
-        Refuses CONCURRENT_TRANSACTIONS where the transaction is alive, TRANSACTIONAL_ID_NOT_FOUND where the caller
-        does not know the id and this shard has none with that producer id (ask the others).
+        Refuses with CONCURRENT_TRANSACTIONS where the transaction is alive. Refuses with TRANSACTIONAL_ID_NOT_FOUND
+        where the caller does not know the id and this shard has no id with that producer id: then ask the other shards.
         """
         if not request.transactional_id:
             found = self.transactional_id_of(request.producer_id)
@@ -384,8 +386,8 @@ class TransactionShard:
         self, transactional_id: str, serial: Serial, results: Iterable[MarkerResult], now: Now,
         sent: SendMarkers | None = None,
     ) -> MarkersProgress:
-        """Answers may come late, twice, or for a transaction long completed. `sent`: what they answer, where that is
-        less than all of the transaction's."""
+        """Answers may come late, twice, or after the transaction was completed. `sent`: the markers that they answer,
+        where those are not all of the transaction's."""
         transaction = self._current(transactional_id)
         if transaction is None or transaction.serial != serial or not transaction.is_decided:
             return MarkersProgress(None, None)
@@ -403,8 +405,8 @@ class TransactionShard:
         return MarkersProgress(self._pend(completion), None)
 
     def time_out(self, transactional_id: str, now: Now) -> Decision | None:
-        """The id's timer fired. None: nothing to do now; should that change, a new timer is started. A timer that
-        fired early is set again: no clock keeps the time of another to the millisecond (rule 14)."""
+        """The id's timer fired. None: there is nothing to do, and a later need starts a new timer. A timer that fired
+        early is set again, because two clocks differ by milliseconds (rule 14)."""
         transaction = self._decided(transactional_id)
         if transaction is None:
             return None
@@ -425,9 +427,11 @@ class TransactionShard:
     # --- intent against state (rule 25) -----------------------------------------------------------------------------
 
     def adrift(self, timed: Container[str], writing: Container[str], postponed: Container[str]) -> list[Adrift]:
-        """Ids for which something should be under way and is not: `timed` have a running timer, the record of those in
-        `writing` is being appended, `postponed` are waited for. Those whose markers are not all stored are told, too:
-        whether any is on its way only the service knows."""
+        """Ids for which something should be under way and is not.
+
+        `timed` have a running timer, a record of `writing` is being appended, the completions of `postponed` are waited
+        for. Every id whose markers are not all stored is returned, because only the service knows whether they are on
+        their way."""
         entries = self._in_progress.items()
         free = [(each, progress) for each, progress in entries if progress.pending is None]
         found = [
@@ -446,7 +450,7 @@ class TransactionShard:
         return found
 
     def give_up(self, transactional_id: str, now: Now) -> list[Effect]:
-        """The pending record will never be written: as `withdraw`."""
+        """The pending record will never be written. The effects are those of `withdraw`."""
         progress = self._progress_of(transactional_id)
         progress.pending = progress.deltas = progress.timer_at = None
         transaction = self._current(transactional_id)
@@ -455,7 +459,7 @@ class TransactionShard:
         return effects
 
     def expired(self, now: Now) -> list[str]:
-        """Ids to call `expire` for. To be asked hourly: it looks at every id."""
+        """Ids to call `expire` for. It looks at every id, so call it about once an hour."""
         return [
             transactional_id
             for transactional_id, transaction in self.transactions.items()
@@ -463,7 +467,7 @@ class TransactionShard:
         ]
 
     def expire(self, transactional_id: str, now: Now) -> Decision | None:
-        """A tombstone for an id that nobody has used for its expiry time; None where it was used since."""
+        """A tombstone for an id that was unused for its expiry time; None where it was used since."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None or self._pending(transactional_id) is not None:
             return None
@@ -473,7 +477,7 @@ class TransactionShard:
     # --- queries --------------------------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction:
-        """For DescribeTransactions. Refuses an unknown id (TRANSACTIONAL_ID_NOT_FOUND)."""
+        """For DescribeTransactions. Raises Refusal(TRANSACTIONAL_ID_NOT_FOUND) for an unknown id."""
         if not transactional_id:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         transaction = self._current(transactional_id)
@@ -484,7 +488,8 @@ class TransactionShard:
     def list(
         self, now: Now, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms: int = -1
     ) -> list[Transaction]:
-        """For ListTransactions: `states` by Kafka's names; `duration_ms`: begun longer ago than that; empty: all."""
+        """For ListTransactions. `states` are Kafka's names. `duration_ms` keeps transactions that began longer ago than
+        that. Empty and negative filters keep all."""
         wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
         found = []
         for transactional_id, stored in self.transactions.items():
@@ -500,12 +505,12 @@ class TransactionShard:
         return found
 
     def serial_of(self, transactional_id: str) -> Serial:
-        """Of the transaction that is open, or else the last one; `NO_TRANSACTION`: there was none."""
+        """The serial of the open transaction, or else of the last one; `NO_TRANSACTION` where there was none."""
         transaction = self._current(transactional_id)
         return NO_TRANSACTION if transaction is None else transaction.serial
 
     def transactional_id_of(self, producer_id: ProducerId) -> str | None:
-        """The id that uses this producer id, as its own or a member's. Looks at every id: for rare questions."""
+        """The id that uses this producer id as its own or a member's. It looks at every id, so call it rarely."""
         for transactional_id, transaction in self.transactions.items():
             if producer_id in _producer_ids(transaction):
                 return transactional_id
@@ -526,8 +531,8 @@ class TransactionShard:
         return decide(self._decided(transactional_id), request, context)
 
     def _pend(self, answer: _Outcome) -> _Outcome:
-        """From here until its replay the record is under way, and nothing else is decided for its id; beside a member's
-        record other members' may be."""
+        """Marks the id: until the replay of the record nothing else is decided for it. Beside a member's record, other
+        members' records may be written."""
         if isinstance(answer, Decision) and isinstance(answer.record, Delta):
             opened = self.transactions[answer.record.transactional_id]
             if not opened.takes_deltas:
@@ -560,8 +565,8 @@ class TransactionShard:
     ) -> Answer:
         """Calls of version 1, where the newest connection wins (rule 4).
 
-        Decided first, since only a caller whose epoch is current may supersede another; then dropped unanswered, be
-        the answer good or bad, where the connection is an old one.
+        The decision comes first, because only a caller with the current epoch may supersede another one. Then an
+        obsolete connection is closed without an answer, whether the decision is an answer or a refusal.
         """
         connection, identity = request.caller.connection, (request.producer_id, request.producer_epoch)
         superseded = self._connections.older_than_load(connection)
@@ -593,7 +598,7 @@ class TransactionShard:
 
 
 def _knows_caller(answer: Answer | Refusal) -> bool:
-    """A refusal that comes from the table, after the caller's epoch was found current; not one of a hold that ended."""
+    """Whether it is a refusal from the table, after the caller's epoch was found current, and not the end of a hold."""
     return isinstance(answer, Refusal) and answer.code is not ErrorCode.CONCURRENT_TRANSACTIONS
 
 

@@ -1,8 +1,8 @@
 """Multi-writer transactions (rule 6), and every end with a commit token (rule 7): the calls of `hapax.v1.Transactions`.
 
-One transaction, many writers, each a *member* with a producer id of its own, taken from the id's pool and given back
-under a raised epoch. The transaction belongs to a commit token; the commit names the winners, the decision keeps them,
-and every other record of every member is aborted.
+One transaction has many writers. Each is a *member* with its own producer id, which comes from the id's pool and
+returns to it under a raised epoch. The transaction belongs to a commit token. The commit names the winners, the
+decision stores them, and all other records of the members are aborted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from hapax.core.transaction.tokens import (
 from hapax.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Millis, ProducerId
 
 LONGEST_MEMBER_KEY_BYTES: Final = 1_000
-"""A decision's record has the keys of all members, and has to fit into a request to the log's leader."""
+"""A decision's record holds the keys of all members and must fit into one request to the log's leader."""
 
 _NOBODY = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
@@ -65,7 +65,7 @@ _NOBODY = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 def join_transaction(
     transaction: Transaction | None, request: JoinTransaction, context: Context
 ) -> Decision | Held | NeedProducerId:
-    """Opens, or joins, the transaction of a token. The same `member_key` is given the same identity again."""
+    """Opens or joins the transaction of a token. The same `member_key` gets the same identity again."""
     check_transactional_id(request.transactional_id)
     _check_join(transaction, request, context)
     token = placed(transaction, request.token, request, context)
@@ -81,7 +81,7 @@ def join_transaction(
 def renew_transaction(
     transaction: Transaction | None, request: RenewTransaction, context: Context
 ) -> Decision | Held:
-    """Moves the deadline of the open transaction out; never in, and at most the maximum from now."""
+    """Extends the limit of the open transaction, to at most the maximum from now. It never shortens the limit."""
     if request.timeout_ms <= 0:
         raise Refusal(ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"{request.timeout_ms} ms is not a time-out")
     if transaction is None or not transaction.is_open or transaction.serial != request.serial:
@@ -114,7 +114,7 @@ def _check_join(transaction: Transaction | None, request: JoinTransaction, conte
 def _give_way(
     transaction: Transaction, token: Token, request: JoinTransaction | EndTransaction, context: Context
 ) -> Decision | Held | None:
-    """Whatever transaction is there ends before that of `token` can begin. None: nothing is there."""
+    """Ends the transaction that precedes the one of `token`. None: there is none to end."""
     outcome = TABLE[transaction.state, Event.INITIALIZE]
     if outcome is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
@@ -159,7 +159,7 @@ def _join_open(
     if member is None:
         return NeedProducerId()
     run = request.work.run
-    if run and run not in transaction.runs:  # another driver's first: that concerns the whole transaction
+    if run and run not in transaction.runs:  # another driver's first member concerns the whole transaction
         whole = replace(
             transaction.with_member(member),
             runs=(*transaction.runs, run),
@@ -174,7 +174,7 @@ def _join_open(
 def _join_new(
     transaction: Transaction, token: Token, request: JoinTransaction, context: Context
 ) -> Decision | NeedProducerId:
-    """The transaction begins with its first member: one whole record."""
+    """Begins the transaction with its first member, in one whole record."""
     member = _new_member(transaction, request, context)
     if member is None:
         return NeedProducerId()
@@ -183,7 +183,7 @@ def _join_new(
 
 
 def _new_member(transaction: Transaction, request: JoinTransaction, context: Context) -> Member | None:
-    """None: no producer id is at hand."""
+    """None: the reserve of producer ids is empty."""
     if transaction.idle_members:
         return Member(request.member_key, *transaction.idle_members[0])
     producer_id = context.ids.take()
@@ -207,7 +207,7 @@ def _joined(transaction: Transaction, member: Member, context: Context) -> Joine
 def end_transaction(
     transaction: Transaction | None, request: EndTransaction, context: Context
 ) -> Decision | Held | NeedProducerId | CheckWinners:
-    """Commits or aborts; the token is part of the decision, and stored with a commit only."""
+    """Commits or aborts. The token is part of the decision and is stored only with a commit."""
     if request.token is not None:
         check_token(request.token, request.work)
     if request.record_count < 0:
@@ -237,7 +237,7 @@ def _end_single_writer(
         return _abort_replayed(transaction, token, request, context)
     if token is None and isinstance(outcome, ErrorCode):
         raise contradiction(transaction, request, outcome)
-    # With a token even the end of nothing counts: a replaying engine asks for it again.
+    # With a token, even an empty transaction needs a decision, because an engine that replays repeats the request.
     transaction = opened(transaction, context, client_version=2)
     stored = committed_now(transaction, token, request, context) if token is not None else None
     decision = end_raised(transaction, request.commit, context, stored)
@@ -247,7 +247,7 @@ def _end_single_writer(
 def _answer_again(
     transaction: Transaction, request: EndTransaction, context: Context, *, answer: bool
 ) -> Decision:
-    """A retry of the last decision: its outcome once more. The next identity is the same."""
+    """A retry of the last decision gets its outcome again, with the same next identity."""
     identity, serial = transaction.identity, transaction.serial
     newest = placed(transaction, request.token, request, context) if request.token and request.commit else None
     if not isinstance(newest, CommittedToken):
@@ -263,7 +263,7 @@ def _answer_again(
 def _abort_replayed(
     transaction: Transaction, newest: CommittedToken, request: EndTransaction, context: Context
 ) -> Decision | NeedProducerId:
-    """The token was committed before: what is open now is the same data again, so it is aborted."""
+    """The token was committed before. The open transaction holds the same data again, so it is aborted."""
     check_same_work(newest, request)
     if not transaction.is_open:
         ended = Ended(
@@ -313,8 +313,8 @@ def _commit_members(
 def _confirm(
     transaction: Transaction | None, newest: CommittedToken, request: EndTransaction, token: Token, context: Context
 ) -> Decision:
-    """COMMITTED to the one whose answer was lost, ALREADY_COMMITTED to everybody else. A transaction that was opened to
-    go on, and turns out to hold the newest commit's work again, is aborted."""
+    """Answers COMMITTED to the caller whose answer was lost, ALREADY_COMMITTED to others. A transaction that holds the
+    newest commit's work again is aborted."""
     check_same_work(newest, request)
     same = token.value == newest.number and request.serial == newest.serial
     outcome = EndOutcome.COMMITTED if same else EndOutcome.ALREADY_COMMITTED
@@ -333,7 +333,7 @@ def _is_meant(transaction: Transaction, request: EndTransaction, token: Token) -
 
 
 def _is_theirs(transaction: Transaction, request: EndTransaction) -> bool:
-    """The open transaction is that of the caller's token, as its owner counts, and of the caller's driver."""
+    """Whether the open transaction belongs to the caller's token, as its owner counts, and to the caller's driver."""
     held, token = transaction.open_token, request.token
     if not transaction.is_open or held is None or token is None:
         return False
@@ -346,14 +346,14 @@ def _is_theirs(transaction: Transaction, request: EndTransaction) -> bool:
 
 
 def _is_live(transaction: Transaction, request: EndTransaction) -> bool:
-    """No other driver's members joined after those of the caller's first did."""
+    """Whether no other driver's members joined after the first of the caller's."""
     return not transaction.runs or transaction.runs[-1] == request.work.run
 
 
 def _commit_nothing(
     transaction: Transaction | None, request: EndTransaction, token: Token, context: Context
 ) -> Decision | Held:
-    """Nobody joined, so an empty batch is committed: its token must be kept all the same."""
+    """No member joined, so the batch is empty. Its token must be stored all the same."""
     if request.winners or request.serial != NO_TRANSACTION:
         raise _no_longer_open(transaction, f"the transaction of token {token.value}")
     if transaction is None:
@@ -370,7 +370,7 @@ def _commit_nothing(
 def _abort_members(
     transaction: Transaction | None, request: EndTransaction, token: Token, context: Context
 ) -> Decision | Held:
-    """An abort of what is committed, or of what is not there, changes nothing and says so."""
+    """An abort of a committed or unknown transaction changes nothing, and the answer says so."""
     if transaction is not None and _is_theirs(transaction, request):
         record = decide(transaction, context, commit=False)
         return Decision(record, Ended(EndOutcome.ABORTED, _NOBODY, record.serial))
@@ -385,7 +385,8 @@ def _abort_members(
 
 
 def _claimed(transaction: Transaction, winners: tuple[Winner, ...]) -> dict[ProducerId, PartitionSet]:
-    """Where each winner has written, as it says. Refuses winners that are no members, or never registered it."""
+    """The partitions that each winner has written, by its own account. Raises Refusal for a winner that is no member or
+    did not register them."""
     claimed: dict[ProducerId, PartitionSet] = {}
     for winner in winners:
         if winner.producer_id in claimed:
@@ -404,7 +405,7 @@ def _claimed(transaction: Transaction, winners: tuple[Winner, ...]) -> dict[Prod
 
 
 def _checks(winner: Winner) -> list[WinnerCheck]:
-    """What the partitions' leaders have to confirm."""
+    """The records that the partitions' leaders have to confirm."""
     return [
         WinnerCheck(partition, winner.producer_id, winner.producer_epoch, last_sequence)
         for partition, last_sequence in winner.partitions

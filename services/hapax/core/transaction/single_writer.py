@@ -1,6 +1,6 @@
 """InitProducerId and EndTxn: the calls of a transactional id's single writer that raise its epoch.
 
-Each function reads `(state, request, context)`, raises a refusal or returns what to do; nothing here changes anything.
+Each function reads `(state, request, context)` and raises a refusal or returns a decision. Nothing here changes state.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def _check_init(request: InitProducerId, context: Context) -> None:
 
 
 def _recovering_identity(transaction: Transaction, request: InitProducerId) -> ProducerIdentity | None:
-    """The identity that the caller gives, None where it gives none. Refuses one that was fenced.
+    """The identity that the caller gives, None where it gives none. Raises Fenced for one that was fenced.
 
-    The last identity counts where no transaction has begun since: then the call is a retry whose answer was lost.
+    The last identity is valid where no transaction has begun since: then the call is a retry whose answer was lost.
     """
     if request.producer_id == NO_PRODUCER_ID:
         return None
@@ -94,8 +94,8 @@ def _recovering_identity(transaction: Transaction, request: InitProducerId) -> P
 def _abort_open(
     transaction: Transaction, recovers: ProducerIdentity | None, request: InitProducerId, context: Context
 ) -> Decision:
-    """The epoch is raised with the abort, and the call waits for its markers. A producer that recovers by itself is
-    given this very epoch then, since it is still the last one that asked; another is given one more."""
+    """Raises the epoch with the abort. The call waits for the abort's markers. A producer that recovers by itself then
+    gets this very epoch, because it is still the last caller. Another producer gets the epoch after it."""
     if recovers is None or transaction.is_multi_writer:
         aborted = fence(transaction, context, FencingCause.INITIALIZED, request.caller)
     else:
@@ -152,7 +152,7 @@ def _initialized(transaction: Transaction, request: InitProducerId, context: Con
 def end_txn(
     transaction: Transaction | None, request: EndTxn, context: Context
 ) -> Decision | Held | NeedProducerId:
-    """The producer commits or aborts. Version 2 raises the epoch with it and tells the raised one."""
+    """The producer commits or aborts. Version 2 also raises the epoch and answers with the raised one."""
     event = end_event(transaction, request, request.commit, version=request.transaction_version)
     assert transaction is not None, "end_event refuses an unknown id"
     refuse_multi_writer(transaction)
@@ -164,7 +164,7 @@ def end_txn(
     if isinstance(outcome, ErrorCode):
         raise contradiction(transaction, request, outcome)
     if request.transaction_version < 2:
-        # Its markers do not raise the epoch, whoever registered the partitions.
+        # Markers of version 1 do not raise the epoch, also where version 2 registered the partitions.
         record = decide(replace(transaction, client_version=1), context, commit=request.commit)
         return Decision(record, record.identity)
     return end_raised(opened(transaction, context, client_version=2), request.commit, context)
@@ -173,9 +173,9 @@ def end_txn(
 def end_event(
     transaction: Transaction | None, request: EndTxn | EndTransaction, commit: bool, *, version: int
 ) -> Event:
-    """Which event this call is, by its identity: of the open transaction, or of the last one, again.
+    """The event that this call is, by its identity: the end of the open transaction, or a retry for the last one.
 
-    Version 1 has the same epoch for both; there the connection tells them apart.
+    Version 1 has the same epoch for both, so there the connection tells them apart.
     """
     given = ProducerIdentity(request.producer_id, request.producer_epoch)
     if version < 2:
@@ -189,13 +189,14 @@ def end_event(
 
 
 def refuse_multi_writer(transaction: Transaction) -> None:
-    """The id is in use by a multi-writer transaction, which the single writer can neither extend nor decide."""
+    """Raises Refusal where a multi-writer transaction is open, which the single writer can neither extend nor
+    decide."""
     if transaction.is_open and transaction.is_multi_writer:
         raise Refusal(ErrorCode.INVALID_TXN_STATE, "a multi-writer transaction is open under this id")
 
 
 def contradiction(transaction: Transaction, request: EndTxn | EndTransaction, code: ErrorCode) -> Refusal:
-    """What the table refuses: a commit after an abort, an end of nothing, a retry of what is no longer the last."""
+    """The table's refusal: a commit after an abort, an end without a transaction, a retry for an older transaction."""
     if code is ErrorCode.PRODUCER_FENCED:
         return fenced(transaction, request.producer_id, request.producer_epoch, code)
     verb = "commit" if request.commit else "abort"

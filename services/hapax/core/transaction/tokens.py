@@ -1,18 +1,19 @@
-"""Commit tokens (rule 7): is this commit new, a repetition, or another one's?
+"""Commit tokens (rule 7): is a commit new, a repetition, or a conflict with another owner's commits?
 
-A token makes a commit idempotent for an engine that replays: it is stored with the very decision, and only a commit
-stores one. A token names its work: its owner (the query), and fingerprints of what was committed. An engine replays
-its newest commit and no other, so
+A token makes a commit idempotent for an engine that replays. It is stored with the decision, and only a commit stores
+one. A token describes its work by its owner (the query) and by fingerprints of the committed records. An engine replays
+only its newest commit, so
 
-- the newest is confirmed only to its owner, and only for the same work;
-- what is older is refused: the caller works from an older copy of its own state, and its records are others;
-- what does not follow the newest is refused: the commits between are not here. Nor does what follows another work
-  under the newest one's number: the caller's past is not the one that was committed here;
-- another owner is refused, until it says which commit it goes on from; then its number 0 is the value after that. One
-  that has commits of its own before its number has them elsewhere.
+- the newest commit is confirmed only to its owner, and only for the same work;
+- an older commit is refused: the caller works from an older copy of its own state, so its records differ;
+- a commit that does not follow the newest one is refused, because the commits between them are missing here. A commit
+  that follows other work with the newest one's number is refused too, because the caller's history differs from the
+  commits here;
+- another owner is refused unless it names the commit that it continues after. Then its number 0 is the next value. An
+  owner whose number is higher has its earlier commits elsewhere.
 
-A token without an owner is its value alone, and whatever is not newer than it has been committed. Tokens that were
-stored before owners were kept are taken over by the next owner to commit after them, in the same numbers.
+A token without an owner is only a value, and every value up to the newest one counts as committed. The next owner to
+commit takes over tokens from before owners were stored, with the same numbers.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from hapax.core.types import LONGEST_NAME_BYTES
 
 
 class Conflict(IntEnum):
-    """Why a token is refused. As in `hapax.v1.TokenConflict.Cause`."""
+    """The reason why a token is refused. As in `hapax.v1.TokenConflict.Cause`."""
 
     OLDER = 1               # the owner has committed later work
-    OTHER_OWNER = 2         # the scope is another's
+    OTHER_OWNER = 2         # the scope belongs to another owner
     OTHER_WORK = 3          # the owner's newest commit was of other work
     OTHER_COUNT = 4         # the same work, with another number of records
-    UNKNOWN_HISTORY = 5     # the commit before is not known here
+    UNKNOWN_HISTORY = 5     # the commit before it is unknown here
     OTHER_RUN = 6           # another driver of the owner is writing the same commit
-    OTHER_PAST = 7          # the commit before is known here as other work
+    OTHER_PAST = 7          # the commit before it was of other work here
 
 
 class TokenConflict(Refusal):
-    """A refusal by what is committed in the scope (`newest`; None: nothing is)."""
+    """A refusal because of the scope's newest commit (`newest`; None: there is none)."""
 
     def __init__(self, cause: Conflict, reason: str, newest: CommittedToken | None) -> None:
         history = cause in (Conflict.UNKNOWN_HISTORY, Conflict.OTHER_PAST)
@@ -57,7 +58,9 @@ class TokenConflict(Refusal):
 
 
 def check_token(token: Token, work: TokenWork) -> None:
-    """Refuses what is no token: no scope, a negative value, or work that is nobody's; and one too long to be kept."""
+    """Raises Refusal for a token without a scope, with a negative value, with work but no owner, or too long to be
+    stored.
+    """
     if not token.scope:
         raise Refusal(ErrorCode.INVALID_REQUEST, "a commit token needs a scope that names the query, file or job")
     prints = [each.kind for each in work.fingerprints] + [each.digest for each in work.fingerprints]
@@ -75,7 +78,7 @@ def check_token(token: Token, work: TokenWork) -> None:
 def placed(
     transaction: Transaction | None, token: Token, request: JoinTransaction | EndTransaction, context: Context
 ) -> Token | CommittedToken:
-    """Where the caller's token stands: as a token to commit, or at the newest committed one, which it repeats."""
+    """The token to commit, or the newest committed one where the caller repeats that. Raises TokenConflict."""
     newest = transaction.committed_token(token.scope) if transaction else None
     work = request.work
     if newest is None:
@@ -110,9 +113,9 @@ def placed(
 
 
 def check_same_work(newest: CommittedToken, request: EndTransaction) -> None:
-    """A replay of the newest token that is not the same work fails loudly.
+    """Raises TokenConflict for a replay of the newest token with other work.
 
-    Of older tokens, which only callers without an owner repeat, nothing is known that could be compared.
+    Older tokens, which only callers without an owner repeat, are not stored, so they cannot be compared.
     """
     token = request.token
     assert token is not None
@@ -134,12 +137,12 @@ def check_same_work(newest: CommittedToken, request: EndTransaction) -> None:
 
 
 def _is_same(newest: CommittedToken, work: TokenWork) -> bool:
-    """A token that was stored without fingerprints has its count alone."""
+    """Whether the work is the same. A token without fingerprints is compared by its number of records alone."""
     return not newest.fingerprints or bool(_agree(newest, work.fingerprints))
 
 
 def _agree(newest: CommittedToken, fingerprints: tuple[Fingerprint, ...]) -> bool | None:
-    """By the first kind that both have; None: they have none in common."""
+    """Whether the fingerprints of the first common kind agree; None where no kind is common."""
     kept = dict(newest.fingerprints)
     return next((kept[kind] == digest for kind, digest in fingerprints if kind in kept), None)
 
@@ -178,7 +181,7 @@ def _other_owner(newest: CommittedToken, work: TokenWork) -> TokenConflict:
 def _check_history(
     transaction: Transaction | None, token: Token, request: JoinTransaction | EndTransaction, context: Context
 ) -> None:
-    """A scope without history: its past may have been lost, and with it what is committed."""
+    """Checks a token in a scope without history. The scope's earlier commits may have been lost."""
     lasting = 0 if transaction is None else sum(not each.single_use for each in transaction.tokens)
     if transaction is not None and lasting >= context.limits.max_scopes:
         raise Refusal(
@@ -195,7 +198,7 @@ def _check_history(
 
 
 def committed_now(transaction: Transaction, token: Token, request: EndTransaction, context: Context) -> CommittedToken:
-    """What a commit stores."""
+    """The token that a commit stores."""
     return CommittedToken(
         scope=token.scope,
         value=token.value,
@@ -210,6 +213,7 @@ def committed_now(transaction: Transaction, token: Token, request: EndTransactio
 
 
 def get_commit_token(transaction: Transaction | None, request: GetCommitToken, _: Context) -> Decision:
-    """The newest committed token of a scope. An engine decides on it what to replay, so it is confirmed (rule 12)."""
+    """The newest committed token of a scope. An engine uses it to decide what to replay, so it is confirmed (rule
+    12)."""
     found = transaction.committed_token(request.scope) if transaction else None
     return Decision(None, CommitTokenFound(found), confirm=True)

@@ -21,7 +21,7 @@ from hapax.core.transaction.requests import (
 )
 from hapax.core.transaction.states import State
 from hapax.core.types import PartitionIndex, TopicPartition
-from unit.core.transaction.driver import ID, Driver, Ids, partition
+from unit.core.transaction.driver import ID, Driver, Ids, partition, winner
 
 LAST = 32766
 
@@ -467,3 +467,33 @@ def test_describe_and_list() -> None:
     assert listed(states=["Empty"]) == listed(producer_ids=[1]) == listed(duration_ms=500) == []
     assert shard.transactional_id_of(1000) == ID  # type: ignore[arg-type]
     assert isinstance(driver.txn(), Transaction)
+
+
+def test_an_id_at_rest_costs_no_memory_beyond_its_state() -> None:
+    driver = Driver()
+    identity = driver.run_init()
+    assert not driver.shard._in_progress
+    for commit in (True, False):
+        driver.run_verify(identity, partition())
+        assert list(driver.shard._in_progress) == [ID]
+        identity = driver.run_end(identity, commit)
+        driver.mark()
+        assert not driver.shard._in_progress
+    driver.run_verify(identity, partition())
+    driver.monotonic += 60_000
+    driver.persist(driver.shard.time_out(ID, driver.now))
+    driver.mark()
+    assert not driver.shard._in_progress
+    refused(driver.run_end, identity)
+    assert not driver.shard._in_progress, "neither does a refused call leave an entry"
+
+
+def test_a_multi_writer_id_at_rest_costs_no_memory_beyond_its_state() -> None:
+    driver = Driver()
+    identity = driver.run_join().identity
+    driver.run_verify(identity, partition())
+    driver.run_end_token(winners=(winner(identity, partition()),))
+    driver.mark()
+    assert driver.txn().state is State.COMPLETE_COMMIT and not driver.shard._in_progress
+    driver.take_over()
+    assert not driver.shard._in_progress
