@@ -1,4 +1,4 @@
-"""What the calls that every node answers are made of: each of their modules has `register(table, node)`."""
+"""What a handler that runs on every node needs: the argument of its module's `register(table, node)`."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ class NodeContext(NamedTuple):
     settings: Settings
     administration: Administration
     broker: bool
-    """Topics have this node's settings where they have none of their own."""
+    """The node is a broker, so its settings are the defaults of topics' configurations."""

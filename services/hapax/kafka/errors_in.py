@@ -1,4 +1,4 @@
-"""The error codes in an answer, wherever its schema has them: at the top, by topic, by partition."""
+"""Finds the error codes in an answer, at every level of its schema: response, topic, partition."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 class _Shape(NamedTuple):
     has_code: bool
     arrays: tuple[str, ...]
-    """Fields whose elements have codes, themselves or deeper."""
+    """Fields whose elements contain error codes at any depth."""
 
 
 _shapes: dict[type, _Shape] = {}
 
 
 def errors_in(answer: Any) -> Iterator[int]:
-    """All but 0."""
+    """Yields every error code except 0 (no error)."""
     shape = _shapes.get(type(answer))
     if shape is None:
         shape = _shapes[type(answer)] = _shape_of(type(answer))

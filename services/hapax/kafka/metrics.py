@@ -1,4 +1,4 @@
-"""What every node that speaks the Kafka protocol tells of its listener: brokers and coordinators."""
+"""Metrics of the Kafka listener of brokers and coordinators."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ REQUESTS: Final = counter(
     kafka="kafka.network:type=RequestMetrics,name=RequestsPerSec,request=*")
 REQUEST_SECONDS: Final = histogram(
     "hapax_request_seconds",
-    "From a request's arrival to its answer's departure: waiting for replicas, or for data, included.", ["api"],
+    "Time from the arrival of a request to the departure of its answer, including waits for replicas or data.", ["api"],
     kafka="kafka.network:type=RequestMetrics,name=TotalTimeMs,request=*")
 REQUEST_ERRORS: Final = counter(
-    "hapax_request_errors_total", "Error codes in answers, one for each partition or other item that was refused.",
+    "hapax_request_errors_total", "Error codes in answers: one for each partition or other item that was refused.",
     ["api", "code"], kafka="kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=*,error=*")
 REQUESTS_REFUSED: Final = counter(
-    "hapax_requests_refused_total", "Requests that ended their connection.")
+    "hapax_requests_refused_total", "Requests that were malformed, unknown or failed, and closed their connection.")
 CONNECTIONS: Final = gauge(
     "hapax_connections", "Open client connections.",
     kafka="kafka.server:type=socket-server-metrics,name=connection-count")
 REQUEST_BYTES_IN_FLIGHT: Final = gauge(
-    "hapax_request_bytes_in_flight", "Bytes of requests without an answer.", unit="bytes")
+    "hapax_request_bytes_in_flight", "Bytes of requests that have no answer yet.", unit="bytes")

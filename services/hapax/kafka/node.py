@@ -1,4 +1,4 @@
-"""The part of the table that every node answers in the same way."""
+"""Composes the table of a node, and the limits of its listener."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hapax.runtime.settings import Settings
 def node_table(
     node_id: NodeId, view: ClusterView, network: Network, settings: Settings, *, broker: bool
 ) -> ApiTable:
-    """A table that answers ApiVersions, Metadata, FindCoordinator, DescribeCluster and the topics' administration.
-    `broker`: whether topics have this node's settings where they have none of their own.
+    """A table with handlers for the calls that every node answers, such as Metadata and CreateTopics.
 
-    The service then registers its own calls, and `registry.register_other_roles` the rest.
+    `broker`: the node's settings are the defaults of topics' configurations. The service then registers the calls of
+    its role, and `registry.register_other_roles` those of other roles.
     """
     table = ApiTable(all_apis())
     register_common(table, NodeContext(node_id, view, network, settings, Administration(view, network), broker))
@@ -27,7 +27,7 @@ def node_table(
 
 
 def server_limits(settings: Settings) -> ServerLimits:
-    """What a node's listener lets clients do, from the settings."""
+    """The limits of a node's listener, from its settings."""
     frames = FrameLimits(
         max_frame_bytes=settings.socket_request_max_bytes,
         max_connections=settings.max_connections,

@@ -38,11 +38,12 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds on what clients can make a node hold. A connection over one is not read until it is below half."""
+    """Bounds on the memory that clients can occupy on a node. A connection above a bound is not read until it is below
+    half of it."""
 
     frames: FrameLimits = field(default_factory=FrameLimits)
     max_requests_in_flight: int = 64
-    """Per connection, without an answer yet."""
+    """Unanswered requests per connection."""
     max_connection_bytes: int = 128 * 1024 * 1024
     """Request bytes in flight per connection."""
     max_node_bytes: int = 256 * 1024 * 1024
@@ -50,7 +51,7 @@ class ServerLimits:
 
 
 class KafkaServer:
-    """Listens, and hands each request to the table. `start` once, `close` once."""
+    """Listens, and passes each request to its handler. Call `start` for each listener, and `close` once."""
 
     def __init__(
         self, network: Network, table: ApiTable, limits: ServerLimits | None = None,
@@ -70,13 +71,13 @@ class KafkaServer:
             self._observe(metrics)
 
     async def start(self, host: str, port: int, name: str = PLAINTEXT) -> FrameListener:
-        """One listener; port 0 picks a free one. Raises OSError where the address is taken."""
+        """Opens one listener; port 0 picks a free port. Raises OSError where the address is in use."""
         listener = await self._network.listen(host, port, partial(self._accept, listener=name), self.limits.frames)
         self._listeners.append(listener)
         return listener
 
     async def start_all(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
-        """Every listener by its name; where each is bound."""
+        """Opens every listener. Returns the address that each is bound to, by name."""
         bound = {}
         for name, address in addresses.items():
             listener = await self.start(address.host, address.port, name)
@@ -84,7 +85,7 @@ class KafkaServer:
         return bound
 
     async def close(self) -> None:
-        """Accepts no more requests; queued answers leave first."""
+        """Stops listening. Answers that are queued are sent first."""
         for listener in self._listeners:
             await listener.close()
 
@@ -115,7 +116,7 @@ class KafkaServer:
 
 
 class Session:
-    """One client connection: decodes headers, keeps the answers' order, bounds what is in flight."""
+    """One client connection: decodes headers, sends answers in the order of the requests, bounds what is in flight."""
 
     __slots__ = ("_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection", "listener")
 
@@ -143,7 +144,7 @@ class Session:
                 body += client_size
                 client_id = str(frame[10:body], "utf-8")
         except (struct.error, UnicodeDecodeError):
-            self._refuse("header", "a request header that cannot be read")
+            self._refuse("header", "the request header cannot be decoded")
             return
         size = len(frame)
         api = self._server.table.apis.get(key)
@@ -152,16 +153,16 @@ class Session:
             return
         if not api.min_version <= version <= api.max_version:
             if key != _API_VERSIONS:
-                self._refuse("version", f"{api.name} v{version}, which is not served")
+                self._refuse("version", f"{api.name} v{version} is not served")
                 return
-            version = UNKNOWN_VERSION  # answered in version 0 with the whole list, or the client is lost
+            version = UNKNOWN_VERSION  # answered in version 0: a closed connection would lock the client out
         elif size > api.max_frame_bytes:
             self._refuse("size", f"{api.name} of {size} bytes (the limit is {api.max_frame_bytes})")
             return
         elif version >= api.first_flexible:
             body = body + 1 if body < size and frame[body] == 0 else _skip_tags(frame, body)
         if not 0 < body <= size:
-            self._refuse("header", "a request header that does not fit its frame")
+            self._refuse("header", "the request header is longer than its frame")
             return
         api.requests += 1
         ctx = RequestContext(self, api, version, correlation_id, client_id, self._server.stopwatch())
@@ -202,7 +203,7 @@ class Session:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def complete(self, ctx: RequestContext, answer: Any) -> None:
-        """`answer`: a message, or chunks of an encoded body, or None for no answer."""
+        """`answer`: a message, the chunks of an encoded body, or None where the protocol has no answer."""
         if ctx.done:
             raise RuntimeError(f"{ctx.api.name} was answered twice")
         ctx.done = True
@@ -219,7 +220,7 @@ class Session:
             self.fail(ctx, error)
             return
         if order[0] is not ctx:
-            ctx.chunks = chunks  # its turn comes when those before it are answered
+            ctx.chunks = chunks  # sent once the earlier requests are answered
             if chunks is not None:
                 self._hold(ctx, sum(len(chunk) for chunk in chunks if isinstance(chunk, _BYTES)))
             return
@@ -237,8 +238,8 @@ class Session:
             self._check_limits()
 
     def fail(self, ctx: RequestContext, error: BaseException) -> None:
-        """The handler raised: the connection is closed, with one log line. Anything but CloseConnection is a fault of
-        this program, and counted as one."""
+        """Closes the connection of a handler that raised, with one log line. An error other than CloseConnection is a
+        defect of this program and counts as one."""
         ctx.done = True
         if isinstance(error, CloseConnection):
             self._refuse("request", str(error))
@@ -254,14 +255,14 @@ class Session:
 
     def _hold(self, ctx: RequestContext, size: int) -> None:
         if ctx.done and ctx.chunks is None:
-            return  # answered, or failed, within the call
+            return  # answered or failed during the call
         ctx.held_bytes += size
         self._bytes += size
         self._server.bytes_in_flight += size
         self._check_limits()
 
     def _settle(self, ctx: RequestContext) -> None:
-        """Nothing of this request is held any more."""
+        """Releases the memory that this request is charged with."""
         size, ctx.held_bytes = ctx.held_bytes, 0
         self._bytes -= size
         self._server.released(size)
@@ -282,7 +283,7 @@ class Session:
             self._pause(False)
 
     def memory_available(self) -> None:
-        """The node has room again (called by the server)."""
+        """Called by the server when the node is below its memory bound again."""
         self._waits = False
         if self._paused and not self.closed:
             self._check_limits()
@@ -297,7 +298,7 @@ class Session:
     # --- the connection ---------------------------------------------------------------------------------------
 
     def on_drained(self) -> None:
-        """Nothing to do: the network itself stops reading from a client that does not read."""
+        """Nothing to do: the network layer stops reading from a client that does not read its answers."""
 
     def on_closed(self, reason: str) -> None:
         self._server.sessions.discard(self)
@@ -310,18 +311,18 @@ class Session:
             self._end(what)
 
     def _end(self, reason: str) -> None:
-        """Closes after the answers that are queued; what is still being worked on gets none."""
+        """Closes the connection after the queued answers are sent. Requests in progress get no answer."""
         self._server.refused += 1
         self._abandon()
         self.connection.close(reason)
 
     def _abandon(self) -> None:
-        """From now on answers are dropped. Handlers run to their end, except those that only wait."""
+        """Drops all further answers. Handlers run to their end, except long polls, which are cancelled."""
         if self.closed:
             return
         self.closed = True
         for ctx in self._order:
-            if ctx.done:  # its answer waited for an earlier one
+            if ctx.done:  # its answer was waiting for an earlier one
                 _release(ctx.chunks or ())
                 self._settle(ctx)
         self._order.clear()
@@ -335,13 +336,13 @@ def _encode(ctx: RequestContext, answer: Any) -> Sequence[Chunk]:
         for code in errors_in(answer):
             ctx.api.failed(code)
         answer = (answer.encode(version=max(version, 0)),)
-    if version >= ctx.api.first_flexible and ctx.api.key != _API_VERSIONS:  # whose header never has tagged fields
+    if version >= ctx.api.first_flexible and ctx.api.key != _API_VERSIONS:  # its header has no tagged fields
         return (_FLEXIBLE_CORRELATION.pack(ctx.correlation_id, 0), *answer)
     return (_CORRELATION.pack(ctx.correlation_id), *answer)
 
 
 def _skip_tags(frame: memoryview, position: int) -> int:
-    """Position after a header's tagged fields, -1 where they cannot be read."""
+    """The position after a header's tagged fields; -1 where they cannot be decoded."""
     try:
         count, position = read_uvarint(frame, position)
         if count > 16:

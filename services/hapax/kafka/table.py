@@ -1,15 +1,15 @@
-"""The table of handlers: which API key, in which versions, is answered by what.
+"""The table of handlers: each API key with its versions and its handler.
 
 A handler takes one of two shapes.
 
-* Decoded: `handler(ctx, request)` gets a message of `hapax.wire.messages` and returns the response message.
-* Raw: `handler(ctx, body)` gets the frame after its header, as a view that is valid during the call only, and
-  returns the response's body as chunks. For Produce and Fetch, whose record bytes nobody should copy.
+* Decoded: `handler(ctx, request)` receives a message of `hapax.wire.messages` and returns the response message.
+* Raw: `handler(ctx, body)` receives the frame after its header, as a view that is valid during the call only, and
+  returns the response's body as chunks. Produce and Fetch are raw, because their record bytes must not be copied.
 
-Either may return its answer at once, or an awaitable of it, or `DEFERRED` and call `ctx.respond(...)` later (which
-spares a future on the hot path), or None where the protocol has no answer (Produce with acks=0). To close the
-connection instead, it raises `CloseConnection`. Requests of a connection are handed over in their order without
-waiting for each other; the answers leave in that order too.
+Both return the answer, an awaitable of it, `DEFERRED` (and call `ctx.respond(...)` later, which saves a future on the
+hot path), or None where the protocol has no answer (Produce with acks=0). A handler raises `CloseConnection` to close
+the connection instead. The requests of a connection reach their handlers in order and without waiting for each other;
+the answers are sent in that order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hapax.wire import messages
 DEFERRED: Final = object()
 """Returned by a handler that answers later, through `ctx.respond` or `ctx.fail`."""
 UNKNOWN_VERSION: Final = -1
-"""`ctx.api_version` of an ApiVersions request in a version that this node does not know; `request` is None then."""
+"""`ctx.api_version` of an ApiVersions request in an unknown version; `request` is None."""
 
 _LONGEST_REASON: Final = 120
 
@@ -53,7 +53,7 @@ class AnsweringSession(Protocol):
 
 
 class RequestContext:
-    """One request on its way: whom it came from, and the place in the connection's order that its answer takes."""
+    """One request in progress: who sent it, and its place in the order of the connection's answers."""
 
     __slots__ = (
         "api", "api_version", "began", "chunks", "client_id", "correlation_id", "done", "held_bytes", "session",
@@ -80,12 +80,12 @@ class RequestContext:
 
     @property
     def listener(self) -> str:
-        """The name of the listener that the connection came by."""
+        """The name of the listener that accepted the connection."""
         return self.session.listener
 
     @property
     def closed(self) -> bool:
-        """The connection is gone: nobody will read the answer. State changes must be finished all the same."""
+        """The connection is closed, so no answer can be sent. State changes must still be completed."""
         return self.session.closed
 
     def respond(self, answer: Answer) -> None:
@@ -93,7 +93,7 @@ class RequestContext:
         self.session.complete(self, answer)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the request after `DEFERRED` as if the handler had raised `error`."""
+        """Ends the request after `DEFERRED`, as if the handler had raised `error`."""
         self.session.fail(self, error)
 
 
@@ -150,11 +150,11 @@ class Api:
         self.handler: Handler | None = None
         self.raw: RawHandler | None = None
         self.cancel_on_close = False
-        """Cancel the awaitable when the connection is gone (long polls)."""
+        """Cancel the awaitable when the connection closes (long polls)."""
         self.requests = 0
         """Counted for the metrics."""
         self.seconds = Histogram(SECONDS)
-        """Of its requests' times."""
+        """How long its requests took."""
         self.errors: dict[int, int] = {}
         """Error code -> how often it was answered."""
         self._request: Any = None
@@ -168,14 +168,14 @@ class Api:
         self.errors[code] = self.errors.get(code, 0) + 1
 
     def decode(self, body: memoryview, version: int) -> Any:
-        """The request message. Raises CloseConnection where the body is not one."""
+        """Decodes a request. Raises CloseConnection where the body is malformed."""
         if self._request is None:
-            self._request = getattr(messages, self.name + "Request")  # loaded when first asked for
+            self._request = getattr(messages, self.name + "Request")  # loaded at first use
         try:
             return self._request.decode(body, version=version)
-        except Exception as error:  # the library raises whatever a wrong length led to
+        except Exception as error:  # the library raises many types for malformed lengths
             why = str(error)[:_LONGEST_REASON]
-            raise CloseConnection(f"{self.name} v{version} that cannot be decoded: {why}") from None
+            raise CloseConnection(f"{self.name} v{version} cannot be decoded: {why}") from None
 
 
 class ApiTable:
@@ -199,5 +199,5 @@ class ApiTable:
         return self.apis.get(key)
 
     def advertised(self) -> list[Api]:
-        """What ApiVersions answers, by key: the same on every node, whatever its role (rule 11)."""
+        """The rows that ApiVersions lists, by key: the same on every node, whatever its role (rule 11)."""
         return [api for _, api in sorted(self.apis.items())]

@@ -1,1 +1,1 @@
-"""The Kafka protocol for servers and clients alike: messages, outgoing connections, calls between nodes."""
+"""The Kafka protocol, for servers and clients: messages, outgoing connections, calls between nodes."""

@@ -1,8 +1,8 @@
 """Noteworthy events, as JSON records of the internal topic `__hapax_events`.
 
-Recording never waits and never fails: events queue up, bounded, and leave in the background. When the topic cannot be
-written for long, the oldest are dropped and counted; an event is for whoever looks into an incident, and nothing is
-decided by it.
+Recording never waits and never fails: a background task writes the events from a bounded queue. While the topic cannot
+be written and the queue is full, the oldest events are dropped and counted. Events serve the analysis of incidents; no
+decision depends on them.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class EventLog:
             self._writer.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """What is queued is given a moment to leave."""
+        """Waits up to 0.5 s for queued events to be written."""
         writer = self._writer
         if writer is not None:
             await asyncio.wait([writer], timeout=0.5)
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
         if self._peer is not None:
-            self._peer.close("the node ends")
+            self._peer.close("the node stops")
 
     def _ended(self, writer: Task) -> None:
         self._writer = None
@@ -102,7 +102,7 @@ class EventLog:
             delay = min(2 * delay, _RETRY_MAX_S)
 
     async def _send(self, records: list[tuple[bytes, bytes]]) -> str:
-        """"" once they are durable, else why not. A record may be there twice after a lost answer."""
+        """Returns "" once the records are durable, otherwise the reason. A lost answer may store records twice."""
         topic = self._view.topic(EVENTS_TOPIC)
         leader = None if topic is None else self._view.leader_of(topic.topic_id, 0)
         if topic is None or leader is None:

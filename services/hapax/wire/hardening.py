@@ -1,14 +1,15 @@
-"""Makes kafka-python's generated decoders safe to feed with bytes from strangers, and its encoders complete.
+"""Makes kafka-python's generated decoders safe against hostile bytes, and its encoders write unknown tagged fields.
 
-The library compiles one decoder per message and version, written for answers from a trusted broker. Against hostile
-bytes they need more checks, made here by replacing the pieces of the code generator:
+The library compiles a decoder for each message and version. It expects answers of a trusted broker. This module
+replaces pieces of the code generator to add the missing checks:
 
-* a varint ends after five bytes (the library's grows a number without end: quadratic time);
-* a string, byte array or array must fit into what is left of the frame (a slice past the end is silently short);
-* a null stands only where the schema allows it (handlers would meet None where they expect a list);
-* tagged fields are read in place (the library copies the rest of the frame for each: quadratic time).
+* A varint ends after five bytes. The library reads a number of any length, in quadratic time.
+* A string, byte array or array must fit into the rest of the frame. The library's slices past the end are silently
+  short.
+* A null is accepted only where the schema allows it. Handlers would find None where they expect a list.
+* Tagged fields are read in place. The library copies the rest of the frame for each, in quadratic time.
 
-Encoding gains one thing: unknown tagged fields are written, since Hapax's own travel as such.
+Encoders also write unknown tagged fields, because Hapax's own fields are such.
 """
 
 from __future__ import annotations
@@ -89,10 +90,10 @@ def _simple(emit: Any) -> Any:
 
 
 def _array(emit: Any) -> Any:
-    """With a check of the claimed count: every element takes at least one byte."""
+    """Adds a check of the claimed count: every element takes at least one byte."""
 
     def emit_decode_from(self: Any, ctx: Any, var_name: str, indent: str, *, version: int, **options: Any) -> None:
-        self.array_of._nullable_versions = None  # the array's own, which the library hands down to its elements
+        self.array_of._nullable_versions = None  # these are the array's; the library passes them on to its elements
         first = len(ctx.lines)
         emit(self, ctx, var_name, indent, version=version, **options)
         index, loop = next(
@@ -112,7 +113,7 @@ def _emit_tags(self: Any, ctx: Any, var_name: str, indent: str, version: int) ->
 
 
 def _read_tags(message: Any, data: memoryview, position: int, known: Any, version: int) -> int:
-    """Sets the tagged fields of `message` that begin at `position`; returns the position after them."""
+    """Sets the tagged fields of `message` that start at `position`. Returns the position after them."""
     count, position = read_uvarint(data, position)
     if count > _MAX_TAGS:
         raise ValueError(f"{count} tagged fields")
@@ -152,7 +153,7 @@ def _encode_tags(self: Any, item: Any, out: Any, version: int | None = None) -> 
     put_varint = types.UnsignedVarInt32.encode_into
     put_varint(out, count + len(unknown))
     _put(out, bytes(known.buf[start : known.pos]))
-    for name in sorted(unknown, key=lambda name: int(name[1:])):  # tags must rise; the known ones are lower
+    for name in sorted(unknown, key=lambda name: int(name[1:])):  # tags must ascend; the known ones are lower
         put_varint(out, int(name[1:]))
         put_varint(out, len(unknown[name]))
         _put(out, unknown[name])

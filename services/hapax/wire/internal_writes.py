@@ -1,8 +1,8 @@
-"""Produce requests of the cluster's own nodes to internal topics: by topic id, acks=all, with a proof of who writes.
+"""Produce requests of the cluster's own nodes to internal topics: by topic id, acks=all, with a proof of the writer.
 
-The proof is a tagged field of the request (`INTERNAL_WRITE_TAG`): the epoch of the writing shard (-1 where none
-applies), the node's registration epoch and the session it registered with. A leader honours it only while the pair
-belongs to a live registration, and refuses a shard epoch that is not the last fence's (rules 1 and 17).
+The proof is a tagged field of the request (`INTERNAL_WRITE_TAG`): the epoch of the writing shard (-1: none), the node's
+registration epoch and the session of its registration. A leader accepts it only while the registration is live, and
+refuses a shard epoch that is not the last fence's (rules 1 and 17).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class InternalBatch(NamedTuple):
 def proof(
     registration: RegistrationEpoch, session: bytes, shard_epoch: ShardEpoch = NO_SHARD_EPOCH
 ) -> bytes:
-    """The tagged field's content."""
+    """The content of the tagged field."""
     return _PROOF.pack(shard_epoch, registration, session)
 
 
 def read_proof(content: bytes) -> tuple[ShardEpoch, RegistrationEpoch, bytes] | None:
-    """(shard epoch, registration, session) of a tagged field; None where it is not of this form."""
+    """(shard epoch, registration, session) of a tagged field; None where the content is malformed."""
     if len(content) != _PROOF.size:
         return None
     shard_epoch, registration, session = _PROOF.unpack(content)
@@ -45,7 +45,7 @@ def read_proof(content: bytes) -> tuple[ShardEpoch, RegistrationEpoch, bytes] | 
 
 
 def encode_produce(batches: Sequence[InternalBatch], timeout_ms: int, proof_: bytes) -> list[bytes | bytearray]:
-    """The body of a Produce request of `PRODUCE_VERSION`; each partition at most once."""
+    """The body of a Produce request of version `PRODUCE_VERSION`. Each partition occurs at most once."""
     topics: dict[TopicId, list[InternalBatch]] = {}
     for batch in batches:
         topics.setdefault(batch.topic_id, []).append(batch)

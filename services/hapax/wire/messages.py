@@ -1,9 +1,9 @@
 """The message classes of `kafka.protocol`, by name: `from hapax.wire.messages import MetadataRequest`.
 
-kafka-python generates them from Kafka's published schemas, for both directions and every version. Two things are
-done here. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB):
-here the package is made without running it, and it runs only when somebody asks it for a client class. And
-`hardening` makes the decoders fit for strangers' bytes, and the encoders write unknown tagged fields.
+kafka-python generates them from Kafka's published schemas, for both directions and every version. This module adds two
+things. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB): here the
+package is created without running it, and runs only when a client class is requested from it. And `hardening` makes the
+decoders safe against hostile bytes, and the encoders write unknown tagged fields.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def __getattr__(name: str) -> Any:
 
 
 def unknown_tag(message: Any, tag: int) -> bytes | None:
-    """The raw bytes of a tagged field that the published schema does not name; None where it is absent."""
+    """The raw bytes of a tagged field that is not in the published schema; None where it is absent."""
     tags = message.unknown_tags
     return None if tags is None else tags.get(f"_{tag}")
 
 
 def set_unknown_tag(message: Any, tag: int, value: bytes) -> None:
-    """Adds a tagged field that the published schema does not name; written in flexible versions only."""
+    """Adds a tagged field that is not in the published schema. It is written in flexible versions only."""
     if message.unknown_tags is None:
         message.unknown_tags = {}
     message.unknown_tags[f"_{tag}"] = value

@@ -1,4 +1,4 @@
-"""What all services tell: the events that they record, and whom they fenced."""
+"""Metrics of all services: events recorded, and fencings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hapax.runtime.metrics import counter
 
 EVENTS: Final = counter("hapax_events_total", "Events recorded in `__hapax_events`.", ["kind"])
 EVENTS_DROPPED: Final = counter(
-    "hapax_events_dropped_total", "Events that were given up because the topic could not be written for long.")
+    "hapax_events_dropped_total", "Events dropped from the full queue while the topic could not be written.")
 FENCINGS: Final = counter(
     "hapax_fencings_total",
     "Fencings: of producers by a newer initialisation (`initialized`), by their transaction's time limit (`timed_out`) "

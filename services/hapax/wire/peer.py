@@ -1,11 +1,11 @@
-"""The outgoing side of the Kafka protocol: one connection, many requests in flight, answers in order.
+"""An outgoing connection of the Kafka protocol: many requests in flight, answers in order.
 
-Used by the client, by the coordinator's log writer and by the events. Three rules:
+Used by the client, by the coordinator's log writer and by the event log. Three rules:
 
-* `submit` queues the frame before it returns, so requests leave in the order of the calls.
-* The peer answers in order. A request that times out therefore holds up every later answer: the connection is
-  closed, as Kafka's own clients do, and everything in flight fails with one error that says why.
-* A failed request says nothing about whether it took effect; only the caller knows how to find out.
+* `submit` queues the frame before it returns, so requests are sent in the order of the calls.
+* The peer answers in order, so a request without an answer blocks all later answers. When one times out, the connection
+  is closed, as Kafka's own clients do, and all requests in flight fail with one error that says why.
+* A failed request may or may not have taken effect. Only the caller knows how to find out.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from kafka.protocol.api_message import ApiMessage
 
 INTERNAL_WRITE_TAG = 10000
-"""Tagged field on a Produce request's top level: `>iq16s` shard epoch, registration epoch, session."""
+"""Tagged field at the top level of a Produce request: `>iq16s`, shard epoch, registration epoch, session."""
 
 _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
 
 def api_versions_question(client_id: str) -> bytes:
-    """A request's frame that every node with a listener answers at once: ApiVersions, version 0."""
+    """The frame of a request that every node with a listener answers at once: ApiVersions, version 0."""
     name = client_id.encode()
     return _HEADER.pack(ApiVersionsRequest.API_KEY, 0, 0, len(name)) + name
 
 
 class PeerError(ConnectionError):
-    """The connection cannot answer. Whatever was in flight may or may not have taken effect."""
+    """The connection failed. Requests in flight may or may not have taken effect."""
 
 
 class PeerClosed(PeerError):
@@ -48,25 +48,25 @@ class PeerClosed(PeerError):
 
 
 class PeerTimeout(PeerError):
-    """An answer did not come within its time-out; the connection was closed for it."""
+    """A request had no answer within its time-out, so the connection was closed."""
 
 
 class PeerUnsupported(Exception):
-    """The peer speaks no version of this request that fits."""
+    """The peer and this side have no suitable version of this request in common."""
 
 
 class ProtocolViolation(PeerError):
-    """The peer sent something that is no answer to what was asked."""
+    """The peer sent bytes that do not answer the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a peer said in its ApiVersions answer."""
+    """The content of a peer's ApiVersions answer."""
 
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """API key -> lowest and highest version."""
     features: Mapping[str, int] = field(default_factory=dict)
-    """Finalized feature -> level, e.g. `transaction.version` -> 2. Empty where the peer names none."""
+    """Finalized feature -> level, e.g. `transaction.version` -> 2."""
 
     def pick(self, request: type[ApiMessage], *, at_most: int | None = None, at_least: int = 0) -> int:
         """The highest version that both sides know. Raises PeerUnsupported."""
@@ -75,7 +75,7 @@ class Capabilities:
         most: int = min(high, request.max_version, request.max_version if at_most is None else at_most)
         if most < least:
             offer = f"versions {low} to {high}" if high >= 0 else "no version"
-            raise PeerUnsupported(f"{request.name}: the peer offers {offer}; needed is one from {least} on")
+            raise PeerUnsupported(f"{request.name}: the peer offers {offer}; version {least} or later is required")
         return most
 
 
@@ -96,11 +96,11 @@ class Peer:
         self, connection: FrameConnection, address: str, client_id: str, request_timeout_ms: int
     ) -> None:
         self.address = address
-        """`host:port` as asked for, for messages."""
+        """`host:port` as passed to `connect`; for messages."""
         self.capabilities = Capabilities()
         self.closed_because: str | None = None
         self.on_close: Callable[[str], None] | None = None
-        """Called once, with the reason, when the connection is gone."""
+        """Called once, with the reason, when the connection closes."""
         self._connection = connection
         self._client_id = client_id.encode()
         self._timeout = request_timeout_ms / 1000
@@ -122,9 +122,10 @@ class Peer:
         negotiate: bool = True,
         limits: FrameLimits | None = None,
     ) -> Peer:
-        """Opens a connection and, unless told otherwise, asks for the peer's versions.
+        """Opens a connection and, with `negotiate`, asks for the peer's versions.
 
-        Raises PeerError where nobody listens, or the peer does not answer in time or does not speak Kafka.
+        Raises PeerError where the address does not accept connections, or the peer does not answer in time or does not
+        speak the Kafka protocol.
         """
         address = f"{host}:{port}"
         made: list[Peer] = []
@@ -156,7 +157,7 @@ class Peer:
             response = await self.call(request, version=version, timeout_ms=timeout_ms)
             offered = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
             if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-                # KIP-511: the refusal, in version 0, carries the versions the peer does know.
+                # KIP-511: the refusal, in version 0, contains the versions that the peer knows.
                 version = min(version - 1, offered.get(ApiVersionsRequest.API_KEY, (0, 0))[1])
                 continue
             if response.error_code:
@@ -251,7 +252,7 @@ class Peer:
         return len(self._pending)
 
     def waiting(self) -> tuple[str, float]:
-        """The oldest request that is in flight, by the name of its class, and for how many seconds; "": none is."""
+        """Class name and age in seconds of the oldest request in flight; ("", 0.0) where none is."""
         if not self._pending:
             return "", 0.0
         return self._pending[0].name, self._loop.time() - self._pending[0].since_s
@@ -260,7 +261,7 @@ class Peer:
         return self._connection.unsent_bytes()
 
     async def drained(self) -> None:
-        """Waits until the send queue has fallen below its low-water mark. Raises PeerClosed."""
+        """Waits until the send queue is below its low-water mark. Raises PeerClosed."""
         if self.closed_because is not None:
             raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
         if self._drained is None:
@@ -268,7 +269,7 @@ class Peer:
         await asyncio.shield(self._drained)
 
     def close(self, reason: str = "closed by this side") -> None:
-        """Closes at once; whatever is in flight fails with PeerClosed. Closing twice is harmless."""
+        """Closes at once. Requests in flight fail with PeerClosed. A second call has no effect."""
         if self.closed_because is None:
             self._fail(PeerClosed(f"{self.address}: {reason}"), reason)
             self._connection.drop()
@@ -284,12 +285,12 @@ class Peer:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         pending = self._pending[0]
         if pending.correlation_id != correlation_id:
-            self._violated(f"correlation id {correlation_id} where {pending.correlation_id} was due")
+            self._violated(f"correlation id {correlation_id} instead of {pending.correlation_id}")
             return
         try:
             response = pending.decode(frame[4:])
         except (ValueError, IndexError, struct.error, TypeError, AssertionError) as error:
-            self._violated(f"a {pending.name} response that cannot be decoded: {error!r}")
+            self._violated(f"the response to {pending.name} cannot be decoded: {error!r}")
             return
         self._pending.popleft()
         pending.timer.cancel()
@@ -325,7 +326,7 @@ class Peer:
             request.timer.cancel()
             if not request.answer.done():
                 request.answer.set_exception(error)
-                request.answer.exception()  # whoever stopped waiting has been told elsewhere
+                request.answer.exception()  # marks the error as retrieved: the caller may have stopped waiting
         if self._drained is not None:
             self._drained.set_exception(error)
             self._drained.exception()

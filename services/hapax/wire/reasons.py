@@ -1,7 +1,7 @@
-"""Why a coordinator refused, for clients that understand it: a tagged field on the answer, next to Kafka's code.
+"""The reason of a coordinator's refusal: a tagged field of the answer, in addition to Kafka's error code.
 
-Kafka's transaction calls answer with a code alone. Hapax adds one sentence (UTF-8, tag 10002 on the top level), such
-as who fenced the caller, when and from where; every other client skips tags that it does not know.
+Kafka's transaction calls answer with a code only. Hapax adds one sentence (UTF-8, tag 10002 at the top level), such as
+who fenced the caller, when and from where. Other clients skip unknown tags.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _LONGEST: Final = 500
 
 
 def with_reason(response: Any, refusal: Refusal) -> Any:
-    """The response, carrying the refusal's reason. Written in flexible versions only."""
+    """Adds the refusal's reason to the response. It is written in flexible versions only."""
     if refusal.reason:
         set_unknown_tag(response, REASON_TAG, refusal.reason[:_LONGEST].encode())
     return response
 
 
 def reason_of(response: Any) -> str:
-    """What `with_reason` put there; empty where there is nothing."""
+    """The reason that `with_reason` added; empty where there is none."""
     return (unknown_tag(response, REASON_TAG) or b"").decode(errors="replace")

@@ -1,13 +1,14 @@
-"""Fetch (1) between brokers: what a follower sends and reads, by hand, since records are neither copied nor decoded.
+"""Fetch (1) between brokers: a follower's requests and answers, encoded and decoded by hand, because records are
+neither copied nor decoded.
 
-It is Kafka's Fetch, version 17, in the name of a replica, with three things of Hapax's own in tagged fields: on the top
-level a proof of who asks (the same as for internal writes) and which answer the follower read last, and for each
-partition what the follower has synced.
+The call is Kafka's Fetch, version 17, with a replica id and three tagged fields of Hapax's own: at the top level a
+proof of the follower (the same as for internal writes) and the number of the last answer that it has read, and for each
+partition the offset that it has synced up to.
 
-One connection carries one session (KIP-227): a request names the partitions that changed. Each naming entitles to one
-answer with records, an error or a divergence; after it the follower names the partition again, and says with it how
-far it has come. A naming with `max_bytes` 0 only reports. Answers without records carry a newer high watermark or log
-start, at any time. A new request ends the wait of the one before it.
+A connection carries one session (KIP-227): a request names only the partitions that changed. Each naming allows one
+answer with records, an error or a divergence. The follower then names the partition again, and reports its progress
+with it. A naming with `max_bytes` 0 only reports. Answers without records carry a newer high watermark or log start,
+at any time. A new request ends the wait of the previous one.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from hapax.wire.peer import INTERNAL_WRITE_TAG
 
 FETCH_VERSION: Final = 17
 SYNCED_END_TAG: Final = 10001
-"""Tagged field of a partition in the request: i64, everything below is durable at the follower."""
+"""Tagged field of a partition in the request: i64, the follower has synced all records below this offset."""
 ANSWERED_TAG: Final = 10002
-"""Tagged field of a request: i32, number of the last answer on this connection that the follower had read (-1: none).
-The leader learns from it which of its answers the request was sent after (`hapax.core.partition.barrier`)."""
+"""Tagged field of a request: i32, number of the last answer on this connection that the follower has read (-1: none).
+It tells the leader which of its answers the request was sent after (`hapax.core.partition.barrier`)."""
 
 TOP: Final = struct.Struct(">iiibii")
-"""Maximum wait, minimum bytes, maximum bytes, isolation, session, its epoch."""
+"""Maximum wait, minimum bytes, maximum bytes, isolation, session id, session epoch."""
 PARTITION: Final = struct.Struct(">iiqiqi")
 """Index, leader epoch, offset, last fetched epoch, log start, maximum bytes."""
 _SYNCED: Final = struct.Struct(">q")
@@ -60,7 +61,7 @@ class Naming(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A partition in the leader's answer. `records` is valid as long as the frame is."""
+    """A partition in the leader's answer. `records` is valid while the frame is."""
 
     topic_id: bytes
     partition: int
@@ -69,7 +70,7 @@ class Answered(NamedTuple):
     log_start_offset: int
     records: memoryview
     diverging: tuple[int, int] | None
-    """(epoch, its end at the leader): the histories differ from there on at the latest."""
+    """(epoch, its end at the leader): the logs diverge at this offset or before it."""
 
 
 class FetchAnswer(NamedTuple):
@@ -113,7 +114,7 @@ def encode_request(
 
 
 def decode_response(body: memoryview) -> FetchAnswer:
-    """Of a response's body without its header. Raises ValueError, IndexError, struct.error for what is none."""
+    """Decodes the body of a response, without its header. Raises ValueError, IndexError or struct.error."""
     _, error, session_id = _HEAD.unpack_from(body)
     answers: list[Answered] = []
     topics, at = read_uvarint(body, _HEAD.size)

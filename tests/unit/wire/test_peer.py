@@ -130,7 +130,7 @@ async def test_an_answer_out_of_order_closes_the_connection_and_fails_everything
     second = peer.submit(MetadataRequest(topics=[]), version=12)
     wire.deliver(2, metadata("b"), tagged=True)
     for answer in (first, second):
-        with pytest.raises(ProtocolViolation, match="correlation id 2 where 1 was due"):
+        with pytest.raises(ProtocolViolation, match="correlation id 2 instead of 1"):
             await answer
     assert wire.dropped
     with pytest.raises(PeerClosed, match="correlation id"):

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45): moves partitions to other replicas, or cancels that; the controller decides."""
+"""AlterPartitionReassignments (45): moves partitions to other replicas, or cancels a move. The controller decides."""
 
 from __future__ import annotations
 

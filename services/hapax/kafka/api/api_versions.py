@@ -1,7 +1,7 @@
-"""ApiVersions (18): what this node can be asked, and the cluster's finalized features.
+"""ApiVersions (18): the API keys and versions of this node, and the cluster's finalized features.
 
-A request in a newer version than ours is answered in version 0 with UNSUPPORTED_VERSION and the whole list: a
-client then asks again in a version both know. A dropped connection would lock it out.
+A request in an unknown version is answered in version 0 with UNSUPPORTED_VERSION and the whole list. The client then
+repeats it in a version that both sides know; a closed connection would lock the client out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROW: Final = ApiRow(
     answered_by=Role.EVERY_NODE)
 
 TRANSACTION_VERSION: Final = 2
-"""Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if they see this."""
+"""Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if the node announces it."""
 
 
 def register(table: ApiTable, node: NodeContext | None = None) -> None:
@@ -37,7 +37,7 @@ def register(table: ApiTable, node: NodeContext | None = None) -> None:
 
 
 def response(table: ApiTable, error: ErrorCode) -> Any:
-    """The ApiVersions response. `error` NONE or UNSUPPORTED_VERSION; the list is there in both cases."""
+    """`error`: NONE or UNSUPPORTED_VERSION. Both answers contain the list."""
     key = ApiVersionsResponse.ApiVersion
     feature = ApiVersionsResponse.FinalizedFeatureKey
     supported = ApiVersionsResponse.SupportedFeatureKey

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): raises a topic's number of partitions; it never falls."""
+"""CreatePartitions (37): raises the number of partitions of a topic. The number never falls."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class CreatePartitionsApi:
         if known is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
         if known.internal:
-            raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic's partitions are fixed")
+            raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic has a fixed number of partitions")
         if topic.count <= known.partitions:
             raise Refusal(
-                ErrorCode.INVALID_PARTITIONS, f"the topic has {known.partitions} partitions; {topic.count} is no more")
+                ErrorCode.INVALID_PARTITIONS, f"the topic has {known.partitions} partitions; {topic.count} is not more")
         check_partition_count(topic.count)
         if topic.assignments:
             brokers = [node.node_id for node in self._view.nodes("broker")]

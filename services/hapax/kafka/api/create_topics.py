@@ -1,4 +1,5 @@
-"""CreateTopics (19): checked here, decided by the controller, answered when the leaders accept writes."""
+"""CreateTopics (19): this node checks the request, the controller decides, and the answer follows when
+the leaders accept writes."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ ROW: Final = ApiRow(
 _Result = CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs
 _DYNAMIC_TOPIC_CONFIG: Final = 1
-"""The source of a setting made for this topic, in Kafka's numbering."""
+"""Kafka's number for the source of a setting that was made for this topic."""
 
 
 class CreateTopicsApi:
@@ -62,7 +63,7 @@ class CreateTopicsApi:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
         check_topic_name(topic.name)
         if topic.name in INTERNAL_TOPICS:
-            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "this name belongs to the cluster itself")
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "this name is reserved for an internal topic")
         brokers = [node.node_id for node in self._view.nodes("broker")]
         assignment = _assignment(topic.assignments)
         if self._view.topic(topic.name) is not None:

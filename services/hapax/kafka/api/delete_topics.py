@@ -22,7 +22,7 @@ _Result = DeleteTopicsResponse.DeletableTopicResult
 
 
 class _Wanted(NamedTuple):
-    """What the client named: one of the two, or (a refusal) both."""
+    """How the client named a topic. Naming both is refused."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -57,7 +57,7 @@ class DeleteTopicsApi:
         return DeleteTopicsResponse(throttle_time_ms=0, responses=[results[entry] for entry in count])
 
     def _check(self, entry: _Wanted, occurrences: int) -> TopicId:
-        """The id of a topic that may be deleted."""
+        """Returns the id of a topic that may be deleted. Raises Refusal."""
         if occurrences > 1:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
         if not self._enabled:
@@ -78,7 +78,7 @@ class DeleteTopicsApi:
         return topic.topic_id
 
     async def _delete(self, found: Mapping[_Wanted, TopicId], timeout_ms: int) -> dict[_Wanted, Any]:
-        """What was named by its id is deleted by its id: the name may have become another topic's."""
+        """A topic that the client named by id is deleted by id: another topic may have its name by now."""
         by_name = [entry for entry in found if entry.name is not None]
         by_id = [entry for entry in found if entry.name is None]
         try:

@@ -1,9 +1,9 @@
-"""DescribeCluster (60): the nodes and, in tagged fields of Hapax's own, where they answer gRPC.
+"""DescribeCluster (60): the nodes and, in tagged fields of Hapax's own, the addresses of their gRPC servers.
 
-Each broker entry carries tag 10000, the UTF-8 `host:port` of that node's public gRPC listener. Where the node should
-lead and get nothing, tag 10001 says why in a word. The response carries tag 10001, the public address of a PID
-allocator, for leases, 10002, that of the acting controller, and 10003, as JSON, the nodes without a Kafka listener. A
-peer without these tags is not Hapax (rule 11).
+Each broker entry carries tag 10000, `host:port` (UTF-8) of the node's public gRPC listener. A node that should lead no
+partition and receive no replica carries tag 10001, a word that says why. The response carries tag 10001, the public
+address of a PID allocator (for leases); tag 10002, that of the acting controller; and tag 10003, the nodes without a
+Kafka listener, as JSON. A peer without these tags is not Hapax (rule 11).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALLOCATOR_RPC_TAG: Final = 10001
 CONTROLLER_RPC_TAG: Final = 10002
 OTHER_NODES_TAG: Final = 10003
 _BROKERS: Final = 1
-"""Endpoint type 1 asks for brokers, 2 for KRaft controllers, of which there are none."""
+"""Endpoint type 1 selects brokers. Type 2 selects KRaft controllers, which Hapax does not have."""
 
 
 def register(table: ApiTable, node: NodeContext) -> None:

@@ -1,7 +1,7 @@
-"""DescribeConfigs (32): what holds for a topic or a node, and where it comes from.
+"""DescribeConfigs (32): the configuration of a topic or a node, and the source of each value.
 
-A topic has its own values and, for the rest, its brokers' settings. Only a broker knows those: a node of another role
-passes the question on to one. A node tells its own settings, which only a restart changes.
+A topic has values of its own; the others are its brokers' settings. Only a broker knows these, so a node of another
+role forwards the request to a broker. A node describes its own settings, which only a restart changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOPIC: Final = 2
 NODE: Final = 4
 _ASK_MS: Final = 10_000
 _DERIVED: Final = {"log.retention.ms": "retention_ms", "log.roll.ms": "roll_ms"}
-"""Settings that follow from others where they are not set."""
+"""Settings that are derived from others where they are not set."""
 
 
 class Source(IntEnum):
@@ -47,7 +47,7 @@ class Source(IntEnum):
 
     TOPIC = 1
     NODE = 4
-    """The settings that the node was started with."""
+    """A setting that the node was started with."""
     DEFAULT = 5
 
 
@@ -61,7 +61,7 @@ class _Type(IntEnum):
 
 
 class Layer(NamedTuple):
-    """A value that holds where none before it does."""
+    """A value, which applies where no layer before it has one."""
 
     name: str
     value: str | None
@@ -69,7 +69,8 @@ class Layer(NamedTuple):
 
 
 def topic_layers(topic: TopicView, settings: Settings) -> dict[str, list[Layer]]:
-    """By the topic's names: what was set for it, its broker's setting, the default. Never empty lists."""
+    """The layers of each configuration of a topic, by Kafka's name: the topic's value, the broker's setting, the
+    default. No list is empty."""
     own = dict(topic.config)
     found = {}
     for name, setting in TOPIC_CONFIGS.items():
@@ -101,12 +102,12 @@ AskBroker = Callable[[Any], Awaitable[list[Any]]]
 
 
 def through(view: ClusterView, network: Network) -> AskBroker:
-    """Asks some broker."""
+    """Forwards requests to any broker that is alive."""
 
     async def ask(request: Any) -> list[Any]:
         brokers = [node for node in view.nodes("broker") if node.node_id not in view.silent]
         if not brokers:
-            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "no broker is there, whose settings a topic has")
+            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "no broker is available to describe the topic's settings")
         try:
             peer = await Peer.connect(
                 network, brokers[0].host, brokers[0].port, request_timeout_ms=_ASK_MS, connect_timeout_ms=_ASK_MS)
@@ -133,16 +134,16 @@ def register(table: ApiTable, node: NodeContext) -> None:
                 raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.resource_name!r}")
             layers = topic_layers(topic, settings)
         elif resource.resource_type == NODE:
-            if resource.resource_name == "":  # what was changed for all nodes while they ran: there is no such thing
+            if resource.resource_name == "":  # cluster-wide dynamic settings, which Hapax does not have
                 layers = {}
             elif resource.resource_name != str(int(node_id)):
                 raise Refusal(
                     ErrorCode.INVALID_REQUEST,
-                    f"this is node {node_id}: node {resource.resource_name!r} knows its own settings")
+                    f"this is node {node_id}; ask node {resource.resource_name!r} for its own settings")
             else:
                 layers = node_layers(settings)
         else:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "topics (2) and nodes (4) have a configuration")
+            raise Refusal(ErrorCode.INVALID_REQUEST, "only topics (2) and nodes (4) have a configuration")
         wanted = resource.configuration_keys
         return _described(resource, {
             name: each for name, each in layers.items() if wanted is None or name in wanted}, request)

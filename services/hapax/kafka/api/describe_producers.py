@@ -1,4 +1,4 @@
-"""DescribeProducers (61): the producers that a partition's leader knows."""
+"""DescribeProducers (61): the state of the producers of a partition, from its leader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ActiveProducer(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     txn_first_offset: int
-    """-1: no open transaction."""
+    """First offset of the open transaction; -1: none is open."""
 
 
 class ProducerDescriber(Protocol):

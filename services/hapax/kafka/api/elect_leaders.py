@@ -1,4 +1,4 @@
-"""ElectLeaders (43): gives partitions to the replica that they prefer, or to one that is not in sync."""
+"""ElectLeaders (43): makes the preferred replica of a partition its leader, or a replica that is not in sync."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Topic = ElectLeadersResponse.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
 
 UNCLEAN: Final = 1
-"""The election type; 0 is the preferred replica's."""
+"""Election type: a replica that is not in sync may lead. Type 0 elects the preferred replica."""
 
 
 def register(table: ApiTable, node: NodeContext) -> None:

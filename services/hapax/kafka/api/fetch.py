@@ -1,6 +1,9 @@
-"""Fetch (1). Clients' requests are decoded by kafka.protocol, followers' by hand; the response is encoded by hand,
-since its records are ranges of files that nobody copies. Tests hold the encoding against kafka.protocol, byte for
-byte, in every version."""
+"""Fetch (1): reads records.
+
+kafka.protocol decodes the requests of clients; those of followers are decoded by hand. The response is encoded by hand,
+because its records are ranges of files that are sent without a copy. Tests compare the encoding with kafka.protocol's,
+byte for byte, in every version.
+"""
 
 from __future__ import annotations
 
@@ -50,28 +53,28 @@ _SYNCED_HEAD: Final = b"\1" + uvarint(SYNCED_END_TAG) + b"\x08"
 _PROOF_SIZE: Final = len(proof(RegistrationEpoch(0), bytes(16)))
 _ANSWERED_HEAD: Final = uvarint(ANSWERED_TAG) + b"\x04"
 _LAST_FIELDS: Final = 1 + len(uvarint(INTERNAL_WRITE_TAG)) + 1 + _PROOF_SIZE + len(_ANSWERED_HEAD) + 4
-"""The proof and the number of the last answer, with the end of the field before them."""
+"""Size of the proof and of the number of the last answer, with the end of the preceding field."""
 
 
 class FetchPartition(NamedTuple):
-    """A partition as a client asks for it."""
+    """A partition in a request."""
 
     topic: str | bytes
-    """Its name, from version 13 on its id (16 bytes)."""
+    """Its name; from version 13 on its id (16 bytes)."""
     partition: int
     offset: int
     max_bytes: int
     leader_epoch: int
-    """That the client knows; -1: it does not say."""
+    """The leader epoch that the client knows; -1: not given."""
     last_fetched_epoch: int
-    """Of the record before `offset`; -1: it does not say."""
+    """The leader epoch of the record before `offset`; -1: not given."""
     synced_end: int = -1
-    """Of a follower: everything below is durable there."""
+    """From a follower: it has synced all records below this offset."""
 
 
 class FetchRequest(NamedTuple):
     replica_id: int
-    """-1: a consumer. Anything else must prove itself (rule 17)."""
+    """-1: a consumer. A follower must prove its id (rule 17)."""
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -81,13 +84,13 @@ class FetchRequest(NamedTuple):
     partitions: list[FetchPartition]
     forgotten: list[tuple[str | bytes, int]]
     proof: bytes = b""
-    """Of who asks in the name of a replica (`internal_writes.read_proof`)."""
+    """From a follower: proof of its registration (`internal_writes.read_proof`)."""
     answered: int | None = None
-    """Of a follower: the number of the last answer that it had read; -1: none; None: it does not say."""
+    """From a follower: the number of the last answer that it has read; -1: none; None: not given."""
 
 
 class FetchedPartition(NamedTuple):
-    """What a partition is answered."""
+    """A partition in the response."""
 
     topic: str | bytes
     partition: int
@@ -99,16 +102,16 @@ class FetchedPartition(NamedTuple):
     """None with read_uncommitted."""
     records: FileRange | None = None
     diverging: tuple[int, int] | None = None
-    """(epoch, its end): the client's log and this one differ from there on."""
+    """(epoch, its end offset): from there on, the client's log differs from this one."""
     leader: tuple[int, int] | None = None
-    """(node id, leader epoch), where the client asked the wrong node."""
+    """(node id, leader epoch) of the leader, where the client asked another node."""
 
 
 class FetchResult(NamedTuple):
     error: int
     session_id: int
     partitions: Sequence[FetchedPartition]
-    """A topic's partitions stand together."""
+    """The partitions of a topic are adjacent."""
 
 
 class PartitionReader(Protocol):
@@ -142,8 +145,8 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
 
 
 def decode_follower(body: memoryview) -> FetchRequest | None:
-    """A request as brokers send them to each other in their sessions (`replica_fetch.encode_request`), several for each
-    write; None: it is not quite of this form, so it is for the library to decode."""
+    """Decodes a request of a follower's session (`replica_fetch.encode_request`), of which each write causes several.
+    None: the request has another form, which the library decodes."""
     try:
         max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = TOP.unpack_from(body)
         if session_id == 0 or isolation:
@@ -163,7 +166,7 @@ def decode_follower(body: memoryview) -> FetchRequest | None:
                 partitions.append(FetchPartition(topic, index, offset, most, epoch, last_epoch, synced_end))
             at += 1
         if body[at:at + 3] != b"\1\1\3" or body[at + 3] != 1 or len(body) != at + 5 + REPLICA.size + _LAST_FIELDS:
-            return None  # partitions are forgotten, say, which is rare
+            return None  # for example with forgotten partitions, which are rare
         replica_id, _ = REPLICA.unpack_from(body, at + 5)
         last = len(body) - 4
         if body[last - len(_ANSWERED_HEAD) : last] != _ANSWERED_HEAD:
@@ -179,7 +182,7 @@ def decode_follower(body: memoryview) -> FetchRequest | None:
 
 
 def decoded(message: messages.FetchRequest, version: int) -> FetchRequest:
-    """The library's message as what the service understands."""
+    """Converts the library's message."""
     by_id = version >= FIRST_WITH_TOPIC_IDS
     if version < 15:
         replica_id = message.replica_id
@@ -215,7 +218,7 @@ def _answered(message: messages.FetchRequest) -> int | None:
 
 
 def _synced_end(partition: Any) -> int:
-    """That a follower names; where it does not, what it asks for."""
+    """The synced end that a follower reports; where it reports none, the offset that it asks for."""
     content = unknown_tag(partition, SYNCED_END_TAG)
     return int(partition.fetch_offset if content is None else int.from_bytes(content, "big", signed=True))
 
@@ -224,7 +227,7 @@ def _synced_end(partition: Any) -> int:
 
 
 def encode_response(version: int, result: FetchResult) -> tuple[Chunk, ...]:
-    """The body as chunks: what is not records is joined, records stay ranges of files."""
+    """The body as chunks. Records stay ranges of files; the bytes between them are joined."""
     flexible = version >= FIRST_FLEXIBLE
     chunks: list[Chunk] = []
     head = bytearray(_TOP_7.pack(0, result.error, result.session_id) if version >= 7 else bytes(4))
@@ -266,7 +269,7 @@ def _put_topic(head: bytearray, topic: str | bytes, flexible: bool) -> None:
 def _put_partition(
     chunks: list[Chunk], head: bytearray, version: int, partition: FetchedPartition
 ) -> bytearray:
-    """Appends one partition; returns the bytes that follow its records so far."""
+    """Appends one partition. Returns the buffer for the bytes after its records."""
     flexible = version >= FIRST_FLEXIBLE
     _, index, error, high_watermark, stable, start, aborted, records, _, _ = partition
     if version >= 5:
@@ -308,5 +311,5 @@ def _count(count: int, flexible: bool) -> bytes:
 
 
 def failed(partition: FetchPartition, error: ErrorCode, leader: tuple[int, int] | None = None) -> FetchedPartition:
-    """The answer for a partition that cannot be read."""
+    """The answer for a partition that this node cannot serve."""
     return FetchedPartition(partition.topic, partition.partition, int(error), leader=leader)

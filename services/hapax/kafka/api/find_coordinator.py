@@ -1,7 +1,7 @@
-"""FindCoordinator (10): which coordinator owns a group id or a transactional id.
+"""FindCoordinator (10): the coordinator that owns a group id or a transactional id.
 
-Kafka's hash names the shard, the metadata names its owner. (The internal topics behind the shards exist from the
-start: the controller makes them with the cluster.) A coordinator that has not loaded the shard yet says so itself.
+Kafka's hash gives the shard, and the metadata gives its owner. The internal topics behind the shards always exist: the
+controller creates them with the cluster. A coordinator that has not loaded the shard yet answers so itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 _NOWHERE: Final = ("", -1)
 _OWNER_S: Final = 3.0
-"""How long a request waits for its shards to get owners, instead of sending the client away."""
+"""Seconds that a request waits for its shards to have owners, so that the client need not retry."""
 
 
 class _Found(NamedTuple):
@@ -61,7 +61,7 @@ class FindCoordinatorApi:
     async def _find(self, key: str, key_type: int, deadline: float) -> _Found:
         cluster = self._view.cluster
         if cluster is None:
-            return _Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the cluster is being made")
+            return _Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the cluster is not initialised yet")
         if key_type == TRANSACTION:
             return await self._owner("txn", shard_of(key, cluster.txn_shards), deadline)
         if key_type == GROUP:

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): changes topics' configurations; what a request does not name stays as it is."""
+"""IncrementalAlterConfigs (44): changes those configurations of topics that the request names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOPIC: Final = 2
 _SET: Final = 0
 _DELETE: Final = 1
 _TIMEOUT_MS: Final = 30_000
-"""The request has none of its own."""
+"""The request has no time-out field."""
 
 
 def register(table: ApiTable, node: NodeContext) -> None:
@@ -50,7 +50,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
 def _change(resource: Any) -> pb.TopicConfigChange:
     """Raises Refusal."""
     if resource.resource_type != _TOPIC:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "only topics are configured by requests; nodes by their settings")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "only topics can be configured; nodes read their settings at start")
     change = pb.TopicConfigChange(topic=resource.resource_name)
     named = set()
     for config in resource.configs:
@@ -60,7 +60,7 @@ def _change(resource: Any) -> pb.TopicConfigChange:
         if config.config_operation == _DELETE:
             change.reset.append(config.name)
         elif config.config_operation != _SET:
-            raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name}: values are set or deleted, not appended to")
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name}: a value can be set or deleted, not appended to")
         elif config.value is None:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
         else:

@@ -1,4 +1,4 @@
-"""ListOffsets (2): the first, the last, and the offset of a time."""
+"""ListOffsets (2): the earliest and the latest offset of a partition, and the offset of a timestamp."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
-"""Timestamps that name a place of the log."""
+"""Special timestamps, which name a position in the log."""
 
 _FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _READ_COMMITTED: Final = 1
@@ -28,7 +28,7 @@ _Partition = _Topic.ListOffsetsPartitionResponse
 
 
 class FoundOffset(NamedTuple):
-    """`offset` -1: no record is that late."""
+    """`offset` -1: no record has this timestamp or a later one."""
 
     offset: int
     timestamp: int
@@ -42,8 +42,8 @@ class OffsetFinder(Protocol):
     async def list_offset(
         self, ctx: RequestContext, topic: str, partition: int, timestamp: int, leader_epoch: int, committed: bool
     ) -> FoundOffset:
-        """`timestamp`: ms, or one of the constants. `leader_epoch` as the client knows it, -1: it does not say.
-        Raises Refusal."""
+        """`timestamp`: ms since 1970, or one of the constants. `leader_epoch`: the one that the client knows; -1: not
+        given. Raises Refusal."""
         ...
 
 
@@ -63,7 +63,7 @@ def register(table: ApiTable, finder: OffsetFinder) -> None:
         return _partition(asked.partition_index, ErrorCode.NONE, found)
 
     async def handle(ctx: RequestContext, request: Any) -> Any:
-        """All partitions at once: they wait for the same round of their leader's followers."""
+        """Looks up all partitions concurrently: they wait for the same round of fetches by followers."""
         found = iter(await asyncio.gather(*(
             one(ctx, request, topic.name, asked) for topic in request.topics for asked in topic.partitions
         )))

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): which partitions move, from this node's image of the cluster."""
+"""ListPartitionReassignments (46): the partitions that are being moved, from this node's image of the cluster."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Metadata (3): the nodes, and who leads each partition.
+"""Metadata (3): the nodes, and the leader of each partition.
 
-A leader is named only once it has said that it accepts writes (`accepted_epoch == leader_epoch`): a client that
-produces right after CreateTopics must not meet a leader that does not know the partition yet. `controller_id` names
-the answering node itself, since every node passes administrative calls on.
+A leader is listed only once it has reported that it accepts writes (`accepted_epoch == leader_epoch`): a client that
+produces right after CreateTopics must not reach a leader that does not know the partition yet. `controller_id` is the
+answering node itself, since every node forwards administrative calls.
 
-Clients of one kind ask with the same bytes, and a cluster changes seldom: answers are kept, encoded, until the image of
-the cluster changes or a departed coordinator is no longer listed.
+Clients of one kind send identical requests, and a cluster rarely changes. Encoded answers are therefore kept until the
+image of the cluster changes or a departed coordinator is no longer listed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _Partition = _Topic.MetadataResponsePartition
 
 AUTO_CREATE_TIMEOUT_MS: Final = 5_000
 LISTED_AFTER_S: Final = 300.0
-"""How long a coordinator that went away is still listed. librdkafka forgets a node that Metadata does not
-list; where that was the coordinator of a group, `send_offsets_to_transaction` then waits for it without end
-(confluentinc/librdkafka#5511). While it is listed, the client finds nobody there and asks for the new one."""
+"""Seconds for which a departed coordinator is still listed. librdkafka forgets a node that Metadata does not list. If
+that node was the coordinator of a group, `send_offsets_to_transaction` waits for it forever
+(confluentinc/librdkafka#5511). While it is listed, the client fails to connect and looks for the new coordinator."""
 _KEPT_ANSWERS: Final = 64
 _KEPT_REQUEST_BYTES: Final = 4096
 _CREATIONS_AT_ONCE: Final = 100
-"""Names that one node has in creation; a client that asks for more is told to come back."""
+"""Topics that one node creates concurrently. For more, clients are answered to retry."""
 
 
 class MetadataApi:
-    """Answers from the node's image of the cluster; asks the controller only for topics to create."""
+    """Answers from the node's image of the cluster. Calls the controller only to create topics."""
 
     def __init__(
         self, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool
@@ -58,10 +58,10 @@ class MetadataApi:
         self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
         self._answers: dict[tuple[int, str, bytes], tuple[bytes, ...]] = {}
         self._answers_of = (-1, 0)
-        """Revision of the image, and how many departed coordinators are listed: those go by time alone."""
+        """Revision of the image, and the number of departed coordinators listed, which changes with time alone."""
 
     def handle(self, ctx: RequestContext, body: memoryview) -> tuple[bytes, ...] | Awaitable[tuple[bytes, ...]]:
-        """Waits only where a topic has to be created."""
+        """Returns an awaitable only where a topic has to be created."""
         version = ctx.api_version
         image = self._view.revision, len(self._view.departed_coordinators(LISTED_AFTER_S))
         if self._answers_of != image:
@@ -124,7 +124,7 @@ class MetadataApi:
         return True
 
     async def _create(self, names: list[str]) -> dict[str, ErrorCode]:
-        """What stood in the way, by name. One creation at a time per name, however many clients ask for it."""
+        """Returns the errors of topics that were not created. Concurrent requests for a name share one creation."""
         room = max(0, _CREATIONS_AT_ONCE - len(self._creating))
         fresh = [name for name in dict.fromkeys(names) if name not in self._creating][:room]
         if fresh:
@@ -149,7 +149,7 @@ class MetadataApi:
     # --- encoding ---------------------------------------------------------------------------------------------
 
     def _response(self, ctx: RequestContext, topics: list[Any]) -> Any:
-        """A client is told the addresses that lead to the nodes by the listener that it came by."""
+        """Lists each node's address on the listener that the client is connected to."""
         cluster = self._view.cluster
         listed = [
             (node, *node.address(ctx.listener))
@@ -207,7 +207,7 @@ def _unknown(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode) -> A
 
 
 def client_nodes(view: ClusterView) -> list[Any]:
-    """Live nodes that clients may be told of: those with a Kafka listener, brokers and coordinators alike."""
+    """Live nodes with a Kafka listener: brokers and coordinators."""
     return [node for node in view.nodes() if node.port > 0 and node.role in ("broker", "coordinator")]
 
 

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ends, for whoever must find out what their logs have in common."""
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, by which clients find where logs diverge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Partition = _Topic.EpochEndOffset
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch that is not above the one asked for, and where it ends; (-1, -1): not known."""
+    """The largest epoch that is not above the requested one, and its end offset; (-1, -1): unknown."""
 
     leader_epoch: int
     end_offset: int
@@ -25,7 +25,7 @@ class EpochEnd(NamedTuple):
 
 class EpochEndFinder(Protocol):
     def offset_for_leader_epoch(self, topic: str, partition: int, current_epoch: int, leader_epoch: int) -> EpochEnd:
-        """`current_epoch`: as the client knows it, -1: it does not say. Raises Refusal."""
+        """`current_epoch`: the leader epoch that the client knows; -1: not given. Raises Refusal."""
         ...
 
 

@@ -1,7 +1,8 @@
-"""Produce (0), decoded and encoded by hand: it is the hottest call, and its record bytes must not be copied.
+"""Produce (0): appends records. Decoded and encoded by hand, because it is the most frequent call and its record bytes
+must not be copied.
 
-The request names where each partition's records begin and end in the frame; what is not records is checked against
-the frame's length. Tests hold both directions against kafka.protocol, byte for byte, in every version.
+A decoded request holds the position of each partition's records in the frame. Lengths and counts are checked against
+the size of the frame. Tests compare both directions with kafka.protocol, byte for byte, in every version.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PARTITION_9_OK = struct.Struct(">ihqqqbbb")
 _NO_THROTTLE: Final = bytes(4)
 _NO_THROTTLE_NO_TAGS: Final = bytes(5)
 _TAIL_FLEXIBLE: Final = bytes(6)
-"""No tags of the topic, no throttling, no tags of the response."""
+"""No tagged fields of the topic, no throttling, no tagged fields of the response."""
 _MAX_HEADS: Final = 10_000
 
 
@@ -43,10 +44,10 @@ class PartitionRecords(NamedTuple):
     """One partition's records in a request."""
 
     topic: str | bytes
-    """Its name, from version 13 on its id (16 bytes)."""
+    """Its name; from version 13 on its id (16 bytes)."""
     partition: int
     start: int
-    """Where the records begin in the body; -1: there are none (null)."""
+    """Position of the records in the body; -1: null records."""
     end: int
 
 
@@ -56,11 +57,11 @@ class ProduceRequest(NamedTuple):
     timeout_ms: int
     partitions: list[PartitionRecords]
     internal: bytes | None
-    """Content of the internal writers' tagged field."""
+    """Content of the tagged field of internal writers."""
 
 
 class PartitionResult(NamedTuple):
-    """What a partition is answered."""
+    """The answer for a partition."""
 
     error: int
     base_offset: int = -1
@@ -70,7 +71,7 @@ class PartitionResult(NamedTuple):
 
 
 class ProduceCall:
-    """A request on its way: the service settles each of its partitions once, in any order, now or later."""
+    """A request in progress. The service settles each partition once, in any order, during the call or later."""
 
     __slots__ = ("_answered", "_waiting", "ctx", "request", "results")
 
@@ -82,7 +83,7 @@ class ProduceCall:
         self._answered = False
 
     def settle(self, number: int, result: PartitionResult) -> None:
-        """`number` is the partition's place in the request."""
+        """`number`: index of the partition in the request."""
         self.results[number] = result
         if result.error:
             self.ctx.api.failed(result.error)
@@ -96,22 +97,22 @@ class ProduceCall:
             self.ctx.respond(answer)
 
     def drop(self, reason: str) -> None:
-        """Closes the connection in place of an answer, once the call was deferred. For the partitions that are still to
-        be settled it is over, too."""
+        """Closes the connection instead of answering a deferred call. Partitions that are settled later have no
+        effect."""
         if self._answered:
             self._answered = False
             self.ctx.fail(CloseConnection(reason))
 
     def answer_or_defer(self) -> object:
-        """The answer, where all partitions are settled; else it is sent with the last of them."""
+        """The answer, if all partitions are settled; otherwise it is sent when the last one is settled."""
         if self._waiting == 0:
             return self.answer()
         self._answered = True
         return DEFERRED
 
     def answer(self) -> tuple[bytes] | None:
-        """Encoded; None where acks=0 asks for none. Raises CloseConnection for a failure of such a write: there is no
-        other way to tell the client (rule 16)."""
+        """The encoded answer; None with acks=0. Raises CloseConnection where a write with acks=0 failed: the protocol
+        has no other way to inform the client (rule 16)."""
         if self.request.acks == 0:
             for part, result in zip(self.request.partitions, self.results, strict=True):
                 if result is not None and result.error:
@@ -125,8 +126,8 @@ class ProduceCall:
 
 class PartitionWriter(Protocol):
     def produce(self, call: ProduceCall, body: memoryview) -> None:
-        """Settles every partition of `call`, now or later. `body` is valid during the call only, and writable: base
-        offset and leader epoch are patched in place."""
+        """Settles every partition of `call`, during this call or later. `body` is valid during this call only. It is
+        writable: base offset and leader epoch are patched in place."""
         ...
 
 
@@ -161,13 +162,13 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
 
 
 def decode_request(body: memoryview, version: int) -> ProduceRequest:
-    """Raises CloseConnection where the body cannot be read."""
+    """Raises CloseConnection where the body is malformed."""
     try:
         if version >= FIRST_FLEXIBLE:
             return _decode_compact(body, version)
         return _decode_classic(body)
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
-        raise CloseConnection(f"Produce v{version} that cannot be decoded: {error}") from None
+        raise CloseConnection(f"Produce v{version} cannot be decoded: {error}") from None
 
 
 def _decode_classic(body: memoryview) -> ProduceRequest:
@@ -277,7 +278,7 @@ def _skip_tags(data: memoryview, position: int) -> int:
 
 
 def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
-    """Content of the internal writers' field among the request's tagged fields, and the position after them."""
+    """Content of the tagged field of internal writers, and the position after all tagged fields."""
     found = None
     count, position = read_uvarint(data, position)
     if count > _MAX_TAGS:
@@ -297,9 +298,9 @@ def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
 def encode_response(
     version: int, partitions: list[PartitionRecords], results: list[PartitionResult | None]
 ) -> bytes:
-    """`results` in the order of the request's partitions. A topic's partitions stand together, as in the request."""
+    """`results`: in the order of `partitions`, in which those of a topic are adjacent."""
     flexible = version >= FIRST_FLEXIBLE
-    if len(partitions) == 1 and results[0] is not None:  # nearly all of them
+    if len(partitions) == 1 and results[0] is not None:  # nearly all requests
         topic, partition, _, _ = partitions[0]
         head = _heads.get((topic, flexible)) or _make_head(topic, flexible)
         return head + _encode_partition(version, partition, results[0]) + (_TAIL_FLEXIBLE if flexible else _NO_THROTTLE)
@@ -319,7 +320,7 @@ def encode_response(
 
 
 _heads: dict[tuple[str | bytes, bool], bytes] = {}
-"""Topic -> what stands before the partition in a response with one; bounded."""
+"""Topic -> the bytes before the partition in a response with a single partition; bounded."""
 
 
 def _make_head(topic: str | bytes, flexible: bool) -> bytes:
