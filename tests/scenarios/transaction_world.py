@@ -53,7 +53,7 @@ OFFSETS = TransactionPartition(OFFSETS_TOPIC, b"o" * 16, 0)  # type: ignore[arg-
 
 
 class CoordinatorDied(Exception):
-    """The decision was made, its record was not stored, and nobody was answered."""
+    """The decision was made, but its record was not stored and no call was answered."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class World:
         return Caller(producer.name, f"{producer.name}:1", self.clock, producer.connection, api_version)  # type: ignore[arg-type]
 
     def partition(self, name: str) -> TransactionPartition:
-        """`t-0`. A topic is made when it is first named, and anew after it was deleted."""
+        """`t-0`. A topic is created when it is first named, and again after it was deleted."""
         if name == "offsets":
             return OFFSETS
         topic, _, index = name.rpartition("-")
@@ -259,7 +259,7 @@ class World:
         )
 
     def take_over(self) -> None:
-        """Another coordinator loads the log. Whoever waited has lost its connection."""
+        """Another coordinator loads the log. Waiting calls have lost their connections."""
         self.epoch += 1
         self.losing = False
         self.held.clear()

@@ -1,7 +1,7 @@
 """Drives the decisions about one partition as the controller makes them, with its leader's word in between.
 
     replicas 0,1,2        a new partition; its live replicas are in sync
-    up N [lost]           a process of broker N registers (anew); `lost`: its folder lost writes, or is empty
+    up N [lost]           a process of broker N registers; `lost`: its folder lost writes, or is empty
     down N                its registration is gone
     standing N fit|unfit|stopping
     least N               min.insync.replicas, 1 unless it is said
@@ -153,7 +153,7 @@ class Interpreter:
 
     def _state(self) -> str:
         p = self.partition
-        text = f"leader {p.leader if p.leader >= 0 else 'nobody'}, epoch {p.leader_epoch}"
+        text = f"leader {p.leader if p.leader >= 0 else 'none'}, epoch {p.leader_epoch}"
         text += ", accepted" if p.accepted else ""
         text += f", in sync {_text(p.isr)}, replicas {_text(p.replicas)}"
         if p.accepted and p.passed_over:
@@ -172,4 +172,4 @@ def _node(command: Command) -> NodeId:
 
 
 def _text(nodes: tuple[NodeId, ...]) -> str:
-    return ",".join(map(str, nodes)) or "nobody"
+    return ",".join(map(str, nodes)) or "none"

@@ -275,7 +275,7 @@ class Interpreter:
         if outcome.question is not None:
             yield _asked(outcome.question)
         if outcome == Outcome():
-            yield "nobody waits for it"
+            yield "no call waits for it"
 
     def _refused(self, refused: Iterable[tuple[Write, Refusal]]) -> Iterator[str]:
         for write, refusal in refused:
@@ -314,7 +314,7 @@ class Interpreter:
         self.waiting.clear()
         self.verification.abandon()
         for entry in lost:
-            yield f"lost {_span(entry.header.base_offset, entry.header.last_offset)}, which nobody was told of"
+            yield f"lost {_span(entry.header.base_offset, entry.header.last_offset)}, which was never acknowledged"
         yield f"the broker died and is back: the log ends at {self.partition.log_end_offset}"
 
     def do_snapshot(self, command: Command) -> Iterator[str]:

@@ -3,7 +3,7 @@
     machine transaction [version=1]      of the producers, unless they say otherwise
 
     init P [id=app] [recover] [timeout=MS] [connection=N] [version=N]
-                                         P starts anew (or recovers under the identity it has)
+                                         P starts again (or recovers under the identity it has)
     add P PARTITION…  /  add-offsets P   version 1: registers partitions, the group's offsets
     verify P PARTITION                   a broker asks (version 2: registers), and then dies before it writes
     produce P PARTITION VALUE…           one transactional batch; verified=no: past the broker's checks
