@@ -34,9 +34,11 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 def dump(
     paths: Annotated[list[Path], typer.Argument(help="Files or folders.", exists=True)],
-    records: Annotated[bool, typer.Option("--records", help="Each record of a log, not only its batches.")] = False,
-    limit: Annotated[int, typer.Option("--max", help="Entries per file.")] = 1_000,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Print each record of a log, not only its batches.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--max", help="Print at most this many entries of each file.")] = 1_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print what is in segments, indexes, snapshots and coordinator logs."""
     damaged = False

@@ -245,7 +245,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         await self._cluster.within(self._timeout, f"configuring topic {name!r}", attempt)
 
     async def topic_config(self, name: str) -> dict[str, ConfigValue]:
-        """All that holds for a topic, by name, whoever set it."""
+        """A topic's effective configuration, by name, whatever the source of each value."""
         return await self._config(None, _TOPIC, name)
 
     async def node_config(self, node_id: int) -> dict[str, ConfigValue]:

@@ -1,7 +1,7 @@
-"""What a client knows of its cluster: nodes, leaders, coordinators; and one connection to each node and purpose.
+"""A client's view of its cluster: nodes, leaders, coordinators, and one connection for each node and purpose.
 
-Metadata is asked for by one task: when somebody misses something, after every sign that what is known is stale,
-and when it has grown old. Everybody else reads what is there, or waits for the next answer.
+One task requests metadata: when a caller misses something, after every sign that the metadata is stale, and when it
+has reached its maximum age. All others read the last answer or wait for the next one.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ OTHER_NODES_TAG = 10003
 COORDINATORS: Final = range(100, 200)
 """Their node ids."""
 _COORDINATORS_KNOWN: Final = 1000
-"""Of groups and transactional ids at most: a client for many ids asks again for those it used first."""
+"""Most groups and transactional ids whose coordinators are cached. The oldest entry is dropped first."""
 _DESCRIBED_MS: Final = 1000
-"""So long is known where nodes answer."""
+"""How long the nodes' addresses are cached."""
 _QUESTION_MS: Final = 1500
-"""What any node knows without asking others is not waited for any longer: another one is asked."""
+"""Time-out of a question that any node answers at once. After it, another node is asked."""
 
 
 class Backoff:
@@ -78,12 +78,12 @@ class ClusterClient:
         self.transaction_version = 0
         """The finalized feature; 0 or 1: version 1."""
         self.listeners: list[Callable[[Iterable[TopicPartition]], None]] = []
-        """Told after each answer to a question for metadata, and of the partitions that have new leaders."""
+        """Called after each metadata request, with the partitions that have new leaders."""
         self._auto_create = auto_create
         self._interesting: dict[str, None] = {}
         self._moved: dict[TopicPartition, None] = {}
         self._leaderless: dict[TopicPartition, None] = {}
-        """Somebody wanted their leader and there was none."""
+        """Partitions whose leader a caller asked for while there was none."""
         self._peers: dict[tuple[int, Purpose], asyncio.Task[Peer]] = {}
         self._connecting: dict[tuple[int, Purpose], float] = {}
         """Since when, on the loop's clock."""
@@ -93,7 +93,7 @@ class ClusterClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._metadata_peer: Peer | None = None
         self._finding = asyncio.Lock()
-        """Held by who looks for a node that answers questions."""
+        """Held while a node that answers is searched for."""
         self._rpc: dict[str, RpcChannel] = {}
         self._addresses: asyncio.Future[tuple[dict[int, str], str | None]] | None = None
         """What `rpc_addresses` gives, asked for once for all who want it, and until when."""
@@ -303,8 +303,8 @@ class ClusterClient:
     # --- connections ------------------------------------------------------------------------------------------
 
     async def _connect(self, host: str, port: int, at_most_ms: int | None = None) -> Peer:
-        """`at_most_ms`: whoever can be asked instead of another does not keep anybody waiting: a machine that cannot be
-        reached refuses nothing."""
+        """`at_most_ms`: limit for a node that another node can replace. A machine that cannot be reached does not
+        refuse the connection, so the attempt would wait for the whole time-out."""
         timeout_ms: int = self.options["socket.connection.setup.timeout.ms"]
         peer = await Peer.connect(
             self.ports.network,
@@ -356,7 +356,7 @@ class ClusterClient:
         return [(*key, since) for key, since in self._connecting.items()]
 
     def give_up_connecting(self, node_id: int, purpose: Purpose) -> None:
-        """Whoever waits for the connection gets PeerError."""
+        """Callers that wait for the connection get PeerError."""
         if (node_id, purpose) in self._connecting:
             self._peers[node_id, purpose].cancel()
 
@@ -448,7 +448,7 @@ class ClusterClient:
         return address.decode()
 
     async def other_nodes(self) -> list[dict[str, Any]]:
-        """The nodes that have no Kafka listener, as DescribeCluster tells of them; none where nobody does."""
+        """The nodes without a Kafka listener, from DescribeCluster; none if the peer is another system."""
         response = await self.call_any(lambda: messages.DescribeClusterRequest())
         told = unknown_tag(response, OTHER_NODES_TAG)
         found: list[dict[str, Any]] = [] if told is None else json.loads(told)

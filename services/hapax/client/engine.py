@@ -82,7 +82,7 @@ class Engine:
         self.counts = ProducerCounts(self.metrics)
         self.metrics.observe(BUFFERED_BYTES, lambda: options["buffer.memory"] - self.accumulator.room_left)
         self.failure: HapaxError | None = None
-        """The first failed delivery that nobody has been told of yet."""
+        """The first failed delivery that no call has raised yet."""
         self.closed = False
         self._id = transactional_id
         self._linger_ms: int = options["linger.ms"]
@@ -160,7 +160,7 @@ class Engine:
                 if not effects and not self._again:
                     break
         except Exception as error:
-            # What was to be sent may have no outcome ever: a fault of this program must reach all who wait.
+            # What was to be sent may never get an outcome: a fault of this program must reach all waiting callers.
             log.error("the producer failed", exc_info=error)
             why = f"the client failed: {error!r}"
             self.machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, why))
@@ -188,7 +188,7 @@ class Engine:
             self._spawn(self._end_transaction(effect.commit))
 
     def _tell(self) -> None:
-        """Wakes whoever waits for a state that has come, or cannot come any more."""
+        """Wakes the callers that wait for a state that has been reached or cannot be reached any more."""
         machine = self.machine
         if machine.trouble is not None and machine.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
             for waiting in (self.outcome, self.ready):
@@ -225,7 +225,7 @@ class Engine:
             return
         error = task.exception()
         if error is not None:
-            # A fault of this program must reach whoever waits, not vanish with its task.
+            # A fault of this program must reach the waiting callers and not vanish with its task.
             log.error("the producer failed", exc_info=error)
             self.machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, f"the client failed: {error!r}"))
         self.pump()
@@ -304,7 +304,7 @@ class Engine:
         for delivery in content.deliveries:
             if not delivery.done():
                 delivery.set_exception(error)
-                delivery.exception()  # whoever does not look at it is told by flush() or commit()
+                delivery.exception()  # marks it as retrieved: flush() or commit() raises it too
 
     def _report(self, effect: Delivered) -> None:
         batch, offset = effect.batch, effect.offset

@@ -85,7 +85,7 @@ class FencedError(HapaxError):
             self.when_ms = int(written) if written.isdigit() else _milliseconds(written)
 
 
-# The wording of Hapax's services: "... was initialised anew at 2026-01-02T03:04:05.678+00:00 by NAME from HOST:PORT",
+# The wording of Hapax's services: "... was initialised again at 2026-01-02T03:04:05.678+00:00 by NAME from HOST:PORT",
 # "lease 'x' was taken over by 'NAME' at 1767323045678 (ms since the epoch)".
 _BY = re.compile(r"\bby (?!epoch\b|a client without)(?:'([^']*)'|(\S+))")
 _WHEN = re.compile(r"\bat (\d{4}-\d\d-\d\dT[\d:.]+\+00:00|\d{12,})")

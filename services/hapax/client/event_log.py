@@ -1,4 +1,4 @@
-"""Reading what the cluster noted in `__hapax_events`: forwards to follow it, backwards for the newest."""
+"""Reads the events in `__hapax_events`: forwards to follow them, backwards for the newest."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Found(NamedTuple):
     events: list[dict[str, Any]]
     """Newest first."""
     before: int | None
-    """Look for older ones below this offset; None: there are none."""
+    """Older events are below this offset; None: there are none."""
 
 
 def as_event(offset: int, timestamp_ms: int, value: bytes | None) -> dict[str, Any]:
-    """The record's JSON with the offset at which it lies; something else is told as text."""
+    """The record's JSON object with its offset. A value that is not JSON becomes text."""
     try:
         content = json.loads(value or b"null")
     except ValueError:
@@ -42,8 +42,8 @@ def as_event(offset: int, timestamp_ms: int, value: bytes | None) -> dict[str, A
 async def newest_events(
     admin: OffsetAdmin, *, most: int, kinds: Collection[str] = (), before: int | None = None, since_ms: int = 0
 ) -> Found:
-    """The newest events, below an offset where one is given. Looks at so many of them at most; `before` says where to
-    go on. Raises HapaxError."""
+    """The newest events, at most `most`; with `before`, those below that offset. Reads at most 5,000 offsets;
+    `Found.before` is where to continue. Raises HapaxError."""
     ends = (await admin.partition_offsets([EVENTS]))[EVENTS]
     upper = ends.high_watermark if before is None else min(before, ends.high_watermark)
     found: list[dict[str, Any]] = []

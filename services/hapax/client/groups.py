@@ -1,4 +1,4 @@
-"""The admin client's calls that concern groups: their offsets, how far behind they are, and where to put them."""
+"""The admin client's calls for consumer groups: their offsets, their lag, and resets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ShardInfo(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far behind a group is in one partition."""
+    """A group's lag in one partition."""
 
     committed: int
     first: int
@@ -92,7 +92,7 @@ class GroupAdmin(OffsetAdmin):
         return await self._cluster.within(self._timeout, "listing groups", attempt)
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, GroupOffset]:
-        """Raises FatalError with GROUP_ID_NOT_FOUND where nobody has committed anything under the name."""
+        """Raises FatalError with GROUP_ID_NOT_FOUND if no offsets are committed for the group."""
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         answer = await self._of_group(
@@ -250,7 +250,7 @@ def check_group(cluster: ClusterClient, group: str, code: int, what: str) -> Non
 
 
 class ResetTo(NamedTuple):
-    """Where a group shall go on: exactly one of these."""
+    """Where a reset puts a group: exactly one of these."""
 
     earliest: bool = False
     latest: bool = False
@@ -258,7 +258,7 @@ class ResetTo(NamedTuple):
     """At the first record at or after this time; at the end where there is none."""
     offset: int | None = None
     shift: int | None = None
-    """By so many offsets from where it is."""
+    """By this many offsets from the committed one."""
 
 
 _NOTHING: Final = (-1, -1)

@@ -1,4 +1,4 @@
-"""How a cluster is, check by check: one judgement for the command and for REST, whoever did the counting."""
+"""The health of a cluster, check by check; the command and the REST API use the same checks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ORDER: Final[tuple[Status, ...]] = ("ok", "degraded", "down")
 
 
 class Counts(NamedTuple):
-    """None: not known to whoever counted."""
+    """None: unknown."""
 
     controller: str | None
-    """Who acts; None: nobody."""
+    """Node id of the active controller; None: there is none."""
     brokers: int
     unfit: Sequence[int]
     coordinators: int
@@ -49,7 +49,7 @@ def health_checks(counts: Counts) -> list[Check]:
         Check("leaders", "down" if counts.leaderless else "ok", f"{counts.leaderless} partitions have no leader"),
         Check("replicas", "degraded" if counts.short else "ok",
               f"{counts.short} partitions have replicas that are not in sync"),
-        Check("shards", "down" if counts.shards_off else "ok", f"{counts.shards_off} shards are served by nobody"),
+        Check("shards", "down" if counts.shards_off else "ok", f"{counts.shards_off} shards have no coordinator"),
     ]
     if counts.allocators is not None:
         checks.append(Check("allocators", "ok" if counts.allocators else "degraded", f"{counts.allocators} alive"))

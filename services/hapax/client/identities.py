@@ -1,4 +1,4 @@
-"""Transactional ids as the cluster knows them, for whoever looks after them, not for writers (Hapax only)."""
+"""Administration of transactional ids, for operators and not for writers (Hapax only)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ELSEWHERE: Final = (
 
 
 class FencingInfo(NamedTuple):
-    """Who fenced whom, when and from where. Texts are empty where nobody is meant or nobody knows."""
+    """Who fenced whom, when and from where. A text is empty if it is unknown."""
 
     cause: str
     """`initialized`, `timed_out` or `newer_token`."""
@@ -50,7 +50,7 @@ class IdentityInfo(NamedTuple):
     """Of the open transaction, the first hundred."""
     partition_count: int
     instance: str
-    """Names whoever holds the id: it changes when another does."""
+    """Identifies the current holder of the id; another holder has another one."""
     holder_client: str
     holder_peer: str
     committed: bool | None
@@ -72,7 +72,7 @@ class Identities(Admin):
     is another system."""
 
     async def describe(self, transactional_id: str) -> IdentityInfo | None:
-        """None: nobody has used the id, or it has expired."""
+        """None: no producer has used the id, or it has expired."""
         request = pb.DescribeTransactionalIdRequest(transactional_id=transactional_id)
         answer = await self._ask(
             transactional_id, "DescribeTransactionalId", request, pb.DescribeTransactionalIdResponse)
@@ -82,16 +82,16 @@ class Identities(Admin):
         return _described(transactional_id, answer)
 
     async def ensure(self, transactional_id: str) -> tuple[int, int]:
-        """Producer id and epoch; an id that nobody has used gets them now. Nobody is fenced."""
+        """Producer id and epoch of a transactional id; an unused one gets them now. No producer is fenced."""
         request = pb.EnsureTransactionalIdRequest(transactional_id=transactional_id)
         answer = await self._ask(transactional_id, "EnsureTransactionalId", request, pb.EnsureTransactionalIdResponse)
         _check(answer, f"making sure of {transactional_id!r}")
         return answer.producer_id, answer.producer_epoch
 
     async def fence(self, transactional_id: str, instance: str, by: str, host: str = "", serial: int = 0) -> int:
-        """Fences that instance and aborts what it has open; nobody, where another has taken its place. The epoch that
-        counts now. May be asked again. The fenced producer is told `by`. `serial` not 0: only while that transaction
-        is open, else FatalError with INVALID_TXN_STATE."""
+        """Fences that instance and aborts its open transaction; does nothing if another instance has taken its place.
+        Returns the current epoch. May be repeated. The fenced producer is told `by`. `serial` not 0: only while that
+        transaction is open, else FatalError with INVALID_TXN_STATE."""
         request = pb.FenceProducerRequest(
             transactional_id=transactional_id, instance=instance, client_id=by, host=host, serial=serial)
         answer = await self._ask(transactional_id, "FenceProducer", request, pb.FenceProducerResponse)

@@ -86,11 +86,11 @@ class Leases(Connected):
         resume: tuple[int, int] | None = None,
         unless_held: bool = False,
     ) -> Lease:
-        """Takes a lease, or takes it over, fencing who had it. An empty name gets a new one.
+        """Takes a lease. If another client holds it, that client is fenced. An empty name makes a new lease.
 
-        `resume`: (producer id, generation) as saved: goes on under them if nobody has taken the lease over since,
-        else raises FencedError. `holder`: shown to whoever is fenced by this. `unless_held`: raises FatalError where
-        somebody holds it, and fences nobody.
+        `resume`: a saved (producer id, generation) to continue with; raises FencedError if another client has taken the
+        lease over since. `holder`: shown to the client that loses the lease. `unless_held`: if another client holds
+        the lease, fences no client and raises FatalError.
         """
         request = pb.LeasePidRequest(
             name=name,
@@ -171,7 +171,7 @@ class Leases(Connected):
         return found
 
     async def _find(self) -> None:
-        """Raises RetriableError while no allocator is there, NotHapaxError where the peer is another system."""
+        """Raises RetriableError if no allocator is available, NotHapaxError if the peer is another system."""
         _, self._address = await self._cluster.rpc_addresses()
         if self._address is None:
             raise RetriableError(
@@ -189,7 +189,7 @@ class Leases(Connected):
             address, self._address = self._address, None
             assert address is not None
             answer = await self._cluster.channel(address).call(SERVICE + method, message, seconds)
-            self._address = address  # it answered: it is still the one to ask
+            self._address = address  # kept for the next call, since it answered
             return answer
 
         return await self._cluster.within(self._timeout, method, attempt)

@@ -23,16 +23,16 @@ _FIELDS: Final = (
     "producer_epoch", "base_sequence", "max_timestamp_ms", "hidden", "error", "control",
 )  # fmt: skip
 _FIRST_FETCH: Final = 16 << 10
-"""Most looks end with what is in it; what follows is fetched in larger pieces."""
+"""Most previews need no more. What follows is fetched in larger pieces."""
 _FETCHES: Final = 8
-"""At most so many, where much of the log is not to be shown."""
+"""Limit where much of the log is not shown."""
 
 
 class Bounds(NamedTuple):
     records: int = 50
     fetch_bytes: int = 256 << 10
     field_bytes: int = 4 << 10
-    """Of a key, a value or a header so much is shown."""
+    """Bytes shown of a key, a value or a header."""
 
 
 async def preview(
@@ -125,7 +125,7 @@ def _batch(header: BatchHeader) -> dict[str, Any]:
 
 
 def _nothing() -> dict[str, Any]:
-    """A batch of which nothing can be told."""
+    """A batch that cannot be read."""
     return {**dict.fromkeys(_FIELDS), "kind": "unreadable"}
 
 

@@ -27,7 +27,7 @@ from hapax.client.settings import Settings, producer_options
 from hapax.client.tokens import CommitToken
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
-from hapax.core.producer.partition_queue import NOBODY, Identity
+from hapax.core.producer.partition_queue import NO_IDENTITY, Identity
 from hapax.core.producer.states import IllegalTransition, State
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.core.types import Sequence as SequenceNumber
@@ -70,7 +70,7 @@ class Producer:
         self._id: str | None = options["transactional.id"]
         if start_from is not None and (self._id is not None or not options["enable.idempotence"]):
             raise FatalError("start_from needs enable.idempotence=true and no transactional.id")
-        identity, sequences = NOBODY, {}
+        identity, sequences = NO_IDENTITY, {}
         if start_from is not None:
             identity = Identity(ProducerId(start_from.producer_id), ProducerEpoch(start_from.generation))
             sequences = {p: SequenceNumber(s) for p, s in start_from.next_sequences.items()}

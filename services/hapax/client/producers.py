@@ -26,7 +26,7 @@ OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "Pre
 
 
 class PartitionProducer(NamedTuple):
-    """What a partition's leader holds of a producer."""
+    """The state that a partition's leader keeps for a producer."""
 
     partition: TopicPartition
     producer_id: int
@@ -57,18 +57,18 @@ class TransactionDetail(NamedTuple):
     """Of the open transaction, at most a hundred."""
     partition_count: int
     instance: str
-    """Names whoever holds the id."""
+    """Identifies the current holder of the id."""
     holder: str
-    """Client id and address of whoever holds it; empty: nobody."""
+    """Client id and address of the holder; empty: the id has none."""
     last_outcome: str | None
-    """`committed` or `aborted`; None: none was decided yet."""
+    """`committed` or `aborted`; None: no transaction has ended yet."""
     decided_ms: int
     tokens: tuple[dict[str, Any], ...]
     """The newest commit token of each scope."""
     fencing: dict[str, Any] | None
-    """The last time that somebody was fenced."""
+    """The last fencing of a producer of this id."""
     serial: int
-    """Of the transaction that is open, or else the last one; 0: there was none."""
+    """Number of the open transaction, or of the last one; 0: there was none."""
 
 
 class Hanging(NamedTuple):
@@ -160,7 +160,7 @@ class ProducerAdmin(Connected):
         return places, names
 
     async def describe_transactional_id(self, transactional_id: str) -> TransactionDetail:
-        """All that the coordinator knows. Raises FatalError with TRANSACTIONAL_ID_NOT_FOUND."""
+        """The state of a transactional id at its coordinator. Raises FatalError with TRANSACTIONAL_ID_NOT_FOUND."""
         from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
         request = pb.DescribeTransactionalIdRequest(transactional_id=transactional_id)

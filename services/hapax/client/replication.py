@@ -27,7 +27,8 @@ class BrokerInfo(NamedTuple):
     rack: str
     """Empty: none."""
     standing: str
-    """Empty: it is fit. Else why it should lead and get nothing: `draining`, `stopping`, `full disk`, ..."""
+    """Empty: the broker is fit. Otherwise why it should lead nothing and get no replicas: `draining`, `full disk`,
+    ..."""
 
 
 class ReassignmentInfo(NamedTuple):
@@ -141,9 +142,9 @@ class ReplicationAdmin(Connected):
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> tuple[list[TopicPartition], list[Refused]]:
-        """Gives partitions (None: all) to the replica that they prefer; `unclean`: where nobody can lead, to one that
-        may lack what was acknowledged. Returns those that got another leader, and those that were refused; those that
-        needed none are in neither."""
+        """Gives partitions (None: all) to the replica that they prefer; `unclean`: where no in-sync replica is alive,
+        to one that may lack what was acknowledged. Returns those that got another leader, and those that were refused;
+        those that needed none are in neither."""
         Message = messages.ElectLeadersRequest
         named = None
         if partitions is not None:

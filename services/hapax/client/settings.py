@@ -1,8 +1,8 @@
 """Settings of producers, consumers and admin clients, under Kafka's names.
 
-The table `SETTINGS` is all there is: name, who may set it, default, how the text is read. Values may be given as
-text or as the type itself; an unknown name is an error that names the nearest one known, since a setting that is
-silently ignored (`enable.idempotance`) is a fault nobody sees.
+The table `SETTINGS` has each setting's name, the clients that have it, its default and the reader of its value. Values
+are given as text or as the type itself. An unknown name is an error that suggests the nearest name: a misspelt setting
+(`enable.idempotance`) that is silently ignored is hard to find.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMPRESSION: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 class Setting:
     name: str
     users: str
-    """Some of `p`roducer, `c`onsumer, `a`dmin."""
+    """The clients that have it: some of `p`roducer, `c`onsumer and `a`dmin client."""
     default: object
     read: Callable[[object], object]
     meaning: str
@@ -33,10 +33,12 @@ class Setting:
 def _whole(low: int, high: int = 2**63 - 1) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, bool):
-            raise ValueError("a whole number is needed")
+            raise ValueError("it must be a whole number")
         number = int(value) if isinstance(value, int | str) else None
         if number is None or not low <= number <= high:
-            raise ValueError(f"a whole number from {low}" + (f" to {high}" if high < 2**63 - 1 else " on"))
+            raise ValueError(
+                f"it must be a whole number from {low} to {high}" if high < 2**63 - 1
+                else f"it must be a whole number, at least {low}")
         return number
 
     return read
@@ -47,13 +49,13 @@ def _flag(value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise ValueError("true or false")
+    raise ValueError("it must be true or false")
 
 
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError("a text")
+    raise ValueError("it must be a text")
 
 
 def _optional_text(value: object) -> str | None:
@@ -64,7 +66,7 @@ def _one_of(*names: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and value.lower() in names:
             return value.lower()
-        raise ValueError("one of " + ", ".join(names))
+        raise ValueError("it must be one of " + ", ".join(names))
 
     return read
 
@@ -74,13 +76,13 @@ def _acks(value: object) -> int:
         return -1
     if str(value) in ("0", "1"):
         return int(str(value))
-    raise ValueError("0, 1 or all")
+    raise ValueError("it must be 0, 1 or all")
 
 
 def _servers(value: object) -> tuple[tuple[str, int], ...]:
     entries = value.split(",") if isinstance(value, str) else value
     if not isinstance(entries, list | tuple) or not entries:
-        raise ValueError("host:port, host:port, ...")
+        raise ValueError("it must be host:port, host:port, ...")
     found = []
     for entry in entries:
         host, colon, port = str(entry).strip().rpartition(":")
@@ -94,48 +96,48 @@ _INT32 = 2**31 - 1
 SETTINGS: Final = {
     setting.name: setting
     for setting in (
-        Setting("bootstrap.servers", "pca", None, _servers, "Where to ask for the cluster first: host:port, ..."),
-        Setting("client.id", "pca", "hapax", _text, "A name for the servers' logs."),
-        Setting("request.timeout.ms", "pca", 30_000, _whole(1, _INT32), "How long one request may take."),
-        Setting("socket.connection.setup.timeout.ms", "pca", 10_000, _whole(1, _INT32), "How long to connect."),
-        Setting("retry.backoff.ms", "pca", 100, _whole(0, _INT32), "The first pause after a failed attempt."),
-        Setting("retry.backoff.max.ms", "pca", 1_000, _whole(0, _INT32), "The longest pause."),
-        Setting("metadata.max.age.ms", "pca", 300_000, _whole(1, _INT32), "When to ask for leaders anew unasked."),
-        Setting("default.api.timeout.ms", "ca", 60_000, _whole(1, _INT32), "How long a call may take."),
-        Setting("max.block.ms", "p", 60_000, _whole(0, _INT32), "How long a call may wait."),
-        Setting("acks", "p", -1, _acks, "0: not even an answer; 1: the leader's; all: every in-sync replica's."),
-        Setting("retries", "p", _INT32, _whole(0, _INT32), "Attempts after the first."),
-        Setting("delivery.timeout.ms", "p", 120_000, _whole(1, _INT32), "From send() to success or failure."),
+        Setting("bootstrap.servers", "pca", None, _servers, "Nodes to ask for the cluster first: host:port, ..."),
+        Setting("client.id", "pca", "hapax", _text, "The client's name in the servers' logs."),
+        Setting("request.timeout.ms", "pca", 30_000, _whole(1, _INT32), "Time-out of one request."),
+        Setting("socket.connection.setup.timeout.ms", "pca", 10_000, _whole(1, _INT32), "Time-out of connecting."),
+        Setting("retry.backoff.ms", "pca", 100, _whole(0, _INT32), "Pause after the first failed attempt; it doubles."),
+        Setting("retry.backoff.max.ms", "pca", 1_000, _whole(0, _INT32), "The longest pause between attempts."),
+        Setting("metadata.max.age.ms", "pca", 300_000, _whole(1, _INT32), "Age at which metadata is refreshed."),
+        Setting("default.api.timeout.ms", "ca", 60_000, _whole(1, _INT32), "Time-out of a call with its retries."),
+        Setting("max.block.ms", "p", 60_000, _whole(0, _INT32), "Time-out of a blocked call."),
+        Setting("acks", "p", -1, _acks, "Who acknowledges: 0 no node, 1 the leader, all in-sync replicas."),
+        Setting("retries", "p", _INT32, _whole(0, _INT32), "Attempts after the first failed one."),
+        Setting("delivery.timeout.ms", "p", 120_000, _whole(1, _INT32), "Time-out from send() to delivery."),
         Setting("linger.ms", "p", 0, _whole(0, _INT32), "How long a batch waits for more records."),
         Setting("batch.size", "p", 16_384, _whole(1, _INT32), "Bytes at which a batch is full."),
-        Setting("max.request.size", "p", 1_048_576, _whole(1, _INT32), "The largest record, and the largest request."),
-        Setting("buffer.memory", "p", 33_554_432, _whole(1), "Bytes waiting to be sent at most."),
+        Setting("max.request.size", "p", 1_048_576, _whole(1, _INT32), "Bytes of the largest request."),
+        Setting("buffer.memory", "p", 33_554_432, _whole(1), "Bytes of records that may wait to be sent."),
         Setting("compression.type", "p", "none", _one_of(*COMPRESSION), "none, gzip, snappy, lz4 or zstd."),
-        Setting("enable.idempotence", "p", True, _flag, "Each record once per partition and in order."),
+        Setting("enable.idempotence", "p", True, _flag, "Retries duplicate no record."),
         Setting("max.in.flight.requests.per.connection", "p", 5, _whole(1, _INT32), "Batches in flight per partition."),
-        Setting("transactional.id", "p", None, _optional_text, "Names the producer across restarts."),
-        Setting("transaction.timeout.ms", "p", 60_000, _whole(1, _INT32), "An open transaction is aborted after it."),
-        Setting("partitioner", "p", "murmur2", _one_of("murmur2", "murmur2_random"), "How a key picks its partition."),
-        Setting("group.id", "c", None, _optional_text, "Under which offsets are committed."),
-        Setting("enable.auto.commit", "c", True, _flag, "Commit positions from time to time (with a group.id)."),
-        Setting("auto.commit.interval.ms", "c", 5_000, _whole(1, _INT32), "How often."),
-        Setting("auto.offset.reset", "c", "latest", _one_of("latest", "earliest", "none"), "Without an offset."),
+        Setting("transactional.id", "p", None, _optional_text, "Identifies the producer across restarts."),
+        Setting("transaction.timeout.ms", "p", 60_000, _whole(1, _INT32), "Age at which a transaction is aborted."),
+        Setting("partitioner", "p", "murmur2", _one_of("murmur2", "murmur2_random"), "How keys determine partitions."),
+        Setting("group.id", "c", None, _optional_text, "The group that offsets are committed for."),
+        Setting("enable.auto.commit", "c", True, _flag, "Commit positions periodically (needs group.id)."),
+        Setting("auto.commit.interval.ms", "c", 5_000, _whole(1, _INT32), "Interval of these commits."),
+        Setting("auto.offset.reset", "c", "latest", _one_of("latest", "earliest", "none"), "With no offset."),
         Setting(
             "isolation.level", "c", "read_uncommitted", _one_of("read_uncommitted", "read_committed"),
-            "Whether records of open and aborted transactions are seen.",
+            "Whether records of open and aborted transactions are returned.",
         ),
-        Setting("fetch.min.bytes", "c", 1, _whole(0, _INT32), "The server answers when it has so much."),
-        Setting("fetch.max.wait.ms", "c", 500, _whole(0, _INT32), "Or after this long."),
-        Setting("fetch.max.bytes", "c", 52_428_800, _whole(1, _INT32), "The largest answer."),
-        Setting("max.partition.fetch.bytes", "c", 1_048_576, _whole(1, _INT32), "The largest share of a partition."),
-        Setting("max.poll.records", "c", 500, _whole(1, _INT32), "Records handed out by one poll at most."),
-        Setting("check.crcs", "c", True, _flag, "Whether to check every batch's CRC."),
+        Setting("fetch.min.bytes", "c", 1, _whole(0, _INT32), "Bytes that the server waits for before it answers."),
+        Setting("fetch.max.wait.ms", "c", 500, _whole(0, _INT32), "Longest wait for fetch.min.bytes."),
+        Setting("fetch.max.bytes", "c", 52_428_800, _whole(1, _INT32), "Largest answer, bytes."),
+        Setting("max.partition.fetch.bytes", "c", 1_048_576, _whole(1, _INT32), "Largest share of a partition."),
+        Setting("max.poll.records", "c", 500, _whole(1, _INT32), "Most records that one poll returns."),
+        Setting("check.crcs", "c", True, _flag, "Whether to check each batch's CRC."),
     )
 }
 
 
 class Options:
-    """Read settings: `options["linger.ms"]`. Absent ones have their defaults."""
+    """Settings that were read: `options["linger.ms"]`. Settings that were not given have their defaults."""
 
     def __init__(self, given: Settings, user: str) -> None:
         self._values: dict[str, Any] = {s.name: s.default for s in SETTINGS.values() if user in s.users}
@@ -149,7 +151,7 @@ class Options:
             except (ValueError, TypeError) as error:
                 raise SettingsError(f"{name} = {value!r}: {error}") from None
         if self._values["bootstrap.servers"] is None:
-            raise SettingsError("bootstrap.servers is missing: where is the cluster?")
+            raise SettingsError("bootstrap.servers is missing: give host:port of a node")
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -160,19 +162,19 @@ def _unknown(name: str, user: str) -> str:
     near = difflib.get_close_matches(name, known, 1)
     role = {"p": "a producer", "c": "a consumer", "a": "an admin client"}[user]
     if name in SETTINGS:
-        return f"{name} is no setting of {role}"
+        return f"{name} is not a setting of {role}"
     return f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else f" of {role}")
 
 
 def producer_options(given: Settings) -> Options:
-    """Reads a producer's settings and holds those against each other that exclude one another."""
+    """Reads a producer's settings. Raises SettingsError for settings that exclude each other."""
     options = Options(given, "p")
     values = options._values
     if values["transactional.id"] is not None and values["enable.idempotence"] is False:
         raise SettingsError("transactional.id needs enable.idempotence=true")
     weak = values["acks"] != -1 or values["retries"] == 0 or values["max.in.flight.requests.per.connection"] > 5
     if weak and "enable.idempotence" not in options.given and values["transactional.id"] is None:
-        values["enable.idempotence"] = False  # as Kafka's own client: a weaker setting turns it off
+        values["enable.idempotence"] = False  # as in Kafka's own client, a weaker setting turns it off
     if values["enable.idempotence"] and weak:
         raise SettingsError(
             "enable.idempotence=true needs acks=all, retries above 0 and"

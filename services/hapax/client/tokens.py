@@ -64,7 +64,7 @@ class Work(NamedTuple):
 class CommitToken(NamedTuple):
     """`records`: the number of records the commit stands for, kept with it; a replay with another number fails
     unless `allow_other_count`. A value above 0 in a scope without history fails unless `allow_unknown_history`.
-    `single_use`: the scope has no other commit; it costs nothing once nobody can ask for this one again.
+    `single_use`: the scope has no other commit; it takes no memory once this commit cannot be repeated.
     With `work` the value is as its owner counts; without, whatever is not newer has been committed."""
 
     scope: str

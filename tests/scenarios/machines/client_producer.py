@@ -31,7 +31,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import Duplicate
 from hapax.core.partition.values import CLIENT
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
-from hapax.core.producer.partition_queue import NOBODY, Batch, Identity
+from hapax.core.producer.partition_queue import NO_IDENTITY, Batch, Identity
 from hapax.core.producer.states import (
     Delivered,
     Effect,
@@ -85,7 +85,7 @@ class Interpreter:
             leased=machine.flag("leased"),
         )
         self.transactional = options.transactional
-        self.producer = ClientProducer(options, identity or NOBODY, sequences)
+        self.producer = ClientProducer(options, identity or NO_IDENTITY, sequences)
         self.log = LoggedPartition()
         self.now = 0
         self.batches: dict[str, Batch] = {}
@@ -118,7 +118,7 @@ class Interpreter:
             doubt = ", maybe written" if effect.maybe_written else ", not written"
             return f"failed {effect.batch.content}{doubt}: {effect.trouble.word()}"
         if isinstance(effect, RequestProducerId):
-            new = effect.current == NOBODY
+            new = effect.current == NO_IDENTITY
             return "ask for a producer id" if new else f"raise the epoch of {_word(effect.current)}"
         if isinstance(effect, RequestAddPartitions):
             return "add partitions"

@@ -259,7 +259,7 @@ def damage_what_was_seen(folder: Path) -> None:
         (mistake_a_leader_epochs_start, f"{FLIGHTS}/leader-epoch-checkpoint", "epoch 0 at offset 41", 41),
         (damage_the_leader_epochs, f"{FLIGHTS}/leader-epoch-checkpoint", "not a checkpoint of version 0", None),
         (lose_the_topics_id, f"{FLIGHTS}/partition.metadata", "is missing", None),
-        (cut_what_a_clean_stop_left, f"{LAST}.log", "at the last stop, a clean one", None),
+        (cut_what_a_clean_stop_left, f"{LAST}.log", "at the last clean stop", None),
         (lose_a_partition, FLIGHTS, "is missing; it was there", None),
         (damage_a_coordinators_record, f"__transaction_state-33/{0:020d}.log", "version 99", 1),
         (damage_a_committed_offset, f"__consumer_offsets-3/{0:020d}.log", "version 99", 1),

@@ -12,7 +12,7 @@ from hapax.client.environment import RealPorts
 from hapax.client.metadata import Leader, Topic
 from hapax.client.settings import producer_options
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
-from hapax.core.producer.partition_queue import NOBODY, Identity
+from hapax.core.producer.partition_queue import NO_IDENTITY, Identity
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.wire import messages
 from hapax.wire.peer import Capabilities, PeerClosed
@@ -116,7 +116,7 @@ def topic_named(name: str) -> Topic:
 def producer_on(cluster: FakeCluster, **options: Any) -> Engine:
     """Idempotent where `acks` is not 0."""
     idempotent = cluster.options["acks"] != 0
-    identity = Identity(ProducerId(7), ProducerEpoch(0)) if idempotent else NOBODY
+    identity = Identity(ProducerId(7), ProducerEpoch(0)) if idempotent else NO_IDENTITY
     machine = ClientProducer(ProducerOptions(idempotent=idempotent, **options), identity)
     return Engine(cluster, machine, None)  # type: ignore[arg-type]
 

@@ -52,7 +52,7 @@ def test_codes_of_other_calls() -> None:
     ("message", "by", "when", "where"),
     [
         (
-            "epoch 3 of producer 7 is not current: x was initialised anew at 2026-01-02T03:04:05.678+00:00"
+            "epoch 3 of producer 7 is not current: x was initialised again at 2026-01-02T03:04:05.678+00:00"
             " by app-2 from 10.0.0.7:50412",
             "app-2",
             1767323045678,

@@ -24,7 +24,7 @@ def test_values_are_read_from_text_or_as_they_are() -> None:
     ("settings", "said"),
     [
         ({"enable.idempotance": True}, r"did you mean 'enable\.idempotence'"),
-        ({"group.id": "g"}, "no setting of a producer"),
+        ({"group.id": "g"}, "not a setting of a producer"),
         ({"linger.ms": "soon"}, "linger.ms = 'soon'"),
         ({"linger.ms": True}, "whole number"),
         ({"batch.size": 0}, "from 1"),
@@ -44,7 +44,7 @@ def test_what_is_wrong_is_said(settings: dict[str, object], said: str) -> None:
 
 
 def test_an_address_is_needed() -> None:
-    with pytest.raises(SettingsError, match="where is the cluster"):
+    with pytest.raises(SettingsError, match="give host:port of a node"):
         Options({}, "c")
 
 

@@ -21,18 +21,18 @@ from hapax.cli.verify.replicas import Digest, Replica, compare_replicas
 
 
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Data folders, a folder of such, or partitions'.", exists=True)],
+    paths: Annotated[list[Path], typer.Argument(help="Data folders, or partitions' folders.", exists=True)],
     compacted: Annotated[
         list[str] | None, typer.Option("--compacted", metavar="TOPIC", help="A compacted topic: gaps are no loss.")
     ] = None,
-    records: Annotated[bool, typer.Option("--records", help="Decode each record of all topics.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Also decode each record of clients' topics.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Check segments, indexes, snapshots and replicas; say what is wrong and where."""
     found = {(folder.path, folder.only): folder for path in paths for folder in data_folders(path.absolute())}
     folders = list(found.values())
     if not folders:
-        output.fail("no data folder there: no meta.properties, no partition's log", output.NOT_FOUND)
+        output.fail("no data folder found: neither meta.properties nor a partition's log", output.NOT_FOUND)
     findings = Findings()
     for folder in folders:
         for name in check_folder(folder, findings, compacted_topics=frozenset(compacted or ()), records=records):
@@ -67,7 +67,7 @@ def _compared(replicas: list[Replica], findings: Findings) -> Digest | None:
     try:
         digest = compare_replicas(replicas, mine)
     except FileNotFoundError as error:
-        findings.noted(str(error.filename), "was removed before it was compared with its replicas; look again")
+        findings.noted(str(error.filename), "was removed before it was compared with its replicas; verify again")
         return None
     findings.add(mine)
     return digest

@@ -27,7 +27,7 @@ class Findings:
     damage: list[Finding] = field(default_factory=list)
     """Something is lost or wrong."""
     notes: list[Finding] = field(default_factory=list)
-    """Nothing is lost: the next start mends it, or it could not be looked at."""
+    """Nothing is lost: the next start repairs it, or it could not be checked."""
 
     def damaged(self, file: Path | str, what: str, *, offset: int | None = None, position: int | None = None) -> None:
         self.damage.append(Finding(str(file), what, offset, position))

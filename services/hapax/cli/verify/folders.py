@@ -15,7 +15,7 @@ from hapax.log import layout
 from hapax.runtime import node_ids, rollback_guard
 
 _LOOKS = 3
-"""How often a partition is begun anew whose files a running broker removes meanwhile."""
+"""Attempts to check a partition whose files a running broker removes meanwhile."""
 
 
 @dataclass(slots=True)
@@ -68,11 +68,11 @@ def check_folder(
         _highest_seen(folder, disk, findings)
     for name in sorted(sizes.keys() - set(names)):
         if folder.only in ("", name):
-            findings.damaged(folder.path / name, "is missing; it was there at the last stop, a clean one")
+            findings.damaged(folder.path / name, "is missing; it was there at the last clean stop")
     for name in names:
         path = folder.path / name
         if layout.is_gone_folder(name, "delete") or layout.is_gone_folder(name, "stray"):
-            findings.noted(path, "a folder that is on its way out, or whose topic nobody knew")
+            findings.noted(path, "a folder that is being deleted, or whose topic was unknown")
         elif path.is_dir() and layout.parse_partition_folder(name) is not None and folder.only in ("", name):
             yield name
             scope = Scope(sizes.get(name), compacted_topics, records)
@@ -105,7 +105,7 @@ def _check_stable(disk: ReadOnlyDisk, name: str, scope: Scope, findings: Finding
             partition = check_partition(disk, name, scope, mine)
         except FileNotFoundError as error:
             if look == _LOOKS:
-                findings.noted(str(error.filename), "was removed while it was read; look again")
+                findings.noted(str(error.filename), "was removed while it was read; verify again")
             continue
         findings.add(mine)
         return partition

@@ -109,7 +109,7 @@ class _Check:
         try:
             return layout.decode_partition_metadata(path.read_bytes())
         except FileNotFoundError:
-            self.findings.damaged(path, "is missing: nobody can tell which topic of that name the folder belongs to")
+            self.findings.damaged(path, "is missing: the topic id that the folder belongs to is unknown")
         except layout.LayoutError as error:
             self.findings.damaged(path, str(error))
         return None
@@ -132,7 +132,7 @@ class _Check:
         closed = following is not None or self.clean
         if following is None and self.scope.clean_size not in (None, path.stat().st_size):
             self.findings.damaged(
-                path, f"has {path.stat().st_size} bytes; it had {self.scope.clean_size} at the last stop, a clean one"
+                path, f"has {path.stat().st_size} bytes; it had {self.scope.clean_size} at the last clean stop"
             )
         indexes = SegmentIndexes(self.disk, self.folder, base, self.findings)
         self.counts.segments += 1

@@ -1,4 +1,4 @@
-"""A partition's state computed anew from its log, and compared with what its other files say.
+"""Recomputes a partition's state from its log and compares it with its other files.
 
 The log is fed to the same machine that a broker runs (`hapax.core.partition.machine`), so a snapshot is right when the
 machine that reads it and the machine that read the log tell the same of every producer.

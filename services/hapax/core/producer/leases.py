@@ -40,7 +40,7 @@ class Lease:
     """NO_PRODUCER_ID: the lease rests, its last id is closed and counted."""
     generation: ProducerEpoch
     holder: str
-    """Free text, for whoever is fenced."""
+    """Free text, shown to the fenced holder."""
     held_since_ms: int
     expires_at_ms: int
     """Wall clock."""
@@ -72,7 +72,7 @@ class LeaseRequest(NamedTuple):
     """-1: take the lease over, if anybody holds it."""
     resume_generation: int = -1
     unless_held: bool = False
-    """Take it only if that fences nobody."""
+    """Take the lease only if no other client holds it."""
 
     @property
     def resumes(self) -> bool:
@@ -130,7 +130,7 @@ def acquire(lease: L, request: LeaseRequest, now_ms: int, fresh: ProducerId = NO
 
 
 def close(lease: L) -> L:
-    """Nobody writes under the producer id again, once every partition is fenced with this generation."""
+    """No client writes with the producer id again once every partition is fenced with this generation."""
     return replace(lease, generation=CLOSED_GENERATION)
 
 
@@ -198,7 +198,7 @@ def _check_identity(lease: Lease, producer_id: int, generation: int) -> None:
 
 
 def former_holder(before: Lease, after: Lease, now_ms: int) -> str:
-    """Who was fenced by the step from `before` to `after`; empty where nobody held the lease any more."""
+    """Who was fenced by the step from `before` to `after`; empty if the lease had no holder."""
     same = (before.producer_id, before.generation) == (after.producer_id, after.generation)
     return "" if same or before.expires_at_ms <= now_ms else before.holder
 

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import NOT_WRITTEN, ErrorKind, coordinator_error_kind, produce_error_kind
-from hapax.core.producer.partition_queue import AT_ONCE, NOBODY, WINDOW, Batch, Identity, PartitionQueue
+from hapax.core.producer.partition_queue import AT_ONCE, NO_IDENTITY, WINDOW, Batch, Identity, PartitionQueue
 from hapax.core.producer.states import (
     TRANSITIONS,
     WORDS,
@@ -78,12 +78,12 @@ class ClientProducer:
     def __init__(
         self,
         options: ProducerOptions,
-        identity: Identity = NOBODY,
+        identity: Identity = NO_IDENTITY,
         next_sequences: Mapping[TopicPartition, Sequence] | None = None,
     ) -> None:
         """With `identity` (from a lease, or saved) the producer is READY at once and goes on at `next_sequences`."""
         self.options = options
-        self.state = State.UNINITIALIZED if options.idempotent and identity == NOBODY else State.READY
+        self.state = State.UNINITIALIZED if options.idempotent and identity == NO_IDENTITY else State.READY
         self.identity = identity
         self.trouble: Trouble | None = None
         """What led to ABORTABLE_ERROR or FATAL_ERROR."""
@@ -106,7 +106,7 @@ class ClientProducer:
 
     def initialize(self) -> None:
         self._move(E.INITIALIZE)
-        self._effects.append(RequestProducerId(NOBODY))
+        self._effects.append(RequestProducerId(NO_IDENTITY))
 
     def initialized(self, identity: Identity, version: int | None = None) -> None:
         self._move(E.INITIALIZED)
@@ -175,8 +175,8 @@ class ClientProducer:
     def coordinator_refused(self, code: int, reason: str = "") -> ErrorKind:
         """An InitProducerId, AddPartitions, AddOffsets, TxnOffsetCommit or EndTxn was refused.
 
-        RETRY: the owner repeats the call after a pause, against a coordinator looked up anew. Anything else has
-        moved the producer to ABORTABLE_ERROR or FATAL_ERROR.
+        RETRY: the owner repeats the call after a pause, against a coordinator that is looked up again. Anything else
+        has moved the producer to ABORTABLE_ERROR or FATAL_ERROR.
         """
         kind = coordinator_error_kind(code)
         if kind is ErrorKind.ABORT and self.state is State.ABORTING_TRANSACTION:
@@ -404,7 +404,7 @@ class ClientProducer:
         if queue.identity == self.identity:
             if self.identity.epoch + 1 >= MAX_PRODUCER_EPOCH:
                 self._new_id_wanted = True
-                queue.restart(NOBODY)
+                queue.restart(NO_IDENTITY)
                 return
             self.identity = Identity(self.identity.producer_id, ProducerEpoch(self.identity.epoch + 1))
         queue.restart(self.identity)
@@ -413,7 +413,7 @@ class ClientProducer:
         if self._new_id_wanted and self.state is State.READY:
             self._new_id_wanted = False
             self._move(E.INITIALIZE)
-            self._effects.append(RequestProducerId(NOBODY))
+            self._effects.append(RequestProducerId(NO_IDENTITY))
         if self.state not in (S.READY, S.IN_TRANSACTION, S.COMMITTING_TRANSACTION):
             return
         unregistered: list[TopicPartition] = []

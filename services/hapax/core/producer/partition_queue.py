@@ -38,13 +38,13 @@ _SEQUENCES: Final = 1 << 31
 
 
 class Identity(NamedTuple):
-    """Under whose name batches are numbered. `NOBODY` numbers nothing (enable.idempotence=false)."""
+    """Under whose name batches are numbered. `NO_IDENTITY` numbers nothing (enable.idempotence=false)."""
 
     producer_id: ProducerId
     epoch: ProducerEpoch
 
 
-NOBODY: Final = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_IDENTITY: Final = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 def advance(sequence: Sequence, count: int) -> Sequence:
@@ -60,7 +60,7 @@ class Batch:
     records: int
     deadline: Millis
     content: object = None
-    identity: Identity = NOBODY
+    identity: Identity = NO_IDENTITY
     sequence: Sequence = NO_SEQUENCE
     attempts: int = 0
     in_flight: bool = False
@@ -74,7 +74,7 @@ class Batch:
 class PartitionQueue:
     """`numbered`: sent at least once, or to be resent; in sequence order. `fresh`: not numbered yet."""
 
-    identity: Identity = NOBODY
+    identity: Identity = NO_IDENTITY
     next_sequence: Sequence = FIRST
     numbered: deque[Batch] = field(default_factory=deque)
     fresh: deque[Batch] = field(default_factory=deque)
@@ -98,7 +98,7 @@ class PartitionQueue:
 
     def wants(self, window: int = WINDOW) -> bool:
         """Whether a new batch would be sent at once, so that closing one early (linger) is worth it. With nothing left
-        to resend it wants the next, whatever has failed: nobody else would ask for it."""
+        to resend it wants the next, whatever has failed: no other caller asks for it."""
         if self.fresh or self.unresolved or self.gap:
             return False
         return len(self.numbered) < (window if self.established and not self.recovering else 1)
@@ -133,7 +133,7 @@ class PartitionQueue:
         assert not self.numbered, "a numbering begins only when the old one is settled"
         self.identity = identity
         self.next_sequence = next_sequence
-        self.established = identity == NOBODY
+        self.established = identity == NO_IDENTITY
         self.recovering = self.unresolved = self.gap = False
 
     def settled(self, batch: Batch) -> None:
@@ -161,7 +161,7 @@ class PartitionQueue:
         place = self.numbered.index(batch)
         followers = [self.numbered[i] for i in range(place + 1, len(self.numbered))]
         self.numbered.remove(batch)
-        if batch.identity == NOBODY:
+        if batch.identity == NO_IDENTITY:
             return
         if batch.doubtful or any(later.in_flight or later.doubtful for later in followers):
             self.unresolved = True
@@ -177,14 +177,14 @@ class PartitionQueue:
         lost = [batch for batch in self.numbered if batch.doubtful]
         for batch in reversed(self.numbered):
             if not batch.doubtful:
-                batch.sequence, batch.identity = NO_SEQUENCE, NOBODY
+                batch.sequence, batch.identity = NO_SEQUENCE, NO_IDENTITY
                 self.fresh.appendleft(batch)
         self.numbered.clear()
         return lost
 
     def _number(self) -> Batch:
         batch = self.fresh.popleft()
-        if self.identity != NOBODY:
+        if self.identity != NO_IDENTITY:
             self._assign(batch)
         self.numbered.append(batch)
         return batch

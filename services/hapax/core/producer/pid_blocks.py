@@ -2,7 +2,7 @@
 
 1. The counter only rises, so ids of different blocks never meet. What a crash or a lost answer leaves of a block is
    wasted, never handed out by anybody else.
-2. A node asks for its next block while it still has ids, so that nobody waits at the end of a block.
+2. A node asks for its next block while it still has ids, so that no caller waits at the end of a block.
 3. A block that does not begin above everything this node has seen in use comes from a store that went backwards
    (rule 12): it is refused whole.
 """
@@ -33,7 +33,7 @@ class StaleBlock(Exception):
 
 
 def next_block(counter: int, size: int) -> PidBlock:
-    """The block that begins at `counter`, the first id nobody holds.
+    """The block that begins at `counter`, the first id that no node holds.
 
     Raises ValueError for a bad size, or where no ids are left.
     """
@@ -45,7 +45,7 @@ def next_block(counter: int, size: int) -> PidBlock:
 
 
 class PidBlocks:
-    """The ids that one node may still give out. `prefetch_below`: ask for more when fewer than so many are left."""
+    """The ids that one node may still give out. `prefetch_below`: ask for more when fewer ids are left."""
 
     def __init__(self, prefetch_below: int) -> None:
         self._prefetch_below = prefetch_below

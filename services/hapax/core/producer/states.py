@@ -116,7 +116,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class RequestProducerId:
-    """InitProducerId. `current` is the identity whose epoch is to be raised, NOBODY for a new one."""
+    """InitProducerId. `current` is the identity whose epoch is to be raised, NO_IDENTITY for a new one."""
 
     current: Identity
 

@@ -7,7 +7,7 @@ import pytest
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
-from hapax.core.producer.partition_queue import NOBODY, Batch, Identity, advance
+from hapax.core.producer.partition_queue import NO_IDENTITY, Batch, Identity, advance
 from hapax.core.producer.states import (
     TRANSITIONS,
     Delivered,
@@ -46,7 +46,7 @@ def identity(producer_id: int, epoch: int) -> Identity:
 def producer(**options: object) -> ClientProducer:
     machine = ClientProducer(ProducerOptions(**options))  # type: ignore[arg-type]
     machine.initialize()
-    assert machine.poll(NOW) == [RequestProducerId(NOBODY)]
+    assert machine.poll(NOW) == [RequestProducerId(NO_IDENTITY)]
     machine.initialized(identity(7, 0))
     return machine
 
@@ -240,7 +240,7 @@ def test_epochs_used_up_bring_a_new_producer_id() -> None:
     enqueue(machine, a)
     machine.refused(a, ErrorCode.UNKNOWN_PRODUCER_ID, "", NOW)
     machine.expire(LATER)
-    assert machine.poll(LATER) == [RequestProducerId(NOBODY)]
+    assert machine.poll(LATER) == [RequestProducerId(NO_IDENTITY)]
     assert machine.state is State.INITIALIZING
     machine.initialized(identity(8, 0))
     assert sent(machine, LATER) == [a]
@@ -317,7 +317,7 @@ def test_without_idempotence_batches_bear_no_sequence_and_stay_in_order() -> Non
     established(machine)
     a, b = batch(), batch()
     assert enqueue(machine, a, b) == [a, b]
-    assert (a.identity, a.sequence) == (NOBODY, -1)
+    assert (a.identity, a.sequence) == (NO_IDENTITY, -1)
     machine.lost(a, "reset", NOW)
     machine.lost(b, "reset", NOW)
     machine.expire(LATER)

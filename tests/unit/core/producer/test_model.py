@@ -15,7 +15,7 @@ import pytest
 
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
-from hapax.core.producer.partition_queue import NOBODY, Batch, Identity
+from hapax.core.producer.partition_queue import NO_IDENTITY, Batch, Identity
 from hapax.core.producer.states import Delivered, Failed, RequestProducerId, SendBatch
 from hapax.core.types import Millis, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
@@ -94,7 +94,7 @@ class History:
                 request = Request(batch, batch.identity, batch.sequence)
                 self.connections[batch.partition].requests.append(request)
             elif isinstance(effect, RequestProducerId):
-                assert effect.current == NOBODY
+                assert effect.current == NO_IDENTITY
                 self.machine.initialized(Identity(ProducerId(self.ids), ProducerEpoch(self.first_epoch)))
                 self.ids += 1
                 self.pump()
