@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime.network import TcpNetwork
@@ -400,6 +403,50 @@ async def test_a_stream_of_junk_is_ended_and_harms_no_other_caller(junk: bytes) 
         assert await world.channel(world.server).call(ECHO, b"still here", 5) == b"still here"
 
     await with_server(check)
+
+
+@given(frames=st.lists(st.one_of(
+    st.binary(max_size=64),
+    st.binary(max_size=40).map(lambda tail: b"\xff\xff\xff\xff\x00\x00\x00\x01" + tail),
+    st.binary(max_size=40).map(lambda tail: b"\x00\x00\x00\x00\x00\x00\x00\x01" + tail),
+), max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_frames_of_any_content_harm_no_other_caller(frames: list[bytes]) -> None:
+    async def check() -> None:
+        world = World("frames")
+        world.server = await world.serve(world.service.handlers)
+        host, _, port = world.server.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+        assert await world.channel(world.server).call(ECHO, b"still here", 5) == b"still here"
+        await world.close()
+
+    asyncio.run(check())
+
+
+@given(messages=st.lists(st.one_of(
+    st.binary(max_size=64),
+    st.builds(
+        lambda call_id, method, message: calls_pb2.Requests(requests=[
+            calls_pb2.Request(id=call_id, method=method, message=message)]).SerializeToString(),
+        st.integers(0, 2**64 - 1), st.text(max_size=20), st.binary(max_size=20)),
+), max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_stream_messages_of_any_content_harm_no_other_caller(messages: list[bytes]) -> None:
+    async def check(world: World, foreign: grpc.aio.Channel) -> None:
+        stream = foreign.stream_stream(EXCHANGE)(metadata=NAMED)
+        for message in messages:
+            if stream.done():
+                break
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await stream.write(message)
+        stream.cancel()
+        assert await world.channel(world.server).call(ECHO, b"still here", 5) == b"still here"
+
+    asyncio.run(with_server(check))
 
 
 def test_the_grpc_library_is_loaded_only_with_the_first_call() -> None:
