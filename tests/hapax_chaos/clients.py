@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from hapax_chaos.history import HistoryFile
 
 _ASK_AGAIN_S: Final = 20.0
-"""How long one commit or abort is asked for; then nobody knows."""
+"""Time limit of a commit or abort; after it the outcome is unknown."""
 _TRANSACTION_TIMEOUT_MS: Final = 6000
 
 
@@ -243,7 +243,7 @@ class Librdkafka:
         return found
 
     def seek(self, positions: dict[int, int]) -> None:
-        # An assignment anew drops what has been fetched ahead, which a seek of a partition without a leader cannot.
+        # A new assignment drops prefetched records, which a seek of a partition without a leader cannot.
         self._consumer.assign([self._partition(p, o) for p, o in positions.items()])
 
     def send_offsets(self, positions: dict[int, int]) -> None:

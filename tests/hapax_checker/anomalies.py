@@ -56,7 +56,7 @@ def precommitted_read(known: Knowledge) -> Iterator[str]:
 
 
 def lost_write(known: Knowledge) -> Iterator[str]:
-    """A value that must be there, below one that was read, and that nobody read."""
+    """A value that must exist, below one that was read, but that no reader saw."""
     for key, versions in known.versions.items():
         read = known.read_by_ok.get(key)
         if not read:
@@ -92,7 +92,7 @@ def torn(known: Knowledge) -> Iterator[str]:
 
 
 def phantom(known: Knowledge) -> Iterator[str]:
-    """A value was read that nobody ever sent."""
+    """A value was read that no writer ever sent."""
     for key, log in known.values_at.items():
         for offset, values in log.items():
             for value in values:

@@ -14,7 +14,7 @@ class KeyWrite(NamedTuple):
     value: str | None
     timestamp: int
     offset: int = -1
-    """-1: nobody knows whether it is there."""
+    """-1: it is unknown whether the value exists."""
 
 
 class Reading(NamedTuple):

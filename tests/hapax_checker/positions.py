@@ -1,4 +1,4 @@
-"""Committed offsets as a register that only rises: nobody reads less than was committed before he asked."""
+"""Committed offsets as a register that only rises: a read never returns less than was committed before it began."""
 
 from __future__ import annotations
 

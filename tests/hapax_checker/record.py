@@ -1,7 +1,7 @@
 """The record of a history, and its form as one JSON object a line.
 
 A process is one producer plus one consumer. Each operation has a record of type `invoke`, and later one of type
-`ok` (it took effect), `fail` (it certainly took none) or `info` (nobody knows); a missing one counts as `info`.
+`ok` (it took effect), `fail` (it certainly took none) or `info` (unknown); a missing outcome counts as `info`.
 
     f           value
     send, poll  micro-operations, see below; `txn` the same in one transaction

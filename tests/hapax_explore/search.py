@@ -38,7 +38,7 @@ _ACT: Final = 1 << 23
 _LOST: Final = 1 << 22
 """Marks a message that does not arrive."""
 _MAY_BE_LOST: Final = ("marker", "marked")
-"""Between services: whoever sent it sends it again. What clients send is lost with their connections."""
+"""Messages between services, which the sender repeats. Messages of clients are lost with their connections."""
 
 Row = tuple[int, ...]
 Views = Mapping[str, Any]

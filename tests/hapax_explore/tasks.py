@@ -75,7 +75,7 @@ class Tasks(Connected):
             self.written[value] = "lost" if error else "stored"
 
     def _writes_lost(self, partition: str) -> None:
-        """Nobody knows whether they are stored: these members do not win."""
+        """It is unknown whether their records are stored, so these members do not win."""
         for where, member in self.writes:
             if where == partition and self.written.get(member) == "flying":
                 self.written[member] = "lost"

@@ -5,8 +5,8 @@
                                          (scripts/images/build.py), such as hapax-load, go onto each node
     python -m hapax_kube enter COMMAND   runs a command in that world: it reaches pods and names of the cluster
     python -m hapax_kube down            ends what `up` started
-    python -m hapax_kube bench KILLS     how soon others lead after a broker is lost, so many times, in four ways
-    python -m hapax_kube demo FLIGHTS    Spark on Kubernetes: so many flights, each once, whatever is killed
+    python -m hapax_kube bench KILLS     measures failovers after this many losses of a broker, of four kinds
+    python -m hapax_kube demo FLIGHTS    Spark on Kubernetes: counts this many flights once while pods are deleted
     python -m hapax_kube test [WORDS]    tests/kubernetes_nodes, with words for pytest: on KUBECONFIG's cluster where
                                          that is set, else on one made for it
 

@@ -19,7 +19,7 @@ from hapax_sim.scenes import SCENES
 from hapax_sim.simulation import Result, Scene, simulate
 
 _BLOCKED_S = 300
-"""A callback that does not come back for so long of real time ends the run, with every stack."""
+"""Seconds of real time after which a callback that has not returned ends the run, with all stacks."""
 
 
 def seeds(text: str) -> range:
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--spreaders", type=int, help="transactional processes that only write")
     parser.add_argument("--rate", type=float, help="transactions a logical second of all spreaders")
     parser.add_argument("--pause", type=float, help="longest pause between the others' operations, s")
-    parser.add_argument("--timer-error", type=float, help="timers come so many ms early or late")
+    parser.add_argument("--timer-error", type=float, help="timers fire up to this many ms early or late")
     parser.add_argument("--part", action="append", default=[], choices=PARTS, help="one more part (repeatable)")
     parser.add_argument("--results", type=Path, help="append each result here; what stands here is not run again")
     parser.add_argument("--trace", action="store_true", help="write build/sim/seed-N.txt and the history beside it")

@@ -108,9 +108,9 @@ class PowerLossDisk:
         self.folders: set[str] = {""}
         self.sync_delay = (0.0001, 0.0008)
         self.fail_syncs = 0
-        """So many syncs from now on fail with EIO."""
+        """The next `count` syncs fail with EIO."""
         self.fail_writes = 0
-        """So many writes from now on leave a part of their bytes and fail with EIO."""
+        """The next `count` writes store a part of their bytes and fail with EIO."""
         self.fail_truncates = 0
         """This many truncations from now on fail with EIO."""
         self.handles: list[SimFolder] = []
@@ -182,7 +182,7 @@ class PowerLossDisk:
                 self.durable_names.pop(name, None)
 
     def flip_bit(self, name: str, position: int) -> None:
-        """What the platter gives back is not what was written, and nobody says so."""
+        """The disk returns other bytes than were written, without an error."""
         node = self.names[name]
         node.evicted = True
         for content in (node.data, node.durable):

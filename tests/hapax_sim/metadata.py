@@ -91,7 +91,7 @@ class MetadataModel:
         self.end_watches()
 
     def start(self) -> None:
-        """As etcd after a restart: each lease begins its full time to live anew."""
+        """As etcd after a restart: each lease starts its full time to live again."""
         self.up = True
         for lease_id in list(self._leases):
             self._arm(lease_id)
@@ -251,7 +251,7 @@ class Link(Protocol):
 
 
 class TakesEffectLater(MetadataUnavailable):
-    """Raised by a link's `request`: the call arrives after so many seconds, when its caller has given up."""
+    """Raised by a link's `request`: the call arrives after this many seconds, when its caller has given up."""
 
     def __init__(self, delay_s: float) -> None:
         super().__init__("the store does not answer")

@@ -51,7 +51,7 @@ class World:
         """One-way partitions that swallow packets: TCP sends them again, so all arrives when the partition ends,
         unless somebody lost patience. Requests thus arrive long after their sender gave up."""
         self.lag: dict[tuple[str, str], float] = {}
-        """Slow links: up to so many seconds more."""
+        """Slow links: up to this many additional seconds."""
         self.living: dict[str, SimProcess] = {}
         self.networks: dict[str, SimNetwork] = {}
         """Of the newest life of each process."""

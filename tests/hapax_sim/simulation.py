@@ -138,7 +138,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
 
 
 async def _scrubbed(cluster: SimCluster) -> None:
-    """Every closed segment has been looked at once more, and what was damaged has been copied anew."""
+    """Every closed segment has been scrubbed again, and damaged replicas have been copied again."""
     brokers = [node for node in cluster.nodes.values() if node.role == "broker"]
 
     def segments() -> list[Segment]:

@@ -200,7 +200,7 @@ class Old:
             await producer.close()
 
     async def leave(self, life: Life) -> None:
-        """Transactions that nobody ends, each under an id of its own: their time-out has to."""
+        """Abandoned transactions, each under its own id, which their time-outs must end."""
         number = 0
         while not life.stopping():
             number += 1
