@@ -108,9 +108,9 @@ class PowerLossDisk:
         self.folders: set[str] = {""}
         self.sync_delay = (0.0001, 0.0008)
         self.fail_syncs = 0
-        """The next `count` syncs fail with EIO."""
+        """This many of the next syncs fail with EIO."""
         self.fail_writes = 0
-        """The next `count` writes store a part of their bytes and fail with EIO."""
+        """This many of the next writes store a part of their bytes and fail with EIO."""
         self.fail_truncates = 0
         """This many truncations from now on fail with EIO."""
         self.handles: list[SimFolder] = []
