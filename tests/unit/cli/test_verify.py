@@ -340,7 +340,7 @@ def test_a_segment_that_goes_before_it_is_compared_is_no_damage(
 ) -> None:
     def compare(replicas: Sequence[Replica], findings: Findings) -> Digest:
         for replica in replicas:
-            (replica.seen.folder / replica.seen.segments[0].name).unlink(missing_ok=True)
+            (replica.partition.folder / replica.partition.segments[0].name).unlink(missing_ok=True)
         return compare_replicas(replicas, findings)
 
     monkeypatch.setattr(command, "compare_replicas", compare)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hapax.cli.verify.files import ReadOnlyDisk
 from hapax.cli.verify.findings import Counts, Findings
-from hapax.cli.verify.partition import Scope, Seen, check_partition
+from hapax.cli.verify.partition import CheckedPartition, Scope, check_partition
 from hapax.core.types import Offset, PartitionIndex, TopicPartition
 from hapax.log import layout
 from hapax.runtime import node_ids, rollback_guard
@@ -30,13 +30,13 @@ class DataFolder:
     stopped: bool = False
     """Its last stop was clean."""
     high_watermarks: dict[TopicPartition, Offset] = field(default_factory=dict)
-    partitions: list[Seen] = field(default_factory=list)
+    partitions: list[CheckedPartition] = field(default_factory=list)
 
     @property
     def counts(self) -> Counts:
         return Counts().add(partition.counts for partition in self.partitions)
 
-    def high_watermark(self, partition: Seen) -> int | None:
+    def high_watermark(self, partition: CheckedPartition) -> int | None:
         """As the node noted it last; None where it noted none."""
         return self.high_watermarks.get(TopicPartition(partition.topic, PartitionIndex(partition.index)))
 
@@ -98,7 +98,7 @@ def _check_twice(folder: DataFolder, disk: ReadOnlyDisk, name: str, scope: Scope
         folder.partitions.append(partition)
 
 
-def _check_stable(disk: ReadOnlyDisk, name: str, scope: Scope, findings: Findings) -> Seen | None:
+def _check_stable(disk: ReadOnlyDisk, name: str, scope: Scope, findings: Findings) -> CheckedPartition | None:
     for look in range(1, _LOOKS + 1):
         mine = Findings()
         try:

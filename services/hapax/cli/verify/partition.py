@@ -38,7 +38,7 @@ class Scope:
 
 
 @dataclass(slots=True)
-class Seen:
+class CheckedPartition:
     """What the replicas of a partition are compared by."""
 
     folder: Path
@@ -52,7 +52,7 @@ class Seen:
     counts: Counts
 
 
-def check_partition(disk: ReadOnlyDisk, folder: str, scope: Scope, findings: Findings) -> Seen | None:
+def check_partition(disk: ReadOnlyDisk, folder: str, scope: Scope, findings: Findings) -> CheckedPartition | None:
     """None: there is no log. Raises FileNotFoundError where a running process removed a file meanwhile."""
     return _Check(disk, folder, scope, findings).run()
 
@@ -74,7 +74,7 @@ class _Check:
         self.gaps: list[tuple[Path, str, int, int]] = []
         self.broken = False
 
-    def run(self) -> Seen | None:
+    def run(self) -> CheckedPartition | None:
         parsed = [p for p in map(layout.parse_offset_name, self.disk.list(self.folder)) if p is not None]
         bases = sorted(offset for offset, suffix in parsed if suffix == layout.LOG)
         topic_id = self._topic_id()
@@ -96,7 +96,7 @@ class _Check:
         if not self.compacted:
             for path, what, offset, position in self.gaps:
                 self.findings.damaged(path, what, offset=offset, position=position)
-        return Seen(
+        return CheckedPartition(
             self.path, self.place.topic, int(self.place.partition), topic_id,
             [self._file(base, layout.LOG) for base in bases], bases[0], self.expected, self.compacted, self.counts,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from hapax.cli.verify.findings import Findings
-from hapax.cli.verify.partition import Seen
+from hapax.cli.verify.partition import CheckedPartition
 from hapax.codec.control import decode_control
 from hapax.codec.raw_records import MAX_RECORDS_BYTES
 from hapax.core.errors import Refusal
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Replica(NamedTuple):
-    seen: Seen
+    partition: CheckedPartition
     high_watermark: int | None
     """As its checkpoint says, None where there is none: then its whole log must agree."""
 
     @property
     def bound(self) -> int:
-        end = self.seen.end_offset
+        end = self.partition.end_offset
         return end if self.high_watermark is None else min(self.high_watermark, end)
 
 
@@ -46,35 +46,36 @@ class Digest(NamedTuple):
 def compare_replicas(replicas: Sequence[Replica], findings: Findings) -> Digest:
     """Compares each replica with the one that has most."""
     reference, *others = sorted(replicas, key=lambda replica: -replica.bound)
-    start = max(replica.seen.start_offset for replica in replicas)
-    digest, equal = _digest(reference.seen, start, reference.bound), True
+    start = max(replica.partition.start_offset for replica in replicas)
+    digest, equal = _digest(reference.partition, start, reference.bound), True
     for other in others:
-        if other.seen.topic_id != reference.seen.topic_id:
-            findings.damaged(other.seen.folder, f"is of another topic than {reference.seen.folder}")
+        if other.partition.topic_id != reference.partition.topic_id:
+            findings.damaged(other.partition.folder, f"is of another topic than {reference.partition.folder}")
             equal = False
             continue
-        if other.seen.end_offset < reference.bound:
+        if other.partition.end_offset < reference.bound:
             findings.noted(
-                other.seen.folder,
-                f"ends at {other.seen.end_offset}; {reference.bound} is committed in {reference.seen.folder} "
+                other.partition.folder,
+                f"ends at {other.partition.end_offset}; {reference.bound} is committed in {reference.partition.folder} "
                 "(a replica that is behind)",
             )
-        equal = _compare(reference.seen, other.seen, start, min(reference.bound, other.bound), findings) and equal
-    seen = reference.seen
-    return Digest(seen.topic, seen.index, len(replicas), start, reference.bound, digest, equal)
+        end = min(reference.bound, other.bound)
+        equal = _compare(reference.partition, other.partition, start, end, findings) and equal
+    partition = reference.partition
+    return Digest(partition.topic, partition.index, len(replicas), start, reference.bound, digest, equal)
 
 
-def _digest(seen: Seen, start: int, end: int) -> int:
+def _digest(partition: CheckedPartition, start: int, end: int) -> int:
     crc = 0
-    for _, batch in _batches(seen, start, end):
+    for _, batch in _batches(partition, start, end):
         crc = crc32c(batch.data, crc)
     return crc
 
 
-def _batches(seen: Seen, start: int, end: int) -> Iterator[tuple[str, Batch]]:
+def _batches(partition: CheckedPartition, start: int, end: int) -> Iterator[tuple[str, Batch]]:
     """The undamaged batches that lie wholly in [start, end), with their file."""
-    for number, path in enumerate(seen.segments):
-        following = seen.segments[number + 1 :]
+    for number, path in enumerate(partition.segments):
+        following = partition.segments[number + 1 :]
         if following and int(following[0].stem) <= start:
             continue
         for found in walk(path):
@@ -84,7 +85,7 @@ def _batches(seen: Seen, start: int, end: int) -> Iterator[tuple[str, Batch]]:
                 yield str(path), found
 
 
-def _compare(reference: Seen, other: Seen, start: int, end: int, findings: Findings) -> bool:
+def _compare(reference: CheckedPartition, other: CheckedPartition, start: int, end: int, findings: Findings) -> bool:
     """Says the first difference."""
     compacted = reference.compacted or other.compacted
     ours, theirs = _batches(reference, start, end), _batches(other, start, end)
