@@ -47,7 +47,7 @@ def login() -> ConnectionInfo:
     settings = kopf.OperatorSettings()
     found = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
     if found is None:
-        raise kopf.LoginError("neither a service account nor KUBECONFIG says where the API server is")
+        raise kopf.LoginError("no API server found: there is no service account and KUBECONFIG is not set")
     return found
 
 
@@ -124,8 +124,8 @@ class KubeApi:
                     try:
                         event = json.loads(line)
                     except ValueError as error:
-                        raise KubeUnavailable(f"watching {collection} was answered {line[:100]!r}") from error
-                    if event["type"] == "ERROR":  # such as that the version is too old: begin anew
+                        raise KubeUnavailable(f"the watch of {collection} was answered {line[:100]!r}") from error
+                    if event["type"] == "ERROR":  # for example because the version is too old: list again
                         return
                     yield event["type"], event["object"]
 
@@ -140,11 +140,11 @@ class KubeApi:
                 timeout=aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S),
             ) as response:
                 if response.status >= 400:
-                    raise KubeUnavailable(f"watching {collection} was answered {response.status}")
+                    raise KubeUnavailable(f"the watch of {collection} was answered {response.status}")
                 async for piece in response.content.iter_any():
                     yield piece
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise KubeUnavailable(f"watching {collection} ended: {error!r}") from error
+            raise KubeUnavailable(f"the watch of {collection} ended: {error!r}") from error
 
     async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = await self._call("GET", f"{collection}?{urlencode({'labelSelector': selector})}")

@@ -39,10 +39,10 @@ async def apply_to_topic(
         case Create(partitions, factor, config):
             spec = pb.TopicSpec(name=topic, partitions=partitions, replication_factor=factor, config=dict(config))
             _check(await maker.create(spec))
-            return Note("Normal", "TopicCreated", f"topic {topic} was made with {partitions} partitions")
+            return Note("Normal", "TopicCreated", f"topic {topic} was created with {partitions} partitions")
         case Grow(partitions):
             _check((await administration.create_partitions({topic: partitions}, TIMEOUT_MS))[0])
-            return Note("Normal", "PartitionsAdded", f"topic {topic} has {partitions} partitions now")
+            return Note("Normal", "PartitionsAdded", f"topic {topic} now has {partitions} partitions")
         case Configure(changes):
             change = pb.TopicConfigChange(
                 topic=topic, set={name: value for name, value in changes.items() if value is not None},

@@ -94,7 +94,7 @@ class BrokerReconciler:
                 async for _ in self._api.changes(collection, self._ref.name):
                     self._wake.set()
             except (KubeUnavailable, KubeRefused) as error:
-                log.warning("watching will be tried again", error=error)
+                log.warning("the watch ended, trying again", error=error)
                 await asyncio.sleep(_AGAIN_S)
 
     # --- work
@@ -112,10 +112,10 @@ class BrokerReconciler:
             try:
                 wait = await self._look()
             except (KubeUnavailable, KubeRefused, Refusal, MetadataUnavailable, TimeoutError) as error:
-                log.warning("will be tried again", error=error)
+                log.warning("reconciling failed, trying again", error=error)
                 wait = _AGAIN_S
             except Exception as error:
-                log.error("a look at the brokers failed", exc_info=error)
+                log.error("reconciling the brokers failed", exc_info=error)
                 wait = _AGAIN_S
 
     async def _look(self) -> float:

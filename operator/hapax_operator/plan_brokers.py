@@ -118,7 +118,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     }
     status["volumesKeptOf"], volumes = _volumes(pool, workload, seen)
     if pool.meta.paused:
-        state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set: nothing is changed")
+        state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set, so nothing is changed")
         paused = Condition("Paused", "True", "Annotated", state.message)
         return PoolPlan((), (state, paused, *volumes), status)
     back = drained - set(leaving)
@@ -127,7 +127,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     elif workload.replicas < (needed := max(wanted, *(b + 1 for b in known if b < _MOST and seen.held.get(b)), 0)):
         why = f"from {workload.replicas} to {needed} brokers"
         if needed > wanted:  # a smaller value was installed over the volumes of a larger cluster
-            why += f": {wanted} are wanted, and broker {needed - 1} holds what has to move first"
+            why += f": {wanted} are wanted, and the replicas of broker {needed - 1} must move first"
         step = _Step(
             Condition("Ready", "False", "Scaling", why), (SetReplicas(needed),), (Note("Normal", "ScalingUp", why),))
     elif leaving:
@@ -145,7 +145,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
 def _taken_back(marked: tuple[int, ...], seen: BrokersSeen, wanted: int, balanced_for: int) -> _Step:
     """Brokers that were drained for leaving: they stay after all, or are gone."""
     cancel = tuple(name for name, leaving in sorted(seen.removing.items()) if set(leaving) & set(marked))
-    ready = Condition("Ready", "False", "Scaling", f"brokers {_list(marked)} are drained no longer")
+    ready = Condition("Ready", "False", "Scaling", f"brokers {_list(marked)} are no longer drained")
     staying = [broker for broker in marked if broker < wanted]  # they have lost something
     return _Step(ready, (Undrain(marked, cancel),), balanced_for=min(staying, default=balanced_for))
 
@@ -163,7 +163,7 @@ def _shrink(
     notes: tuple[Note, ...] = ()
     if unmarked := tuple(broker for broker in leaving if broker not in seen.draining):
         actions.append(Drain(unmarked))
-        notes = (Note("Normal", "Draining", f"brokers {_list(leaving)} are to leave: what they hold moves first"),)
+        notes = (Note("Normal", "Draining", f"brokers {_list(leaving)} leave after their replicas have moved"),)
     if targets:
         actions.append(Move(targets))
     if not actions:
@@ -171,7 +171,7 @@ def _shrink(
         while empty > pool.replicas and not seen.held.get(empty - 1):
             empty -= 1
         if empty < workload.replicas:
-            why = f"brokers {_list(range(empty, workload.replicas))} hold nothing any more and leave"
+            why = f"brokers {_list(range(empty, workload.replicas))} hold no replicas and are removed"
             actions.append(SetReplicas(empty))
             notes = (Note("Normal", "ScalingDown", why),)
     return _Step(_draining(leaving, seen), tuple(actions), notes)
@@ -180,12 +180,12 @@ def _shrink(
 def _draining(leaving: tuple[int, ...], seen: BrokersSeen) -> Condition:
     left = sum(seen.held.get(broker, 0) for broker in leaving)
     alone = sorted(name for name in seen.removing if name in seen.partitions and not seen.partitions[name].isr)
-    why = f"brokers {_list(leaving)} are to leave and still hold {left} replicas"
+    why = f"brokers {_list(leaving)} will be removed and still hold {left} replicas"
     if not left:
-        why = f"brokers {_list(leaving)} hold nothing any more and leave"
+        why = f"brokers {_list(leaving)} hold no replicas and are removed"
     elif alone:
         names = ", ".join(f"{name.topic}-{name.partition}" for name in alone[:_NAMED])
-        why += f"; no other replica is in sync yet of {len(alone)} partitions: {names}"
+        why += f"; {len(alone)} partitions have no other replica in sync yet: {names}"
     return Condition("Ready", "False", "Draining", why)
 
 
@@ -195,7 +195,7 @@ def _settle(pool: PoolResource, seen: BrokersSeen, balanced_for: int) -> _Step:
     missing = [broker for broker in range(wanted) if broker not in seen.live]
     unfit = [broker for broker in range(wanted) if broker in seen.live and broker not in seen.fit]
     if missing or unfit:
-        why = f"brokers {_list(missing)} do not serve" if missing else f"brokers {_list(unfit)} are not fit to lead"
+        why = f"brokers {_list(missing)} are not alive" if missing else f"brokers {_list(unfit)} are not fit to lead"
         return _Step(Condition("Ready", "False", "BrokersMissing", why))
     if balanced_for == wanted:
         why = f"{len(seen.removing)} partitions are being moved" if seen.removing else f"{wanted} brokers serve"
@@ -203,7 +203,7 @@ def _settle(pool: PoolResource, seen: BrokersSeen, balanced_for: int) -> _Step:
     if balanced_for > wanted or pool.rebalance != ON_SCALE_UP:
         return _Step(Condition("Ready", "True", "AsDescribed", f"{wanted} brokers serve"), balanced_for=wanted)
     if seen.removing:
-        return _Step(Condition("Ready", "False", "Rebalancing", f"{len(seen.removing)} partitions get another place"))
+        return _Step(Condition("Ready", "False", "Rebalancing", f"{len(seen.removing)} partitions are being moved"))
     try:
         topics = {name.topic for name in seen.partitions}
         targets = spread(seen.partitions, topics, _sites(seen, seen.draining))
@@ -211,7 +211,7 @@ def _settle(pool: PoolResource, seen: BrokersSeen, balanced_for: int) -> _Step:
         targets = {}
     if not targets:
         return _Step(Condition("Ready", "True", "AsDescribed", f"{wanted} brokers serve"), balanced_for=wanted)
-    why = f"{len(targets)} partitions get another place, so that each broker has its share"
+    why = f"{len(targets)} partitions are moved, so that each broker has an equal share"
     return _Step(
         Condition("Ready", "False", "Rebalancing", why), (Move(targets),), (Note("Normal", "Rebalancing", why),))
 
@@ -228,9 +228,9 @@ def _volumes(
         f"{name.topic}-{name.partition}" for name, held in sorted(seen.partitions.items())
         if asked in (*held.replicas, *seen.removing.get(name, ())) and not set(held.isr) - {asked}]
     if only:
-        why = f"no other replica is in sync of {len(only)} partitions of broker {asked}: {', '.join(only[:_NAMED])}"
+        why = f"{len(only)} partitions of broker {asked} have no other replica in sync: {', '.join(only[:_NAMED])}"
         return sorted(kept), (Condition("VolumeReplaceable", "False", "LastCopy", why),)
-    why = f"everything on the volume of broker {asked} has another replica in sync: claim and pod may be deleted"
+    why = f"every replica on the volume of broker {asked} has another one in sync; the claim and the pod may be deleted"
     return sorted(kept - {asked}), (Condition("VolumeReplaceable", "True", "Replicated", why),)
 
 

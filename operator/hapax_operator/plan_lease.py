@@ -99,7 +99,7 @@ def _conflict(resource: ProducerResource, older: ProducerResource) -> LeasePlan:
 
 def _readiness(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> Condition:
     if not held:
-        return Condition("Ready", "False", "NotLeased", f"nobody holds the lease {lease.name}")
+        return Condition("Ready", "False", "NotLeased", f"the lease {lease.name} is not held")
     assert seen is not None
     missing = [each for each in lease.partitions if each not in seen.partitions]
     if missing:

@@ -144,14 +144,15 @@ def _conflict(resource: ProducerResource, owner: str) -> ProducerPlan:
 
 def _policy(resource: ProducerResource, standing: Standing) -> Iterator[Condition]:
     if resource.managed and (resource.allowed_topics is not None or resource.max_timeout_s):
-        told = "coordinators refuse other topics and longer time-outs"
+        told = "coordinators refuse other topics and longer transaction time-outs"
         if resource.meta.paused:
-            told = "coordinators go on with what was asked for before the annotation hapax.dev/pause was set"
+            told = "coordinators enforce the policy from before the annotation hapax.dev/pause was set"
         yield Condition("PolicyStored", "True", "Enforced", told)
     if standing.older:
         others = ", ".join(each.owner for each in standing.older[:5]) + (", ..." if len(standing.older) > 5 else "")
         yield Condition(
-            "Overlaps", "True", "OlderResources", f"some ids are described by older resources, which count: {others}")
+            "Overlaps", "True", "OlderResources",
+            f"older resources describe some of the ids and take precedence: {others}")
 
 
 def _whom(resource: ProducerResource) -> str:
@@ -173,12 +174,12 @@ def _readiness(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> Cond
 
 def _hanging(resource: ProducerResource, hanging: Sequence[ProducerSeen]) -> Condition:
     if not hanging:
-        return Condition("Hanging", "False", "None", "no transaction is open for too long")
+        return Condition("Hanging", "False", "None", "no transaction is open for longer than spec.hangingAfterSeconds")
     first = hanging[0]
     others = f", and {len(hanging) - 1} others" if len(hanging) > 1 else ""
     return Condition(
         "Hanging", "True", "OpenTooLong",
-        f"the transaction of {first.transactional_id} is open since {from_millis(first.opened_ms)}{others}")
+        f"the transaction of {first.transactional_id} has been open since {from_millis(first.opened_ms)}{others}")
 
 
 def _notes(resource: ProducerResource, hanging: Sequence[ProducerSeen]) -> tuple[Note, ...]:

@@ -236,7 +236,7 @@ class _Look:
             return self._do(Write(replace(record, stage=ENDING, ending=DELETED)))
         ending = self.unwanted or ("Changed" if record.fingerprint != self.fingerprint else "")
         if ending:
-            told = Note("Normal", "SparkEnding", f"run {record.run} is told to end: {_BY_WISH[ending]}")
+            told = Note("Normal", "SparkEnding", f"run {record.run} is being ended: {_BY_WISH[ending]}")
             return self._do(Write(replace(record, stage=ENDING, ending=ending), (told,)))
         if pod.gated:
             return self._do(Lift(pod))
@@ -261,7 +261,7 @@ class _Look:
             "its pod is gone, and was not seen to end" if pod is None else pod.message, seen=pod is not None)
         after = replace(record, stage=ENDED, ending="", exit=exit_, intent=None, next_ms=_NEVER, failures=0)
         if reason == COMPLETED:
-            return Write(after, (Note("Normal", "SparkCompleted", f"run {record.run} is done"),))
+            return Write(after, (Note("Normal", "SparkCompleted", f"run {record.run} is complete"),))
         if reason in _BY_WISH or record.ending in _BY_WISH:
             return Write(after, (Note("Normal", "SparkEnded", f"run {record.run} has ended: {reason}"),))
         back_off = BackOff() if self.spark is None else self.spark.back_off
@@ -373,7 +373,7 @@ class _Look:
             if pod.phase == "Running":
                 return Condition(kind, "True", "Running", f"run {record.run}: pod {pod.name}")
             return Condition(
-                kind, "False", pod.reason or "Pending", pod.message or f"run {record.run}: pod {pod.name} is to start")
+                kind, "False", pod.reason or "Pending", pod.message or f"run {record.run}: pod {pod.name} is starting")
         if record.stage == ENDING:
             why = _BY_WISH.get(record.ending, "its pod was deleted")
             return Condition(kind, "False", "Ending", f"run {record.run} is ending: {why}")
@@ -384,7 +384,7 @@ class _Look:
         if left:
             return Condition(kind, "False", "FormerRunLeft", f"waiting for the end of {_names(left)}")
         if self._done():
-            return Condition(kind, "False", COMPLETED, f"run {record.run} is done; a change starts another")
+            return Condition(kind, "False", COMPLETED, f"run {record.run} is complete; a change starts another")
         if self._back_off_left() > 0:
             return Condition(
                 kind, "False", "BackOff", f"run {record.run + 1} starts at {from_millis(record.next_ms)}: "

@@ -113,16 +113,16 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
         return _release(resource, seen, owns and not heirs)
     finalizer = _finalizer(resource, owns)
     if not resource.managed:
-        told = Condition("Ready", "Unknown", "Unmanaged", "spec.managed is false: the topic is left as it is")
+        told = Condition("Ready", "Unknown", "Unmanaged", "spec.managed is false, so the topic is not changed")
         return TopicPlan((), finalizer, (told,), _status(resource, seen))
     if not owns:
         assert first is not None
         return _conflict(resource, first, finalizer)
     if seen is not None and seen.internal:
-        why = f"topic {resource.topic} is one of the cluster's own"
+        why = f"topic {resource.topic} is an internal topic of the cluster"
         return TopicPlan((), finalizer, (Condition("Ready", "False", "InternalTopic", why),), {})
     if resource.meta.paused:
-        why = "the annotation hapax.dev/pause is set: nothing is changed"
+        why = "the annotation hapax.dev/pause is set, so nothing is changed"
         state = _readiness(resource, seen)
         return TopicPlan((), finalizer, (state, Condition("Paused", "True", "Annotated", why)), _status(resource, seen))
     if seen is None:
@@ -145,7 +145,7 @@ def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | N
 def _create(resource: TopicResource, finalizer: bool | None) -> TopicPlan:
     notes: tuple[Note, ...] = ()
     if resource.status.get("topicId"):
-        reason = f"topic {resource.topic} was deleted by another client: it is created again"
+        reason = f"topic {resource.topic} was deleted by another client and is created again"
         notes = (Note("Warning", "TopicGone", reason),)
     made = Create(resource.partitions, resource.replication_factor, dict(resource.config))
     state = Condition("Ready", "False", "Creating", f"topic {resource.topic} does not exist yet")
@@ -188,19 +188,20 @@ def _readiness(resource: TopicResource, seen: TopicSeen | None) -> Condition:
         return Condition("Ready", "False", "Missing", f"topic {resource.topic} does not exist")
     if len(seen.partitions) > resource.partitions:
         why = f"the topic has {len(seen.partitions)} partitions, more than spec.partitions {resource.partitions}"
-        return Condition("Ready", "False", "MorePartitions", f"{why}; it cannot lose any: raise spec.partitions")
+        return Condition("Ready", "False", "MorePartitions", f"{why}; none can be removed: raise spec.partitions")
     if _differences(resource, seen):
-        return Condition("Ready", "False", "Differs", "the topic is not as described yet")
+        return Condition("Ready", "False", "Differs", "the topic is being changed to match the resource")
     leaderless = [index for index, each in enumerate(seen.partitions) if each.leader < 0]
     if leaderless:
         shown = ", ".join(map(str, leaderless[:5])) + (", ..." if len(leaderless) > 5 else "")
         return Condition("Ready", "False", "NoLeader", f"{len(leaderless)} partitions have no leader: {shown}")
     if any(each.moving for each in seen.partitions):
-        return Condition("Ready", "True", "Moving", "the topic serves, and replicas of it are being moved")
+        return Condition("Ready", "True", "Moving", "all partitions have leaders, and replicas are being moved")
     behind = sum(len(each.in_sync) < len(each.replicas) for each in seen.partitions)
     if behind:
-        return Condition("Ready", "True", "Serving", f"the topic serves; {behind} partitions lack a replica in sync")
-    return Condition("Ready", "True", "AsDescribed", "the topic is as described, and every replica is in sync")
+        why = f"all partitions have leaders; {behind} have a replica that is not in sync"
+        return Condition("Ready", "True", "Serving", why)
+    return Condition("Ready", "True", "AsDescribed", "the topic matches the resource, and every replica is in sync")
 
 
 def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
 def _adopted(resource: TopicResource, seen: TopicSeen) -> tuple[Note, ...]:
     known = resource.status.get("topicId")
     if known and known != seen.topic_id:
-        reason = f"topic {seen.name} was deleted and created again by another client: it is adopted"
+        reason = f"topic {seen.name} was deleted and created again by another client, and is adopted"
         return (Note("Warning", "TopicReplaced", reason),)
     return ()
 

@@ -196,7 +196,7 @@ class Reconciler:
                 await self._look(key)
                 self._queue.succeeded(key)
             except (KubeUnavailable, Refusal, HapaxError, MetadataUnavailable, TimeoutError) as error:
-                log.warning("will be tried again", what=str(key), error=error)
+                log.warning("reconciling failed, trying again", what=str(key), error=error)
                 self._failed.add()
                 self._queue.again(key)
             except KubeRefused as error:
@@ -204,7 +204,7 @@ class Reconciler:
                 self._failed.add()
                 self._queue.again(key)
             except Exception as error:
-                log.error("a look failed", what=str(key), exc_info=error)
+                log.error("reconciling failed", what=str(key), exc_info=error)
                 self._failed.add()
                 self._queue.again(key)
             except asyncio.CancelledError:  # perhaps of what the look awaited: then this task starts again
@@ -340,7 +340,7 @@ class Reconciler:
             return
         if body is None or body["metadata"]["uid"] != key.uid:
             await self._policies.store(key.uid, None)
-            log.info("a policy is taken back: its resource is gone", owner=stored.policy.owner)
+            log.info("a policy was deleted because its resource is gone", owner=stored.policy.owner)
 
     async def _stored_policy(self, resource: ProducerResource) -> None:
         stored = self._view.policies.get(resource.meta.uid)

@@ -151,7 +151,7 @@ def read_topic(body: Mapping[str, Any]) -> TopicResource:
     meta, spec = _meta(TOPICS, body), _spec(body)
     config = spec.get("config") or {}
     if not isinstance(config, Mapping) or not all(isinstance(value, str) for value in config.values()):
-        raise BadResource("spec.config must hold texts")
+        raise BadResource("the values of spec.config must be strings")
     return TopicResource(
         meta=meta, topic=_text(spec, "topicName") or meta.ref.name, partitions=_number(spec, "partitions", 1),
         replication_factor=_number(spec, "replicationFactor", -1), config=dict(config),
@@ -230,7 +230,7 @@ def _meta(plural: str, body: Mapping[str, Any]) -> Meta:
 def _spec(body: Mapping[str, Any]) -> Mapping[str, Any]:
     spec = body.get("spec")
     if not isinstance(spec, Mapping):
-        raise BadResource("there is no spec")
+        raise BadResource("spec is missing")
     return spec
 
 
@@ -239,7 +239,7 @@ def _text(spec: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise BadResource(f"spec.{name} must be a text")
+        raise BadResource(f"spec.{name} must be a string")
     return value
 
 
@@ -248,7 +248,7 @@ def _texts(spec: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise BadResource(f"spec.{name} must be a list of texts")
+        raise BadResource(f"spec.{name} must be a list of strings")
     return tuple(value)
 
 

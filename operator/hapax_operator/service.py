@@ -101,7 +101,7 @@ class OperatorService:
         self._watching = Watching(self._namespaces, seen)
         self._watching.start()
         self._leading.set(1)
-        log.info("this operator reconciles", namespaces=",".join(self._namespaces) or "all")
+        log.info("this operator is the leader and reconciles", namespaces=",".join(self._namespaces) or "all")
 
     async def _logged_in(self) -> KubeApi:
         while True:

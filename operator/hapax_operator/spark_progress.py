@@ -107,7 +107,7 @@ class ProgressReader:
                 async for piece in response.content.iter_any():
                     text += piece
                     if len(text) > _MOST_BYTES:
-                        raise ValueError("progress is longer than anything a driver says")
+                        raise ValueError("the progress report is too long")
                 found = read_progress(text)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("a driver does not tell its progress", pod=pod.name, error=error)

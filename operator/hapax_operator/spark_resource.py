@@ -99,5 +99,5 @@ def read_spark(spec: Mapping[str, Any]) -> SparkSpec | None:
 
 def _texts(value: Any) -> tuple[str, ...]:
     if value is not None and not isinstance(value, list):
-        raise TypeError("a list is wanted")
+        raise TypeError("a list is required")
     return tuple(str(each) for each in value or ())

@@ -159,7 +159,7 @@ class SparkRuns:
             case Make(run):
                 assert resource.spark is not None
                 await self._api.create(pods, driver_pod(resource, resource.spark, run))
-                log.info("a driver's pod is made", resource=str(ref), pod=driver_name(ref.name, run))
+                log.info("the driver's pod was created", resource=str(ref), pod=driver_name(ref.name, run))
             case Lift(pod):
                 await self._api.lift_gate(f"{pods}/{pod.name}", pod.uid, GATE)
             case Finalize(wanted):
@@ -202,7 +202,7 @@ class SparkRuns:
                     self._event(namespace, kind, found)
                 continue
             except (KubeUnavailable, KubeRefused) as error:
-                log.warning("watching pods will be tried again", error=error)
+                log.warning("the watch of pods ended, trying again", error=error)
             await asyncio.sleep(_AGAIN_S)
 
     def _event(self, namespace: str, kind: str, found: Mapping[str, Any]) -> None:

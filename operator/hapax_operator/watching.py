@@ -51,7 +51,7 @@ class Watching:
             try:
                 asyncio.run(self._watch())
             except (Exception, asyncio.CancelledError) as error:  # kopf cancels what it finds on its loop
-                log.warning("watching ended, beginning again", error=repr(error))
+                log.warning("the watch ended, trying again", error=repr(error))
             finally:
                 self._stop_kopf = lambda: None
             self._stop.wait(_AGAIN_S)

@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "what fails in the gate is answered in plain text", "the REST API", "admin/gate.py",
-        '            await answer.problem(Problem(500, "The service failed at this; its log says why."))\n',
+        '            await answer.problem(Problem(500, "The service failed. Its log has the cause."))\n',
         "            raise\n",
         (unit("admin/test_repeated.py"),),
     ),

@@ -197,7 +197,7 @@ def test_of_two_operators_one_reconciles_and_the_other_takes_over(
     namespace: Namespace, start_operator: Callable[..., OperatorProcess]
 ) -> None:
     first = start_operator(namespace)
-    wait_until(lambda: "this operator reconciles" in first.log(), "first operator")
+    wait_until(lambda: "this operator is the leader and reconciles" in first.log(), "first operator")
     second = start_operator(namespace)
     wait_until(lambda: "standing by" in second.log(), "second operator")
     name = unique("led")
@@ -206,7 +206,7 @@ def test_of_two_operators_one_reconciles_and_the_other_takes_over(
     assert first.stop() == 0
     namespace.patch(TOPICS, name, partitions=2)
     until_ready(namespace, name)
-    assert "this operator reconciles" in second.log()
+    assert "this operator is the leader and reconciles" in second.log()
 
 
 def test_the_api_server_dies_and_is_back(

@@ -211,7 +211,7 @@ def test_a_volume_with_records_is_not_deleted(release: Release, admin: Admin) ->
     admin.create_topics([NewTopic("single", 3, 1), NewTopic("twice", 3, 2)])
     namespace.patch(POOLS, NAME, replaceVolumeOf=1)
     wait_until(lambda: namespace.condition(POOLS, NAME, "VolumeReplaceable") == ("False", "LastCopy"), "refusal", 30)
-    wait_until(lambda: "no other replica is in sync of 1 partitions of broker 1: single-" in refusal(needed), "why", 30)
+    wait_until(lambda: "1 partitions of broker 1 have no other replica in sync: single-" in refusal(needed), "why", 30)
     admin.delete_topics(["single"])
     wait_until(lambda: namespace.condition(POOLS, NAME, "VolumeReplaceable") == ("True", "Replicated"), "consent", 30)
     assert "replicas of broker 0 lie on this volume" in refusal(other)  # one at a time
@@ -244,7 +244,7 @@ def test_what_keeps_volumes_does_not_keep_a_namespace(
 
 
 @pytest.mark.parametrize(("spec", "sentence"), [
-    ({"replicas": 0}, "at least one broker has to stay"), ({"replicas": 101}, "at most 100 brokers"),
+    ({"replicas": 0}, "at least one broker must stay"), ({"replicas": 101}, "at most 100 brokers"),
     ({}, "Required value"), ({"replicas": 3, "rebalance": "Sometimes"}, "supported values"),
 ])
 def test_a_bad_pool_is_refused_with_a_sentence(

@@ -1,4 +1,4 @@
-"""What `helm test` runs: a transaction that is committed is read once, one that is aborted is not read."""
+"""Run by `helm test`: a committed transaction is read exactly once, and an aborted one is not read."""
 
 import os
 import uuid

@@ -1,4 +1,4 @@
-{{/* Names, labels, and what all pods of Hapax have in common. */}}
+{{/* Names, labels, and the parts that all Hapax pods share. */}}
 
 {{- define "hapax.fullname" -}}
 {{- if .Values.fullnameOverride -}}
@@ -29,7 +29,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end -}}
 
-{{/* host:port of each etcd, with commas between them. */}}
+{{/* host:port of each etcd member, separated by commas. */}}
 {{- define "hapax.etcd" -}}
 {{- if .Values.etcd.enabled -}}
 {{- $name := include "hapax.fullname" . -}}
@@ -47,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "hapax.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9092
 {{- end -}}
 
-{{/* What a pod tells clients outside: the port of its own service there. */}}
+{{/* The address that a pod advertises to clients outside: that of its own external service. */}}
 {{- define "hapax.outside" -}}
 {{- $external := .Values.external -}}
 {{- if eq $external.type "NodePort" -}}
@@ -72,7 +72,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Replicas of a role on different machines where there are enough, and in different zones. */}}
+{{/* Spreads the pods of a role over machines, if there are enough, and over zones. */}}
 {{- define "hapax.spread" -}}
 - maxSkew: 1
   topologyKey: topology.kubernetes.io/zone
@@ -84,7 +84,7 @@ capabilities: {drop: [ALL]}
   labelSelector: {matchLabels: {{ .labels }}}
 {{- end -}}
 
-{{/* Two pods of these labels on one machine: only where there is no other one, or never. */}}
+{{/* Pod anti-affinity per machine for these labels: preferred (soft) or required (hard). */}}
 {{- define "hapax.apart" -}}
 podAntiAffinity:
   {{- if eq .root.Values.antiAffinity "hard" }}
@@ -98,10 +98,10 @@ podAntiAffinity:
 {{- end -}}
 
 {{/*
-A role's workload: a dict of root, role, values, module, first, claims (whether it keeps data) and kafka (whether clients
-come). Those that clients know by a number are a StatefulSet, whose ordinals begin where the role's node ids do, so that a
-pod's index is its node id. The others are a Deployment, whose pods are replaced elsewhere when their machine goes, and
-take an id that is free.
+A role's workload. The argument is a dict of root, role, values, module, first, claims (whether it stores data) and kafka
+(whether Kafka clients connect). Roles with fixed node ids are a StatefulSet, whose ordinals start at the role's first node
+id, so that a pod's index is its node id. The others are a Deployment: its pods are replaced elsewhere when their machine
+fails, and take a free id.
 */}}
 {{- define "hapax.role" -}}
 {{- $root := .root -}}
@@ -116,8 +116,8 @@ metadata:
     {{- include "hapax.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .role }}
   {{- if .claims }}
-  # Brokers leave only when they hold nothing any more, so the number is the operator's to set, never this manifest's:
-  # a BrokerPool of this name says how many there shall be, and follows this value when it changes.
+  # A broker may be removed only when it holds no replica, so the operator sets the number, never this manifest. A
+  # BrokerPool of this name has the wanted number, and follows this value when it changes.
   annotations: {hapax.dev/replicas: {{ .values.replicas | quote }}}
 spec:
   {{- else }}
@@ -131,7 +131,7 @@ spec:
   updateStrategy: {type: RollingUpdate}
   ordinals: {start: {{ .first }}}
   {{- else if eq $root.Values.antiAffinity "hard" }}
-  # One more than there are machines would wait for ever.
+  # A surge pod would stay pending forever if every machine already runs a pod of the role.
   strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 1, maxSurge: 0}}
   {{- else }}
   strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
@@ -240,15 +240,15 @@ spec:
             - {name: frames, containerPort: 9097}
             {{- end }}
             - {name: http, containerPort: 8080}
-          # Reading a long log back takes its time; the process answers meanwhile, so it counts as alive.
+          # Recovering a long log takes time. The process answers this probe meanwhile.
           startupProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 2, failureThreshold: 60}
           livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 6}
-          # A broker is ready when it leads or follows what it should: with replicas that have to catch up it is not, so
-          # that a rolling update, or a drain of machines, takes the next one only when it would not be missed.
+          # A broker is ready when it serves all its partitions. While a replica has to catch up it is not ready, so that a
+          # rolling update or a drain of machines takes the next broker only when no partition would lack a replica.
           readinessProbe: {httpGet: {path: {{ ternary "/syncz" "/readyz" .claims }}, port: http}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
           {{- if .kafka }}
-          # Then SIGTERM, on which it hands its leaderships or shards over. Until now a client may still be sent here by a
-          # service whose endpoints are behind.
+          # SIGTERM follows, at which the process hands its leaderships or shards over. Until then, a Service with stale
+          # endpoints may still send new connections here.
           lifecycle: {preStop: {sleep: {seconds: {{ .values.preStopSeconds }}}}}
           {{- end }}
           resources: {{ .values.resources | toJson }}

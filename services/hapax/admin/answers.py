@@ -1,4 +1,4 @@
-"""What the handlers share: JSON answers, problem responses for the OpenAPI document, ETags, path parameters."""
+"""Shared by the REST handlers: JSON answers, problem responses for the OpenAPI document, ETags, path parameters."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ProblemDetails(BaseModel):
     status: int = Field(examples=[404])
     detail: str = Field(examples=["topic nowhere: UNKNOWN_TOPIC_OR_PARTITION"])
     retriable: bool = Field(description="The same request may succeed later.")
-    code: str | None = Field(None, description="Kafka's name of the error, where it has one.")
-    errors: list[Where] = Field([], description="What of the request is not valid.")
+    code: str | None = Field(None, description="Kafka's name of the error; null where Kafka has none.")
+    errors: list[Where] = Field([], description="The invalid parts of the request.")
 
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
@@ -40,11 +40,11 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     }
     for status in (400, 401, 403, 404, 405, 408, 409, 412, 413, 415, 422, 500, 503)
 }
-"""Of every operation: what the gate refuses can come from anywhere."""
+"""For every operation, because the gate can refuse any request."""
 
 
-class Asked(BaseModel):
-    """A body: what is not known is refused, not passed over; a typing error must not pass for a default."""
+class RequestBody(BaseModel):
+    """Unknown fields are refused, so that a misspelled field is not taken for one that was left out."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -66,18 +66,19 @@ TopicName = Annotated[
 ]
 PartitionNumber = Annotated[int, Path(ge=0, le=LARGEST_INT32, examples=[0])]
 Name = Annotated[str, Path(min_length=1, max_length=1024, examples=["loader-1"]), BeforeValidator(_segment)]
-"""Of a group, a transactional id or a lease: whatever its user chose."""
+"""The name of a group, a transactional id or a lease. Its user chose it, so any character may occur."""
 
 IfMatch = Annotated[
     str | None,
-    Header(max_length=1024, description="The ETag that was read: the change is made only if it still holds."),
+    Header(max_length=1024, description="An ETag read earlier. The change is made only if it is still current."),
 ]
-IfNoneMatch = Annotated[str | None, Header(max_length=1024, description="The ETag that is known: 304 if it holds.")]
+IfNoneMatch = Annotated[
+    str | None, Header(max_length=1024, description="An ETag read earlier. The answer is 304 if it is still current.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
         max_length=128, pattern="^[\x21-\x7e]+$", examples=["4a3f0c52"],
-        description="Names this request: repeated under the same key within a day it is answered as it was."),
+        description="Names this request. A repetition with the same key within 24 hours gets the first answer."),
 ]
 
 
@@ -90,11 +91,11 @@ def matches(header: str, revision: int) -> bool:
 
 
 def check_match(header: str | None, revision: int) -> int | None:
-    """The revision that a change is to be compared with. Raises Problem."""
+    """The revision that the change must compare; None without `If-Match`. Raises Problem."""
     if header is None:
         return None
     if not matches(header, revision):
-        raise Problem(412, f"The ETag is {etag(revision)} now, not {header}.")
+        raise Problem(412, f"The current ETag is {etag(revision)}, not {header}.")
     return revision
 
 
@@ -113,8 +114,8 @@ def answer(content: Any, status: int = 200, *, revision: int | None = None, **he
 async def known_parameters(request: Request) -> None:
     """Raises Problem for a query parameter that the resource does not know, or that is given twice.
 
-    A coroutine, as every dependency here: the framework runs plain functions in threads, and where all processors are
-    busy a request would wait for each of them in turn.
+    A coroutine, like every dependency here: the framework runs plain functions in threads, and on a busy machine a
+    request would wait for each thread in turn.
     """
     if not request.url.query:
         return
@@ -123,9 +124,9 @@ async def known_parameters(request: Request) -> None:
     seen: set[str] = set()
     for name, _ in request.query_params.multi_items():
         if name not in known:
-            raise invalid(f"There is no parameter {name[:100]!r} here.", f"query.{name[:100]}")
+            raise invalid(f"This resource has no parameter {name[:100]!r}.", f"query.{name[:100]}")
         if name in seen and name not in REPEATABLE:
-            raise invalid(f"The parameter {name!r} is given twice.", f"query.{name}")
+            raise invalid(f"The parameter {name!r} may be given only once.", f"query.{name}")
         seen.add(name)
 
 

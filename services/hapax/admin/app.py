@@ -1,4 +1,4 @@
-"""The application: routes, what their failures become, and the OpenAPI document."""
+"""The FastAPI application: routes, the mapping of exceptions to problem details, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = telemetry.logger("rest")
 
 _METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
-_DESCRIPTION = """Administration of a Hapax cluster. Every call needs `Authorization: Bearer TOKEN`, where the service
-was not started without. Lists come in pages (`limit`, `cursor`). What fails is answered by problem details (RFC 9457).
-A POST may bear an `Idempotency-Key`; every call may bear `Request-Timeout-Ms`."""
+_DESCRIPTION = """Administration of a Hapax cluster. Every call needs `Authorization: Bearer TOKEN`, unless the service
+runs with `admin.auth=none`. Lists are paged (`limit`, `cursor`). Errors are problem details (RFC 9457). A POST may
+carry an `Idempotency-Key`, and every call may carry `Request-Timeout-Ms`."""
 
 
 def make_app(context: Context) -> FastAPI:
@@ -42,7 +42,8 @@ def make_app(context: Context) -> FastAPI:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's own, with the problem's schema in the place of its validation errors, and bearer tokens."""
+    """FastAPI's document, with the schema of problem details instead of FastAPI's validation errors, and with bearer
+    tokens."""
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
@@ -71,7 +72,8 @@ async def _cluster_error(_: Request, error: Exception) -> Response:
 
 
 async def _timed_out(_: Request, error: Exception) -> Response:
-    return _answer(unavailable(f"The cluster did not do it in time: {error}" if str(error) else "It took too long."))
+    return _answer(unavailable(
+        f"The cluster did not finish in time: {error}" if str(error) else "The cluster did not finish in time."))
 
 
 async def _invalid_request(_: Request, error: Exception) -> Response:
@@ -82,7 +84,7 @@ async def _invalid_request(_: Request, error: Exception) -> Response:
     errors = [
         {"where": ".".join(str(part) for part in each["loc"])[:200], "why": str(each["msg"])[:200]}
         for each in found[:20]]
-    first = errors[0] if errors else {"where": "the request", "why": "it is not valid"}
+    first = errors[0] if errors else {"where": "the request", "why": "not valid"}
     return _answer(Problem(422, f"{first['where']}: {first['why']}.", errors=errors))
 
 
@@ -90,10 +92,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     match error.status_code:
         case 404:
-            return _answer(Problem(404, f"There is nothing at {request.url.path[:200]}."))
+            return _answer(Problem(404, f"No resource has the path {request.url.path[:200]}."))
         case 405:
             allowed = ", ".join(_methods(request))
-            return _answer(Problem(405, f"Here there is {allowed} only.", headers={"Allow": allowed}))
+            return _answer(Problem(405, f"This resource supports only {allowed}.", headers={"Allow": allowed}))
         case 400 | 413 | 415 as status:
             return _answer(Problem(status, str(error.detail)[:200] + "."))
         case _:
@@ -101,8 +103,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Of all routes that have this path; the framework knows those of the first one. It is asked for each method, since
-    the routes of included routers are nobody else's business. Whatever can be got answers HEAD."""
+    """The methods of all routes with this path; the framework reports only those of the first route. Every method is
+    tried, because the routes of included routers cannot be listed. A path that supports GET supports HEAD."""
 
     def matched(method: str) -> bool:
         scope = {**request.scope, "method": "GET" if method == "HEAD" else method}
@@ -113,4 +115,4 @@ def _methods(request: Request) -> list[str]:
 
 async def _failed(request: Request, error: Exception) -> Response:
     log.error("a handler failed", exc_info=error, method=request.method, path=request.url.path[:200])
-    return _answer(Problem(500, "The service failed at this; its log says why."))
+    return _answer(Problem(500, "The service failed. Its log has the cause."))

@@ -1,4 +1,4 @@
-"""/v1/version, /v1/health, /v1/nodes, /v1/shards: what this is, who runs it, and how it is."""
+"""/v1/version, /v1/health, /v1/nodes, /v1/shards: version, health, live nodes, and the coordinators' shards."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ class NodeState(BaseModel):
     node_id: int
     role: Literal["broker", "coordinator", "pid", "controller"]
     host: str
-    port: int = Field(description="Of its Kafka listener; 0: it has none.")
+    port: int = Field(description="Port of the Kafka listener; 0 for a node without one.")
     rpc_address: str
-    http_address: str = Field(description="Of its /healthz, /readyz and /metrics.")
+    http_address: str = Field(description="Address of /healthz, /readyz and /metrics.")
     rack: str
-    registration: int = Field(description="Rises with every process that registers under the id.")
-    standing: str = Field(description="Empty: it is fit. Else why it should lead and get nothing.")
-    acts: bool = Field(description="It is the controller that decides now.")
-    leads: int = Field(description="Partitions.")
-    replicas: int
-    shards: int = Field(description="Of the coordinators, that it owns.")
+    registration: int = Field(description="Registration epoch. Rises with every process that registers this id.")
+    standing: str = Field(
+        description="Empty for a fit node. Otherwise the reason why the node should lead nothing and be assigned "
+        "nothing: silent, draining, stopping, ...")
+    acts: bool = Field(description="Whether the node is the active controller.")
+    leads: int = Field(description="Partitions that the node leads.")
+    replicas: int = Field(description="Partition replicas that the node holds.")
+    shards: int = Field(description="Coordinator shards that the node owns.")
 
 
 class NodePage(BaseModel):
@@ -57,11 +59,11 @@ class NodePage(BaseModel):
 class ShardState(BaseModel):
     kind: Literal["txn", "group"]
     shard: int
-    owner: int = Field(description="-1: none that is alive.")
-    epoch: int = Field(description="As the controller assigned it.")
-    serving: bool | None = Field(description="As its owner says; null: it did not answer.")
-    entries: int | None = Field(description="Transactional ids, or groups.")
-    loaded_records: int | None = Field(description="When it was last loaded.")
+    owner: int = Field(description="Node id of the owner; -1 if no live node owns the shard.")
+    epoch: int = Field(description="Shard epoch, assigned by the controller.")
+    serving: bool | None = Field(description="Whether the owner serves the shard; null if the owner did not answer.")
+    entries: int | None = Field(description="Transactional ids or groups in the shard.")
+    loaded_records: int | None = Field(description="Records that the owner read when it last loaded the shard.")
 
 
 class ShardPage(BaseModel):
@@ -76,7 +78,7 @@ class Check(BaseModel):
 
 
 class Health(BaseModel):
-    status: Literal["ok", "degraded", "down"] = Field(description="That of the worst check.")
+    status: Literal["ok", "degraded", "down"] = Field(description="The status of the worst check.")
     checks: list[Check]
     model_config = {"json_schema_extra": {"examples": [{
         "status": "degraded", "checks": [
@@ -99,28 +101,29 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/version", response_model=Version)
     async def version() -> Response:
-        """Which version of what this is."""
+        """The product's name and version, the API's version, and the cluster's id."""
         return answer(told)
 
     @router.get("/health", response_model=Health)
     async def health() -> Response:
-        """Whether the cluster can do what it is for, check by check. `down`: somebody cannot read or write now."""
+        """The cluster's health, check by check. `down`: some clients cannot read, write or commit now. `degraded`: one
+        more failure would cause that."""
         checks = health_checks(counts(view, context.settings.min_insync_replicas))
         return answer({"status": worst(checks), "checks": [each._asdict() for each in checks]})
 
     @router.get("/nodes", response_model=NodePage)
     async def nodes(limit: Limit = 100, cursor: Cursor = None, role: Role | None = None) -> Response:
-        """Those alive, by id."""
+        """The live nodes, ordered by id."""
         items, following = page(view.nodes(role), lambda node: (int(node.node_id),), limit, cursor)
         held = _held(view)
         return answer({"items": [_node(view, each, held) for each in items], "next_cursor": following})
 
     @router.get("/nodes/{node_id}", response_model=NodeState)
     async def node(node_id: Annotated[int, Path(ge=0, le=LARGEST_INT32, examples=[0])]) -> Response:
-        """One that is alive."""
+        """One live node."""
         found = view.node(NodeId(node_id))
         if found is None:
-            raise Problem(404, f"No node {node_id} is alive.")
+            raise Problem(404, f"No live node has the id {node_id}.")
         return answer(_node(view, found, _held(view)))
 
     @router.get("/nodes/{node_id}/config", response_model=ConfigValues)
@@ -128,15 +131,16 @@ def routes(context: Context) -> APIRouter:
         """The settings of a broker or coordinator."""
         found = view.node(NodeId(node_id))
         if found is None or found.port == 0:
-            raise Problem(404, f"No broker or coordinator {node_id} is alive.")
+            raise Problem(404, f"No live broker or coordinator has the id {node_id}.")
         return config_values(await clients.call(lambda admin: admin.node_config(node_id)))
 
     @router.get("/shards", response_model=ShardPage)
     async def shards(
         limit: Limit = 100, cursor: Cursor = None,
-        kind: Annotated[ShardKind | None, Query(description="txn: of transactions; group: of groups.")] = None,
+        kind: Annotated[
+            ShardKind | None, Query(description="txn: transaction shards only; group: group shards only.")] = None,
     ) -> Response:
-        """The coordinators' shards: who owns them, and how far they are."""
+        """The coordinators' shards: the owner of each, and whether it serves."""
         assigned = [
             each for kind_ in _KINDS if kind in (None, kind_) for each in view.shards(kind_).values()]
         items, following = page(assigned, lambda each: (each.kind, int(each.shard)), limit, cursor)
@@ -145,7 +149,7 @@ def routes(context: Context) -> APIRouter:
                 (each.kind, each.shard, each.owner): each
                 for each in await clients.call(lambda admin: admin.describe_shards())}
         except HapaxError:
-            answered = {}  # who owns them is known all the same
+            answered = {}  # the owners are known from the metadata
         found = []
         for each in items:
             owner = view.shard_owner(each.kind, each.shard)
@@ -162,7 +166,7 @@ def routes(context: Context) -> APIRouter:
 
 
 def counts(view: ClusterView, min_insync: int) -> Counts:
-    """`min_insync`: of topics for which none is set."""
+    """`min_insync`: `min.insync.replicas` of topics that do not set their own."""
     controller = view.controller
     leaderless = short = below = 0
     for topic in view.topics():
@@ -182,7 +186,7 @@ def counts(view: ClusterView, min_insync: int) -> Counts:
 
 
 def _held(view: ClusterView) -> dict[NodeId, list[int]]:
-    """Node -> how many partitions it leads and holds, and how many shards it owns."""
+    """Node -> [partitions that it leads, replicas that it holds, shards that it owns]."""
     held: dict[NodeId, list[int]] = {}
     for partition in view.partitions():
         held.setdefault(partition.record.leader, [0, 0, 0])[0] += 1

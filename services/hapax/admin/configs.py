@@ -1,4 +1,4 @@
-"""What a configuration's values look like, of topics and of nodes."""
+"""The REST form of configuration values, for topics and nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class ConfigValue(BaseModel):
     name: str
     value: str | None
     source: str = Field(
-        description="topic: set for the topic; node: the setting that its brokers, or the node, were started with; "
-        "default.", examples=["node"])
-    default: str | None = Field(description="What holds where nothing is set.")
+        description="topic: set for this topic; node: from the settings of the node, or of the topic's brokers; "
+        "default: set nowhere.", examples=["node"])
+    default: str | None = Field(description="The value that applies where nothing is set.")
     meaning: str
 
 

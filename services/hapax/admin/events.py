@@ -1,4 +1,4 @@
-"""/v1/events: what the cluster noted, the newest first."""
+"""/v1/events: the cluster's events, newest first."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Event(BaseModel):
         "offset": 17, "at_ms": 1767225600000, "event": "failover", "node_id": 300, "v": 1, "topic": "flights"}]})
     offset: int
     at_ms: int
-    event: str = Field(description="Its kind: failover, producer_fenced, healed_transaction, ...")
+    event: str = Field(description="The event's kind: failover, producer_fenced, healed_transaction, ...")
 
 
 class EventPage(BaseModel):
     items: list[Event]
-    next_cursor: str | None = Field(description="For older ones; a page may be empty and have one.")
+    next_cursor: str | None = Field(description="Cursor of the next, older page. An empty page may have one.")
 
 
 def routes(context: Context) -> APIRouter:
@@ -32,11 +32,12 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("", response_model=EventPage)
     async def events(
-        event: Annotated[list[str], Query(max_length=50, description="Only of these kinds.")] = [],  # noqa: B006
-        since_ms: Annotated[int, Query(ge=0, le=LARGEST_INT64, description="None older than this.")] = 0,
+        event: Annotated[list[str], Query(max_length=50, description="Only events of these kinds.")] = [],  # noqa: B006
+        since_ms: Annotated[
+            int, Query(ge=0, le=LARGEST_INT64, description="Only events at or after this time, in ms since 1970.")] = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100, cursor: Cursor = None,
     ) -> Response:
-        """Failovers, fencings with both parties, healed transactions: the newest first."""
+        """Failovers, fencings with both parties, healed transactions and other events, newest first."""
         before = None if cursor is None else _offset(cursor)
         async with context.heavy:
             found = await context.clients.call(lambda admin: newest_events(
@@ -50,5 +51,5 @@ def routes(context: Context) -> APIRouter:
 def _offset(cursor: str) -> int:
     key = decode(cursor)
     if len(key) != 1 or not isinstance(key[0], int) or not 0 <= key[0] <= LARGEST_INT64:
-        raise invalid("This cursor is none that was given out here.", "query.cursor")
+        raise invalid("The cursor was not issued by this API.", "query.cursor")
     return key[0]

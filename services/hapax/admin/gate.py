@@ -1,7 +1,7 @@
-"""What every request passes before it reaches a handler: who calls, how large it is, how long it may take.
+"""Checks every request before a handler sees it: the caller's token and role, the body's size, the time limit.
 
-A plain ASGI application around another one. It reads the body itself, whole, so that no handler ever waits for a
-client; whatever it refuses is refused before more of the body is read. One line of the log says who changed what.
+A plain ASGI application around another one. It reads the whole body itself, so that no handler ever waits for a client.
+A refusal is sent before more of the body is read. Every change is one log line that names the caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hapax.runtime.settings import Settings
 log = telemetry.logger("rest")
 
 OPEN_PATHS: Final = frozenset({"/openapi.json"})
-"""What anybody may read: it says what the API is like, and nothing of the cluster."""
+"""Paths that need no token: they describe the API and say nothing about the cluster."""
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONGEST_PATH: Final = 4096
 
@@ -68,22 +68,22 @@ class Gate:
         except TimeoutError:
             await answer.problem(unavailable(f"The cluster did not answer within {seconds:g} s."))
         except Exception as error:
-            if not answer.status:  # else the application has said so, in its log and to the client
+            if not answer.status:  # otherwise the application has logged and answered it
                 path = scope["path"][:_LONGEST_PATH]
                 log.error("a request failed", exc_info=error, method=scope["method"], path=path)
-            await answer.problem(Problem(500, "The service failed at this; its log says why."))
+            await answer.problem(Problem(500, "The service failed. Its log has the cause."))
         finally:
             self._requests.labels(_method(scope), str(answer.status)).value += 1
             self._seconds_taken.observe(self._now() - began)
             if principal is not None and scope["method"] not in READING:
                 log.info(
-                    "asked to change", by=principal.name, method=scope["method"], path=scope["path"][:_LONGEST_PATH],
+                    "change requested", by=principal.name, method=scope["method"], path=scope["path"][:_LONGEST_PATH],
                     status=answer.status)
 
     async def _handled(self, scope: Scope, body: bytes, answer: _Answer, principal: Principal) -> None:
         scope["state"]["principal"] = principal
         scope["state"]["attempt"] = Attempt()
-        if scope["method"] == "HEAD":  # as GET; the server leaves the answer's body out
+        if scope["method"] == "HEAD":  # handled as GET; the server omits the answer's body
             scope = {**scope, "method": "GET"}
         key = _header(scope, b"idempotency-key")
         if key is None or scope["method"] != "POST":
@@ -109,24 +109,24 @@ class Gate:
         given = _header(scope, b"authorization")
         challenge = {"WWW-Authenticate": 'Bearer realm="hapax"'}
         if given is None:
-            raise Problem(401, "Send a token: Authorization: Bearer TOKEN.", headers=challenge)
+            raise Problem(401, "Send a token in the header: Authorization: Bearer TOKEN.", headers=challenge)
         kind, _, token = given.partition(" ")
         principal = self._tokens.principal(token.strip()) if kind.lower() == "bearer" else None
         if principal is None:
             challenge["WWW-Authenticate"] += ', error="invalid_token"'
-            raise Problem(401, "This token is not known here.", headers=challenge)
+            raise Problem(401, "The token is unknown.", headers=challenge)
         return principal
 
     def _check_role(self, scope: Scope, principal: Principal) -> None:
         if not principal.may_change and scope["method"] not in READING:
-            raise Problem(403, f"{principal.name} may only read: this takes a token with the role admin.")
+            raise Problem(403, f"{principal.name} may only read. Changes need a token with the role admin.")
 
     def _seconds(self, scope: Scope) -> float:
         given = _header(scope, b"request-timeout-ms")
         if given is None:
             return self._request_s
         if not given.isascii() or not given.isdigit() or len(given) > 9 or int(given) < 1:
-            raise Problem(422, "Request-Timeout-Ms is a number of milliseconds, 1 or more.")
+            raise Problem(422, "Request-Timeout-Ms must be a whole number of milliseconds, at least 1.")
         return min(int(given) / 1000, self._request_s)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
@@ -140,7 +140,7 @@ class Gate:
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
-                        raise Problem(400, "The client went away before its request was whole.")
+                        raise Problem(400, "The client disconnected before its request was complete.")
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
                     if size > self._max_bytes:
@@ -152,12 +152,12 @@ class Gate:
                 408, f"The body did not arrive within {self._receive_s:g} s.", retriable=True) from None
 
     def _too_large(self) -> Problem:
-        return Problem(413, f"A body has at most {self._max_bytes} bytes here.")
+        return Problem(413, f"A body may have at most {self._max_bytes} bytes.")
 
 
 class _Answer:
-    """The way back to the client: knows whether an answer has begun, and closes the connection behind one that was
-    given before the request was whole."""
+    """Sends the answer, and knows whether one has begun. The connection is closed after an answer that was given before
+    the request was complete."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -180,14 +180,14 @@ class _Answer:
 
     async def problem(self, problem: Problem) -> None:
         if self.status:
-            return  # half an answer cannot be taken back; uvicorn closes the connection
+            return  # a part of another answer has left; uvicorn closes the connection
         body = problem.body()
         headers = [("content-type", MEDIA_TYPE), ("content-length", str(len(body))), *problem.headers.items()]
         await self.whole(problem.status, headers, body)
 
 
 class _Recording:
-    """Takes a handler's answer for keeping."""
+    """Records a handler's answer."""
 
     def __init__(self) -> None:
         self._status = 500
@@ -206,7 +206,8 @@ class _Recording:
 
 
 def _whole(body: bytes) -> Receive:
-    """`receive` of a request that has come; whoever asks on waits for ever, as for a client that stays."""
+    """ASGI's `receive` for a request that has arrived in full. Further calls never return, as for a client that stays
+    connected."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
@@ -225,18 +226,19 @@ def _header(scope: Scope, name: bytes) -> str | None:
 
 
 def _method(scope: Scope) -> str:
-    """A label with few values, whatever clients send."""
+    """The method as a metric's label. Unknown methods share one value, so that clients cannot add labels."""
     method: str = scope["method"]
     return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"
 
 
 def _path(scope: Scope) -> str:
-    """The path with its segments decoded, all but `%2F` and `%25`: an id may hold a slash, and `segment` decodes it."""
+    """The path with its segments decoded, except `%2F` and `%25`: an id may contain a slash. `segment` decodes
+    those two."""
     raw: Any = scope.get("raw_path") or scope["path"].encode()
     text = raw.decode("latin-1").replace("%25", "%2525").replace("%2F", "%252F").replace("%2f", "%252F")
     return unquote(text)
 
 
 def segment(text: str) -> str:
-    """What a client meant by a segment of the path."""
+    """The name that a path segment stands for."""
     return text.replace("%2F", "/").replace("%25", "%")

@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field, model_validator
 from hapax.admin.answers import (
     LARGEST_INT32,
     LARGEST_INT64,
-    Asked,
     Caller,
     IdempotencyKey,
     Name,
     PartitionNumber,
+    RequestBody,
     TopicName,
     answer,
 )
@@ -79,12 +79,12 @@ class GroupLag(BaseModel):
     items: list[PartitionLag]
 
 
-class PartitionName(Asked):
+class PartitionName(RequestBody):
     topic: str = Field(min_length=1, max_length=249)
     partition: int = Field(ge=0, le=LARGEST_INT32)
 
 
-class Target(Asked):
+class Target(RequestBody):
     """Exactly one of these."""
 
     earliest: bool | None = Field(None, description="true: where the log begins.")
@@ -101,7 +101,7 @@ class Target(Asked):
         return self
 
 
-class Reset(Asked):
+class Reset(RequestBody):
     to: Target
     topics: list[str] = Field([], max_length=1000, description="All partitions of these.")
     partitions: list[PartitionName] = Field([], max_length=500)

@@ -1,6 +1,6 @@
-"""Lists in pages: `limit` and an opaque `cursor`, which names the last thing of the page before.
+"""Paged lists: `limit`, and an opaque `cursor` that names the last item of the previous page.
 
-A page that follows is right whatever was added or removed meanwhile: nothing that stayed is told twice or left out.
+Items may be added or removed between two pages. An item that exists throughout is listed exactly once.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from hapax.admin.problems import invalid
 
 T = TypeVar("T")
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The maximum number of items in the answer.")]
 _LONGEST_PART: Final = 200
-"""Characters of a name in a cursor. JSON makes twelve bytes of one at most, and a request's head has 16 KiB."""
+"""Characters of a name in a cursor. JSON encodes a character in at most twelve bytes, and a request's head is limited
+to 16 KiB."""
 Cursor = Annotated[
-    str | None, Query(max_length=8192, description="`next_cursor` of the page before.", examples=["WyJmbGlnaHRzIl0"])
+    str | None, Query(max_length=8192, description="`next_cursor` of the previous page.", examples=["WyJmbGlnaHRzIl0"])
 ]
 
 
 def page(
     found: Iterable[T], key: Callable[[T], tuple[Any, ...]], limit: int, cursor: str | None,
 ) -> tuple[list[T], str | None]:
-    """What of `found`, sorted by its key, belongs to this page, and the cursor for the next. Raises Problem."""
+    """The items of `found` on this page, sorted by `key`, and the cursor of the next page. Raises Problem."""
     def place(each: T) -> tuple[Any, ...]:
         return tuple(_shortened(part) for part in key(each))
 
@@ -43,7 +44,8 @@ def page(
 
 
 def _shortened(part: Any) -> Any:
-    """An id has up to 32,767 bytes. Those that begin alike for long are in the order of their hashes."""
+    """Bounds a cursor's length: an id has up to 32,767 bytes. Ids with the same first 200 characters are ordered by
+    their hashes."""
     if not isinstance(part, str) or len(part) <= _LONGEST_PART:
         return part
     return part[:_LONGEST_PART] + hashlib.sha256(part.encode("utf-8", "backslashreplace")).hexdigest()
@@ -66,4 +68,4 @@ def decode(cursor: str) -> tuple[Any, ...]:
 
 
 def _bad_cursor() -> Exception:
-    return invalid("This cursor is none that was given out here.", "query.cursor")
+    return invalid("The cursor was not issued by this API.", "query.cursor")

@@ -1,4 +1,4 @@
-"""What goes wrong, as problem details (RFC 9457): one class, one table from Kafka's error codes to statuses.
+"""Errors as problem details (RFC 9457): one exception class, and one table from Kafka's error codes to HTTP statuses.
 
     {"type": "urn:hapax:problem:not-found", "title": "...", "status": 404, "detail": "a sentence",
      "code": "UNKNOWN_TOPIC_OR_PARTITION", "retriable": false, "errors": [{"where": "body.partitions", "why": "..."}]}
@@ -17,21 +17,21 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 TITLES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("malformed-request", "The request is not HTTP, or its body is not JSON"),
-    401: ("unauthorized", "A bearer token is needed"),
-    403: ("forbidden", "This is not allowed"),
-    404: ("not-found", "There is no such thing"),
-    405: ("method-not-allowed", "This resource does not know the method"),
+    401: ("unauthorized", "The request needs a valid bearer token"),
+    403: ("forbidden", "The caller may not do this"),
+    404: ("not-found", "The resource does not exist"),
+    405: ("method-not-allowed", "The resource does not support this method"),
     408: ("request-too-slow", "The request did not arrive in time"),
-    409: ("conflict", "This does not fit the state that there is"),
-    412: ("precondition-failed", "It has changed since it was read"),
+    409: ("conflict", "The request conflicts with the current state"),
+    412: ("precondition-failed", "The resource has changed since it was read"),
     413: ("too-large", "The request is too large"),
-    415: ("unsupported-media-type", "The body is not of a type that is read here"),
-    422: ("invalid", "The request is well formed, and what it says is not valid"),
+    415: ("unsupported-media-type", "The body's media type is not supported"),
+    422: ("invalid", "The request is well formed, but its content is not valid"),
     431: ("headers-too-large", "The head of the request is too large"),
     500: ("internal-error", "The service failed"),
-    503: ("unavailable", "The cluster cannot answer this now"),
+    503: ("unavailable", "The cluster cannot answer now"),
 }
-"""Status -> the last part of its type, and its title."""
+"""Status -> the last part of the problem's type, and its title."""
 
 _NOT_FOUND: Final = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
@@ -58,7 +58,7 @@ _RETRY_AFTER: Final = {"Retry-After": "1"}
 
 
 class Problem(Exception):
-    """`detail` is a sentence for a person. `code` is Kafka's name of the error, where it has one."""
+    """`detail` is a sentence for people. `code` is Kafka's name of the error; None where Kafka has none."""
 
     def __init__(
         self, status: int, detail: str, *, code: str | None = None, retriable: bool = False,
@@ -98,7 +98,7 @@ def invalid(detail: str, where: str = "") -> Problem:
 
 
 def of_error(error: HapaxError | Refusal) -> Problem:
-    """The problem for what the client or the cluster said."""
+    """The problem for an error of the client library or of the cluster."""
     code = error.code
     name = name_of(code) if code else None
     detail = str(error)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, Field, model_validator
 
-from hapax.admin.answers import LARGEST_INT32, Asked, Caller, IdempotencyKey, answer
+from hapax.admin.answers import LARGEST_INT32, Caller, IdempotencyKey, RequestBody, answer
 from hapax.admin.context import Context
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
@@ -33,28 +33,28 @@ class ReassignmentPage(BaseModel):
     next_cursor: str | None
 
 
-class Exactly(Asked):
+class Exactly(RequestBody):
     topic: str = Field(min_length=1, max_length=249)
     partition: int = Field(ge=0, le=LARGEST_INT32)
     replicas: list[NodeNumber] = Field(
         min_length=1, max_length=100, description="In order of preference: the first leads where it can.")
 
 
-class Spread(Asked):
+class Spread(RequestBody):
     topics: list[str] = Field(min_length=1, max_length=1000)
     brokers: list[NodeNumber] | None = Field(None, min_length=1, max_length=1000, description="Default: all fit ones.")
 
 
-class Factor(Asked):
+class Factor(RequestBody):
     topic: str = Field(min_length=1, max_length=249)
     replicas: int = Field(ge=1, le=100)
 
 
-class Drain(Asked):
+class Drain(RequestBody):
     broker: NodeNumber
 
 
-class Plan(Asked):
+class Plan(RequestBody):
     """Exactly one of `partitions`, `spread`, `factor` and `drain`."""
 
     partitions: list[Exactly] | None = Field(None, min_length=1, max_length=500)
@@ -92,7 +92,7 @@ class Canceled(BaseModel):
     canceled: int
 
 
-class Throttle(Asked):
+class Throttle(RequestBody):
     bytes_per_second: int = Field(ge=0, le=2**62, description="Of each broker; 0: what its settings say.")
 
 

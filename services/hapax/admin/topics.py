@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 
 from hapax.admin.answers import (
     LARGEST_INT64,
-    Asked,
     Caller,
     IdempotencyKey,
     IfMatch,
     IfNoneMatch,
+    RequestBody,
     TopicName,
     answer,
     check_match,
@@ -74,7 +74,7 @@ class PartitionPage(BaseModel):
     next_cursor: str | None
 
 
-class CreateTopic(Asked):
+class CreateTopic(RequestBody):
     name: str = Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")
     partitions: int | None = Field(None, ge=1, le=1_000_000, description="Default: the cluster's num.partitions.")
     replication_factor: int | None = Field(
@@ -82,11 +82,11 @@ class CreateTopic(Asked):
     config: dict[str, str] = Field({}, max_length=100)
 
 
-class ChangeTopic(Asked):
+class ChangeTopic(RequestBody):
     partitions: int = Field(ge=1, le=1_000_000, description="The number it shall have; it can only grow.")
 
 
-class ChangeConfig(Asked):
+class ChangeConfig(RequestBody):
     set: dict[str, str] = Field({}, max_length=100)
     reset: list[str] = Field([], max_length=100, description="Back to the cluster's default.")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, Field
 
-from hapax.admin.answers import LARGEST_INT32, LARGEST_INT64, Asked, Caller, IdempotencyKey, Name, answer
+from hapax.admin.answers import LARGEST_INT32, LARGEST_INT64, Caller, IdempotencyKey, Name, RequestBody, answer
 from hapax.admin.context import Context
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
@@ -79,7 +79,7 @@ class Transaction(BaseModel):
     serial: int = Field(description="Names the transaction that is open, or else the last one; 0: there was none.")
 
 
-class Why(Asked):
+class Why(RequestBody):
     reason: str = Field(
         min_length=3, max_length=200, description="Told to whoever is fenced, and kept among the events.")
 

@@ -174,7 +174,7 @@ def test_a_dead_broker_with_the_only_copy_keeps_its_place_and_the_condition_name
         fit=seen.fit, live=seen.live, draining=seen.draining)
     planned = plan(pool(2, status=world.status), workload(3), lost)
     assert (planned.actions, ready(planned)) == ((), ("False", "Draining"))
-    assert "no other replica is in sync yet of 1 partitions: orders-0" in planned.conditions[0].message
+    assert "1 partitions have no other replica in sync yet: orders-0" in planned.conditions[0].message
 
 
 def test_a_broker_that_holds_something_gets_its_place_back_to_hand_it_over() -> None:
@@ -183,7 +183,8 @@ def test_a_broker_that_holds_something_gets_its_place_back_to_hand_it_over() -> 
     world.replicas = world.wanted = 2
     world.live = {0, 1}
     planned = world.look()
-    assert planned.actions == (SetReplicas(4),) and "broker 3 holds what has to move first" in planned.notes[0].message
+    assert planned.actions == (SetReplicas(4),)
+    assert "the replicas of broker 3 must move first" in planned.notes[0].message
     assert ready(world.settled()) == ("True", "AsDescribed") and (world.replicas, world.draining) == (2, set())
     assert not any(3 in replicas for replicas in world.held.values())
 
@@ -232,7 +233,8 @@ def test_a_volume_is_replaced_only_while_nothing_on_it_is_the_last_copy_in_sync(
 
     assert planned(1)[:2] == ([0, 2], "True")
     kept, status, message = planned(2)
-    assert (kept, status) == ([0, 1, 2], "False") and message.endswith("1 partitions of broker 2: single-0")
+    assert (kept, status) == ([0, 1, 2], "False")
+    assert message.endswith("1 partitions of broker 2 have no other replica in sync: single-0")
     name = TopicPartition("orders", PartitionIndex(0))
     behind = {**seen.partitions, name: Held((NodeId(0), NodeId(1)), (NodeId(1),))}
     assert planned(1, replace(seen, partitions=behind))[:2] == ([0, 1, 2], "False")

@@ -107,7 +107,7 @@ def test_a_transition_keeps_its_time_while_the_status_stays() -> None:
 
 @pytest.mark.parametrize(("spec", "why"), [
     ({"transactionalId": "a", "transactionalIdPrefix": "b"}, "either"), ({}, "either"),
-    ({"transactionalId": 7}, "text"), ({"transactionalId": "a", "fence": "x"}, "number"),
+    ({"transactionalId": 7}, "string"), ({"transactionalId": "a", "fence": "x"}, "number"),
 ])
 def test_a_body_that_an_older_definition_let_through_is_refused_with_a_sentence(spec: Any, why: str) -> None:
     with pytest.raises(BadResource, match=why):
