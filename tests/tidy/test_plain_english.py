@@ -17,25 +17,20 @@ COVERED: Final = (
 )  # fmt: skip
 
 LEFT: Final[dict[str, int]] = {
-    "charts/": 20,
-    "docs/decisions/calls-between-services.md": 1,
+    "charts/": 1,
     "docs/metrics.md": 2,
-    "docs/protocol.md": 1,
     "docs/settings.md": 17,
-    "operator/": 27,
-    "proto/": 12,
-    "services/hapax/admin/": 22,
+    "operator/": 25,
+    "proto/": 11,
+    "services/hapax/admin/": 20,
     "services/hapax/broker/": 51,
     "services/hapax/codec/": 6,
     "services/hapax/controller/": 14,
-    "services/hapax/coordinator/": 12,
-    "services/hapax/core/": 40,
-    "services/hapax/kafka/": 5,
+    "services/hapax/core/": 32,
     "services/hapax/local/": 7,
     "services/hapax/log/": 19,
     "services/hapax/pid/": 4,
-    "services/hapax/runtime/": 50,
-    "services/hapax/wire/": 3,
+    "services/hapax/runtime/": 48,
 }
 """Folder or file -> lines with such words that are still in it. Lower the numbers, never raise them."""
 
