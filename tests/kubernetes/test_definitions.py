@@ -168,5 +168,5 @@ def test_the_definition_knows_every_topic_configuration() -> None:
     text = (ROOT / "charts" / "hapax" / "files" / "crds" / "topics.yaml").read_text()
     (rule,) = re.findall(r"name in \[([^\]]*)\]", text)
     assert sorted(re.findall(r"'([^']+)'", rule)) == sorted(TOPIC_CONFIGS)
-    (sentence,) = re.findall(r"those are ([^\"]*)\"", text)
+    (sentence,) = re.findall(r"topic configurations are ([^\"]*)\"", text)
     assert sorted(sentence.split(", ")) == sorted(TOPIC_CONFIGS)
