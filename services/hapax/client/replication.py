@@ -200,7 +200,6 @@ class ReplicationAdmin(Connected):
         """`request`: a protobuf message of the Controller's. Raises RetriableError where no controller answers,
         NotHapaxError."""
         channel = self._cluster.channel(await self._cluster.controller_address())
-        request.cluster_id = self._cluster.cluster_id or ""
         try:
             return await channel.call(
                 f"/hapax.v1.ClusterAdmin/{method}", request.SerializeToString(),
