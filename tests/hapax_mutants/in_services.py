@@ -9,6 +9,19 @@ REPLICATED = "--brokers 3 --replication 3 --controllers 2 --hours 0.004 --faults
 
 MUTANTS = (
     Mutant(
+        "a call that names no cluster is taken", "rule 22", "runtime/rpc.py",
+        "    if not named:\n        raise RpcError(",
+        "    if not named:\n        return\n        raise RpcError(",
+        (unit("runtime/test_rpc.py"),),
+    ),
+    Mutant(
+        "a handler is cancelled with its caller", "a caller that went away leaves no half-done decision",
+        "runtime/rpc_server.py",
+        "await asyncio.shield(self._running.spawn(run(method, handler, request, peer)))",
+        "await self._running.spawn(run(method, handler, request, peer))",
+        (unit("runtime/test_rpc.py"),),
+    ),
+    Mutant(
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
         "                compares = [Compare(self._key, \"mod_revision\", revision)]\n                if revision:",
         "                compares: list[Compare] = []\n                if False:",

@@ -97,7 +97,7 @@ async def test_whose_address_is_another_cluster_s_by_now_is_looked_for_again(
     await view.wait_for(lambda v: ids(v) == [200], 60)
     partitions = [TopicPartition(topics[0], PartitionIndex(0))]
     async with Leases({"bootstrap.servers": cluster.bootstrap}) as leases:
-        leases._address = view.nodes("pid")[0].rpc_address  # where its own allocator was before
+        leases._address = view.nodes("pid")[0].public_rpc_address  # where its own allocator was before
         lease = await leases.take("loader", partitions)
         assert [found.name for found in await leases.list("loader")] == [lease.name]
         await leases.release(lease)

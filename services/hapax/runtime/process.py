@@ -7,6 +7,7 @@ cannot go on (one line says why), 2 bad settings.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import Awaitable, Callable, Sequence
@@ -70,6 +71,8 @@ class Start(Protocol):
 def run(argv: Sequence[str], role: Role | Literal["admin"], start: Start, *, keeps_data: bool = True) -> int:
     """Runs one service until it is asked to end; returns the exit code. `argv` is without the program's name. One that
     keeps no data has no folder and no disk."""
+    # gRPC reads it when its first channel or server is made. Without it the library logs every peer that ends.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         settings = parse_arguments(argv)
     except (SettingsError, OSError) as error:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import unquote
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are not ours
 
 import grpc
 import grpc.aio
@@ -140,7 +137,7 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _exchange(self, _: object, context: Any) -> None:
         peer = await self._peer(context)
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(((CLUSTER_KEY, self._cluster_id),))
         await _Stream(self._handlers, self._running, context, peer).serve()
 
 

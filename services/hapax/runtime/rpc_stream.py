@@ -7,11 +7,8 @@ event loop leave in one message, and a call has no task of its own: one task wri
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any, Final
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are not ours
 
 import grpc.aio
 
@@ -135,9 +132,10 @@ class StreamChannel:
         stream: Any = self._channel.stream_stream(EXCHANGE)(metadata=self._metadata)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await stream.initial_metadata()
-                if stream.done():
-                    raise RpcError(status_of((await stream.code()).value[0]), await stream.details() or self._address)
+                told = await stream.initial_metadata()
+                if CLUSTER_KEY not in {key for key, _ in told or ()}:  # refused: the status follows
+                    code = await stream.code()
+                    raise RpcError(status_of(code.value[0]), await stream.details() or self._address)
         except grpc.aio.AioRpcError as error:
             raise RpcError(status_of(error.code().value[0]), error.details() or self._address) from None
         except TimeoutError:

@@ -343,7 +343,7 @@ async def test_answers_with_codes_of_a_later_version_are_survived() -> None:
     assert status_of(77) == "UNKNOWN"
 
     async def strange(_: object, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(((CLUSTER_KEY, "c1"),))
         requests = calls_pb2.Requests.FromString(await context.read()).requests
         await context.write(calls_pb2.Answers(answers=[
             calls_pb2.Answer(id=999, status=3), calls_pb2.Answer(id=requests[0].id, status=77, detail="new")
