@@ -182,7 +182,7 @@ def test_clients_inside_and_outside_are_told_addresses_of_their_own(
     assert len(set(ports)) == len(ports)
     if outside is not None:
         assert services["demo-hapax-external"]["selector"]["app.kubernetes.io/component"] == "broker"
-        (policy,) = (each for each in objects if each["metadata"]["name"] == "demo-hapax-nodes")
+        (policy,) = (each for each in objects if each["metadata"]["name"] == "demo-hapax-clients")
         assert {"port": 9095} in [port for rule in policy["spec"]["ingress"] for port in rule["ports"]]
 
 
