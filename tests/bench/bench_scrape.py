@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench.figures import record
+from hapax.broker.metrics import BrokerParts
 from hapax.broker.observing import observe_broker
 from hapax.broker.replica import Replica
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
@@ -53,7 +54,8 @@ async def _made(folder: Path) -> Metrics:
                                   late=set())
     metrics = Metrics()
     observe_process(metrics)
-    observe_broker(metrics, partitions, harness.committer, counts, counts, counts)
+    observe_broker(metrics, BrokerParts(
+        partitions=partitions, committer=harness.committer, healing=counts, scrubber=counts, hanging=counts))
     return metrics
 
 

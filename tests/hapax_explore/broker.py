@@ -13,9 +13,10 @@ from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch, encode_records
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import Answer, Question, ShardEpochs
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
-from hapax.kafka.api.produce import PartitionRecords, PartitionResult, ProduceCall, ProduceRequest
+from hapax.kafka.api.produce import PartitionRecords, ProduceCall, ProduceRequest
 from hapax.kafka.table import CloseConnection
 from hapax.runtime.settings import Settings
 from hapax_explore.component import Choice, Component, Effect, Send, Tell
@@ -105,7 +106,7 @@ class ClientCall(ProduceCall):
         self.value = value
         self.outbox = outbox
 
-    def settle(self, number: int, result: PartitionResult) -> None:
+    def settle(self, number: int, result: WriteResult) -> None:
         self.tell("produced", self.value, int(result.error))
 
     def drop(self, reason: str) -> None:

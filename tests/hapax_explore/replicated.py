@@ -16,13 +16,13 @@ from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
 from hapax.core.partition.barrier import ENDLESS, Rounds
 from hapax.core.partition.replication import Eligible, Proposal, Replication
+from hapax.core.partition.values import WriteResult
 from hapax.core.types import NodeId, RegistrationEpoch
-from hapax.kafka.api.produce import PartitionResult
 from hapax_explore.broker import Broker, Log, Outbox, Port, entry_of
 from hapax_explore.component import Choice, Component, Effect, Send
 
 _REGISTERED: Final = RegistrationEpoch(1)
-_MARKED: Final = PartitionResult(0)
+_MARKED: Final = WriteResult(0)
 
 
 class Record(NamedTuple):
@@ -56,7 +56,7 @@ class MarkerCall:
         self.coordinator = coordinator
         self.body = body
 
-    def settle(self, number: int, result: PartitionResult) -> None:
+    def settle(self, number: int, result: WriteResult) -> None:
         self.outbox.effects.append(Send(self.coordinator, ("marked", *self.body, int(result.error))))
 
 
@@ -166,7 +166,7 @@ class Copy(Broker):
         """Of a leadership, if this node had it."""
         self.replica.resign()
         for _, call in self.gates:
-            call.settle(0, PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            call.settle(0, WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.gates = ()
         self.pulls = {}
         self.waiting = ()
@@ -259,12 +259,12 @@ class Copy(Broker):
         replica = self.replica
         call = MarkerCall(self.outbox, coordinator, body)
         if not replica.serving:
-            call.settle(0, PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            call.settle(0, WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         before, replication = replica.machine.log_end_offset, replica.replication
         [(end, refused)] = replica.write_markers([marker])
         if refused is not None:
-            call.settle(0, PartitionResult(refused.code))
+            call.settle(0, WriteResult(refused.code))
         elif replica.machine.log_end_offset > before or replication is None or replication.confirmed() == ENDLESS:
             replica.when_committed(end, call, 0, _MARKED)
         else:
@@ -334,7 +334,7 @@ class Copy(Broker):
             self._reconsider((self._node(follower),))
         else:  # no round was answered in time
             for _, call in self.gates:
-                call.settle(0, PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                call.settle(0, WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             self.gates = ()
         return self._out()
 

@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         "a copy that asks for producers keeps what its leader has deleted and compacted", DELETES,
         "broker/copying.py",
-        "            if anew or handed.compacted or replica.log.was_compacted or",
-        "            if anew or replica.log.config.compact or",
+        "            if from_start or handed.compacted or replica.log.was_compacted or",
+        "            if from_start or replica.log.config.compact or",
         (INHERITANCE,),
     ),
     Mutant(

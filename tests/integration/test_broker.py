@@ -156,7 +156,7 @@ def test_a_full_disk_refuses_writes_and_recovers_by_itself(cluster_factory: Make
     assert produce(bootstrap, "t", range(500, 600)) == []
     assert consume(bootstrap, "t", 600) == [str(n) for n in range(600)]
     log = cluster.log("broker-0")
-    assert log.count("refusing writes until the disk takes them again partition=t-0") == 1
+    assert log.count("refusing writes until the disk accepts them again partition=t-0") == 1
     assert log.count("accepting writes again partition=t-0") == 1
 
 

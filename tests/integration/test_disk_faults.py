@@ -98,7 +98,7 @@ def test_a_disk_that_fills_up_refuses_writes_and_goes_on_when_there_is_space(
     assert produce(cluster.bootstrap, "t", range(310, 400)) == []
     assert consume(cluster.bootstrap, "t", 390) == [str(n) for n in (*range(300), *range(310, 400))]
     log = cluster.log("broker-0")
-    refusals = log.count("refusing writes until the disk takes them again partition=t-0")
+    refusals = log.count("refusing writes until the disk accepts them again partition=t-0")
     # The probe, once a second, finds room beside the partition's own folder, and the next write fails anew.
     assert 1 <= refusals <= 1 + (time.monotonic() - began) / PROBE_EVERY_S, "a line for each change, not for each write"
     assert log.count("accepting writes again partition=t-0") == refusals

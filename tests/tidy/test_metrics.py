@@ -12,6 +12,7 @@ from types import ModuleType
 
 import yaml
 
+from hapax.broker import metrics as broker_metrics
 from hapax.runtime import process_metrics
 from hapax.runtime.metrics import Metric, declared_in
 
@@ -61,7 +62,8 @@ def test_metrics_are_declared_in_the_modules_that_the_page_is_made_from() -> Non
 
 
 def test_every_declared_metric_is_told() -> None:
-    """Somewhere beside its declaration and its imports the constant is used."""
+    """The constant is used somewhere beside its declaration and its imports, or its declaration says how it is read."""
+    read_when_scraped = {*broker_metrics.EACH_PARTITION, *broker_metrics.SUMS_OF_PARTITIONS, *broker_metrics.OF_BROKER}
     sources = "\n".join(
         path.read_text() for folder in ("services", "operator") for path in (ROOT / folder).rglob("*.py")
         if "/gen/" not in str(path))
@@ -70,7 +72,7 @@ def test_every_declared_metric_is_told() -> None:
     untold = []
     for name in MODULES:
         for constant, value in vars(importlib.import_module(name)).items():
-            if isinstance(value, Metric) and words[constant] < 2:
+            if isinstance(value, Metric) and value not in read_when_scraped and words[constant] < 2:
                 untold.append(value.name)
     assert untold == []
 

@@ -1,42 +1,39 @@
-"""Reads on which others decide wait here until this node is known to have led after they came (rule 23).
+"""Holds back reads on which others decide, until this node is known to have led after they came (rule 23).
 
-A leader that was replaced does not know it while the store cannot be reached. So memory, leases and clocks confirm
-nothing; a Fetch does that was sent after the question, by each replica that could have been elected instead
-(`hapax.core.partition.barrier`). Followers' Fetches that wait at this leader are answered at once, so a barrier takes
-one round trip to the slowest of them, and writes nothing. All that wait for one partition share a round, and so do all
-partitions.
+A leader that was replaced does not know it while it cannot reach the store. So memory, leases and clocks confirm
+nothing. A Fetch confirms the leadership if it was sent after the question, by each replica that could have been elected
+instead (`hapax.core.partition.barrier`). Followers' Fetches that wait at this leader are answered at once. So a barrier
+takes one round trip to the slowest follower, and writes nothing. All reads that wait, of all partitions, share a round.
 
-Where one of those replicas is gone the barrier waits until it has left the in-sync set. A leader without the store
-cannot bring that about, and refuses after `_PATIENCE_S`.
+If one of those replicas is dead, the barrier waits until the replica has left the in-sync set. A leader that cannot
+reach the store cannot remove it, and refuses the read after `_PATIENCE_S` seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hapax.broker.partition_views import LedPartition
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.barrier import ENDLESS, Rounds
-
-if TYPE_CHECKING:
-    from hapax.broker.replica import Replica
 
 _PATIENCE_S: Final = 3.0
 
 
 class Barriers:
-    """What all partitions of a broker share."""
+    """The rounds and the waiting barriers of all partitions of a broker."""
 
     def __init__(self) -> None:
         self.rounds: Final = Rounds()
         self.waiting: dict[Barrier, None] = {}
         self.refused = 0
-        """Reads that were refused, since nobody could say whether this node still leads."""
+        """Reads that were refused because this node could not confirm that it still leads."""
 
 
 class Unconfirmed(Refusal):
-    """It is not known whether this node still leads. Ask again, or ask the current leader."""
+    """It is not known whether this node still leads. The client asks again, or asks the current leader."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it cannot be confirmed that this node still leads")
@@ -44,7 +41,7 @@ class Unconfirmed(Refusal):
 
 @dataclass(slots=True)
 class _Gate:
-    """Reads that came in one round."""
+    """Reads that wait for one round."""
 
     round: int
     timer: asyncio.TimerHandle
@@ -52,35 +49,35 @@ class _Gate:
 
 
 class Barrier:
-    """One partition's. `passed` for those who read; the rest says what happened."""
+    """The barrier of one partition. Reads await `passed`; the other methods report events."""
 
-    __slots__ = ("_barriers", "_gates", "replica")
+    __slots__ = ("_barriers", "_gates", "partition")
 
-    def __init__(self, replica: Replica, barriers: Barriers) -> None:
-        self.replica: Final = replica
+    def __init__(self, partition: LedPartition, barriers: Barriers) -> None:
+        self.partition: Final = partition
         self._barriers = barriers
-        self._gates: list[_Gate] = []    # no deque: empty, it takes 760 bytes in each partition
+        self._gates: list[_Gate] = []    # no deque: an empty one takes 760 bytes in each partition
 
     @property
     def round(self) -> int:
-        """The newest round that somebody waits for; 0: nobody waits."""
+        """The newest round that a read waits for; 0: none waits."""
         return self._gates[-1].round if self._gates else 0
 
     async def passed(self) -> None:
         """Returns once it is certain that this node still led when this was called.
 
-        Raises Refusal(NOT_LEADER_OR_FOLLOWER), where that cannot be said `Unconfirmed`.
+        Raises Refusal(NOT_LEADER_OR_FOLLOWER), or `Unconfirmed` if that cannot be confirmed in time.
         """
-        replica = self.replica
-        if not replica.serving:
+        partition = self.partition
+        if not partition.serving:
             raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if replica.replication is None or replica.replication.confirmed() == ENDLESS:
+        if partition.replication is None or partition.replication.confirmed() == ENDLESS:
             return
-        epoch = replica.leader_epoch
+        epoch = partition.leader_epoch
         read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gate().reads.append(read)
         await read
-        if not replica.serving or replica.leader_epoch != epoch:
+        if not partition.serving or partition.leader_epoch != epoch:
             raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _gate(self) -> _Gate:
@@ -93,22 +90,22 @@ class Barrier:
         return self._gates[-1]
 
     def _press(self) -> None:
-        for pull in self.replica.pulls:
+        for pull in self.partition.pulls:
             pull.press(self.round)
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """A follower has answered a round, or the in-sync set is another one."""
-        if not self.replica.serving:
+        """A follower has answered a round, or the in-sync set has changed."""
+        if not self.partition.serving:
             return
-        replication = self.replica.replication
+        replication = self.partition.replication
         confirmed = ENDLESS if replication is None else replication.confirmed()
         while self._gates and self._gates[0].round <= confirmed:
             self._open(None)
 
     def fail(self) -> None:
-        """This node leads the partition no more."""
+        """This node no longer leads the partition."""
         while self._gates:
             self._open(Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 

@@ -1,8 +1,8 @@
-"""Group commit: one sync per log and round, however many writes wait for it.
+"""Group commit: one sync per log and round, whatever the number of writes that wait for it.
 
-Logs with unsynced writes queue for a lane. A lane takes a few of them at a time, syncs their files on one way off the
-loop, and tells their partitions; whatever arrives meanwhile shares the next round. Few lanes make large groups: the
-next one opens only when a queue has formed that one cannot take in a round.
+Logs with unsynced writes queue for a lane. A lane takes a few of them, syncs their files in one call off the loop, and
+notifies their partitions. Writes that arrive meanwhile share the next round. Few lanes make large groups: another lane
+opens only when the queue is longer than one lane takes in a round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CommittingPartition(Protocol):
 
     log: SegmentLog
     commit_queued: bool
-    """It waits for a lane or is in one; the committer's own mark."""
+    """It waits for a lane or is in one. Only the committer sets it to False."""
 
     def advance(self, offset: int) -> None:
         """Everything below `offset` is durable."""
@@ -38,8 +38,8 @@ class Committer:
         self, disk: Disk, fatal: Callable[[str], None], slow: Callable[[], None] = lambda: None,
         slow_after_s: float = 3600.0,
     ) -> None:
-        """`fatal` ends the process with one line; it is called where a sync failed (rule 13). `slow` is called for each
-        round that lasts longer than `slow_after_s`."""
+        """`fatal(reason)` ends the process; it is called after a failed sync (rule 13). `slow` is called for each round
+        that takes longer than `slow_after_s`."""
         self._disk = disk
         self.fatal = fatal
         self._slow = slow
@@ -52,7 +52,7 @@ class Committer:
         self.rounds = 0
 
     def request(self, partition: CommittingPartition) -> None:
-        """To be called after each write."""
+        """Queues the partition's log for a sync. To be called after each write."""
         if partition.commit_queued:
             return
         partition.commit_queued = True
@@ -68,7 +68,7 @@ class Committer:
 
     @property
     def stalled(self) -> bool:
-        """Partitions wait for a sync, and none is under way or about to be."""
+        """Partitions wait for a sync, and none is running or about to run."""
         return bool(self._queue) and not self._open and not self._opening and not self._failed
 
     def open_lanes(self) -> None:
@@ -91,7 +91,7 @@ class Committer:
             self._open -= 1
 
     def _lane_failed(self, error: BaseException) -> None:
-        self.fatal(f"group commit failed: {error!r}")  # else writes would wait for this lane for ever
+        self.fatal(f"group commit failed: {error!r}")  # otherwise writes would wait for this lane for ever
 
     async def _round(self, partitions: list[CommittingPartition]) -> None:
         rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]
@@ -116,13 +116,13 @@ class Committer:
                 partition.advance(log.synced_offset)
 
     def failed(self, error: SyncFailed) -> None:
-        """Nothing is acknowledged from now on."""
+        """A sync failed: no write is acknowledged from now on."""
         if not self._failed:
             self._failed = True
             self.fatal(f"{error}; exiting, since no later sync could be trusted")
 
     async def drain(self) -> None:
-        """Returns when nothing waits for the disk any more."""
+        """Returns once no write waits for the disk."""
         while (self._queue or self._lanes) and not self._failed:
             if self._lanes:
                 await asyncio.wait(self._lanes)

@@ -1,11 +1,11 @@
-"""One partition that is copied from its leader: what a follower does to its own log.
+"""What a follower does to its own log when it copies a partition from the leader.
 
-Batches are appended byte for byte and replayed into the same machine as the leader's, so that either can lead. What
-the leader does not have is cut (KIP-101, KIP-595), and the machine is rebuilt from the newest snapshot below the cut.
-A replica that lacks what the leader has already removed or compacted begins anew at the leader's log start; the
-producers it can no longer learn of from the log it inherits as a snapshot of the leader's (rule 5), which takes the
-place of what it has replayed when the copy comes to its offset. Until then it counts as having synced nothing where
-that could make it a leader: see `core.partition.replication`.
+Batches are appended byte for byte and replayed into the same machine as the leader's, so that either replica can lead.
+Records that the leader does not have are cut (KIP-101, KIP-595), and the machine is rebuilt from the newest snapshot
+below the cut. A replica that lacks records which the leader has already removed or compacted starts over at the
+leader's log start. The producers that the log no longer contains come as a snapshot from the leader (rule 5). It
+replaces the replayed state when the copy reaches its offset. Until then the replica reports no synced end to that
+leader, so that it cannot join the in-sync set: see `core.partition.replication`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class LeaderSnapshot(NamedTuple):
 
     offset: int
     snapshot: bytes
-    """The producers as of `offset`."""
+    """The encoded producers as of `offset`."""
     aborted: bytes
-    """The aborted transactions below it, as in a `.txnindex`."""
+    """The aborted transactions below `offset`, as in a `.txnindex`."""
     log_start_offset: int
     compacted: bool
-    """A tombstone may be gone from the leader's log, whatever the topic's policy is now."""
+    """The leader's log was compacted, so a tombstone may be missing in it, whatever the topic's policy is now."""
 
 
 class LostRange(NamedTuple):
-    """Committed records that this replica had and its new leader does not: an unclean election took them back."""
+    """Committed records that this replica had and its new leader does not: an unclean election discarded them."""
 
     from_offset: int
     to_offset: int
@@ -56,21 +56,21 @@ FetchSnapshot = Callable[[Replica, NodeId, int, Registration], Awaitable[LeaderS
 
 
 class Overtaken(Exception):
-    """The leader has compacted what comes next."""
+    """The leader has compacted records that the copy needs next."""
 
 
 class CopySource(Protocol):
-    """Whatever feeds copyings: `hapax.broker.fetcher.Fetcher`."""
+    """Feeds copyings: `hapax.broker.fetcher.Fetcher`."""
 
     def synced(self, copying: Copying) -> None:
-        """More of its log is durable."""
+        """More of the copy's log is durable."""
         ...
 
     def drop(self, copying: Copying) -> None: ...
 
 
 class Copying:
-    """Of one replica, under one leader epoch. Its fetcher feeds it; `stop` ends it."""
+    """The copying of one replica under one leader epoch. Its fetcher feeds it; `stop` ends it."""
 
     __slots__ = (
         "_done", "backoff_s", "busy", "ended", "fetcher", "leader", "leader_epoch", "leader_high_watermark", "named_in",
@@ -83,20 +83,20 @@ class Copying:
         self.leader_epoch = leader_epoch
         self.fetcher: CopySource | None = None
         self.named_in = -1
-        """The request that entitles to the next records; -1: none does."""
+        """Number of the request that asked for the next records; -1: none did."""
         self.reported = -1
-        """Synced end that the leader has been told."""
+        """Synced end that the leader was told last."""
         self.waits_for_disk = False
-        """What was fetched last is named as soon as it is durable."""
+        """The next records are asked for once the last ones are durable."""
         self.backoff_s = 0.0
         self.leader_high_watermark = 0
         self.busy = False
-        """The log is being cut or begun anew: nothing may be appended."""
+        """The log is being cut or started over: nothing may be appended."""
         self.ended = False
         self.silenced_in = -1
-        """The request that told the leader to forget what it knows of this copy; -1: none did."""
+        """Number of the request that made the leader forget this copy's reported end; -1: none did."""
         self.quiet = replica.halted
-        """The leader has forgotten it, or never knew it."""
+        """The leader knows no reported end of this copy."""
         self._done: list[Callable[[], None]] = []
 
     @property
@@ -111,7 +111,7 @@ class Copying:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def append(self, records: memoryview) -> None:
-        """Appends what the leader sent. Raises Refusal (what is there is no log of this leader), Overtaken, OSError."""
+        """Appends the leader's batches. Raises Refusal (they do not continue this log), Overtaken, OSError."""
         replica = self.replica
         machine, segment_log = replica.machine, replica.log
         known_epoch = machine.leader_epochs.latest
@@ -120,7 +120,7 @@ class Copying:
             for position, header in iterate_batches(records):
                 end = position + header.size
                 if header.next_offset <= machine.log_end_offset:
-                    continue  # fetched twice
+                    continue  # it was fetched twice
                 batch = records[position:end]
                 check_batch(batch, header)
                 if header.base_offset < machine.log_end_offset or not (
@@ -139,12 +139,12 @@ class Copying:
                 replica.replay(header, batch, 0)
                 machine = replica.machine
             if end != len(records):
-                raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(records) - end} bytes that are no batch")
+                raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(records) - end} bytes are not a batch")
         finally:
             replica.copied(new_epoch=machine.leader_epochs.latest > known_epoch)
 
     def heard(self, high_watermark: int, log_start_offset: int) -> None:
-        """What every answer says. Raises OSError."""
+        """Takes over the offsets that every answer carries. Raises OSError."""
         machine = self.replica.machine
         self.leader_high_watermark = high_watermark
         machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))
@@ -158,7 +158,7 @@ class Copying:
         self, change: Coroutine[Any, Any, LostRange | None],
         done: Callable[[LostRange | None, BaseException | None], None],
     ) -> None:
-        """Runs `truncate` or `inherit`; `done` hears of its outcome unless the copying has ended meanwhile."""
+        """Runs `truncate` or `inherit`. Calls `done` with its outcome unless the copying has ended meanwhile."""
         self.busy = True
 
         def finished(task: asyncio.Task[LostRange | None]) -> None:
@@ -174,12 +174,12 @@ class Copying:
             change, "copying", self.replica.name, expected=(OSError, SyncFailed, Refusal)).add_done_callback(finished)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Calls back, later, when nothing is at work in the log; to be asked while `busy`."""
+        """Calls back once the log is no longer being cut or started over. To be called while `busy`."""
         self._done.append(callback)
 
     async def truncate(self, epoch: int, end: int) -> LostRange | None:
-        """The leader's log and this one part where `epoch` ends at the leader, at `end`, or before. Raises OSError,
-        SyncFailed, and Refusal where the cut lies below what is left of this log."""
+        """Cuts the log where it diverges from the leader's: at `end`, where `epoch` ends at the leader, or before.
+        Raises OSError, SyncFailed, and Refusal if the cut is below the start of this log."""
         replica = self.replica
         machine = replica.machine
         own_epoch, own_end = machine.leader_epochs.end_offset_of(epoch, machine.log_end_offset)
@@ -193,14 +193,14 @@ class Copying:
         former_end, committed = machine.log_end_offset, machine.high_watermark
         await replica.maintenance.stop()
         if cut < max(committed, replica.log.covered) and replica.log.was_compacted:
-            # Compaction stays below a snapshot, and what the last process knew as committed may be older than that.
+            # Compaction stays below a snapshot. The last process's high watermark may be older than that snapshot.
             replica.inheritance.lacking = True
         try:
             await self._rebuild(cut)
         finally:
             replica.maintenance.resume()
         log.info(
-            "cut what the leader does not have", partition=replica.name, from_offset=cut, to_offset=former_end,
+            "cut records that the leader does not have", partition=replica.name, from_offset=cut, to_offset=former_end,
             leader_epoch=self.leader_epoch,
         )
         return LostRange(cut, committed, self.leader_epoch) if cut < committed else None
@@ -214,7 +214,7 @@ class Copying:
                 replica.machine.truncate_to(cut, decode_snapshot(content, offset))
                 break
             except DamagedSnapshot as error:
-                log.warning("a damaged snapshot is passed over", partition=replica.name, offset=offset, error=error)
+                log.warning("ignoring a damaged snapshot", partition=replica.name, offset=offset, error=error)
                 segment_log.folder.remove(offset_name(offset, SNAPSHOT))
                 segment_log.snapshot_offsets.remove(offset)
                 await segment_log.truncate_to(cut)
@@ -225,10 +225,10 @@ class Copying:
         replica.machine.log_end_offset = cut
         replica.copied(new_epoch=True)
 
-    async def inherit(self, asked: Awaitable[LeaderSnapshot], *, anew: bool) -> LostRange | None:
-        """Takes the leader's producers, and the log from its start again (`anew`) or from where it ends here, as far
-        as it is known to be the leader's. Where either log was compacted it is taken from its start: this one may hold
-        a value whose tombstone is gone there, or lack one whose successor was cut. Raises Refusal, OSError, SyncFailed.
+    async def inherit(self, asked: Awaitable[LeaderSnapshot], *, from_start: bool) -> LostRange | None:
+        """Takes over the leader's producers. Copies the log from its start (`from_start`), or continues at its end
+        here. If either log was compacted, it is copied from its start: this log may hold a value whose tombstone is
+        missing at the leader, or lack a value whose successor was cut. Raises Refusal, OSError, SyncFailed.
         """
         replica = self.replica
         handed = await asked
@@ -239,7 +239,7 @@ class Copying:
         former_end = replica.machine.log_end_offset
         await replica.maintenance.stop()
         try:
-            if anew or handed.compacted or replica.log.was_compacted or former_end > inherited.offset:
+            if from_start or handed.compacted or replica.log.was_compacted or former_end > inherited.offset:
                 await self._begin_at(handed.log_start_offset)
             await replica.log.folder.write_atomically(
                 INHERITED,
@@ -251,13 +251,13 @@ class Copying:
         finally:
             replica.maintenance.resume()
         log.info(
-            "takes the leader's producers", partition=replica.name, from_offset=replica.machine.log_end_offset,
+            "took over the leader's producers", partition=replica.name, from_offset=replica.machine.log_end_offset,
             former_end_offset=former_end, producers_as_of=inherited.offset,
         )
         return None
 
     async def _begin_at(self, start: int) -> None:
-        """Removes everything. A crash before `_is_begun` leaves a folder that is rebuilt at the next start."""
+        """Removes all records. A crash before `_is_begun` leaves a folder that is rebuilt at the next start."""
         replica = self.replica
         await replica.log.folder.write_atomically(BEGINS_ANEW, b"")
         replica.inheritance.inherited = None
@@ -273,7 +273,7 @@ class Copying:
             await sync_folder(folder)
 
     def stop(self) -> None:
-        """Nothing is appended any more. What is at work in the log goes on to its end: see `busy`."""
+        """Stops appending. A cut in progress runs to its end: see `busy`."""
         self.ended = True
         if self.fetcher is not None:
             self.fetcher.drop(self)
@@ -281,5 +281,5 @@ class Copying:
 
     @property
     def lag(self) -> int:
-        """Offsets below the leader's high watermark that are missing."""
+        """Number of offsets below the leader's high watermark that are not copied yet."""
         return max(0, self.leader_high_watermark - self.replica.machine.log_end_offset)

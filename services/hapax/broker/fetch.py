@@ -1,10 +1,10 @@
-"""Fetch as a service: reads of many partitions, and the long poll that waits for more."""
+"""The service behind Fetch: reads of many partitions, and the long poll that waits for more records."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final
 
 from hapax.broker.followers import diverging
 from hapax.broker.metrics import FETCHED_BYTES, WAITING_FETCHES
@@ -25,12 +25,12 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Chunk
 
 Find = Callable[[str | bytes, int], Replica]
-"""(topic's name or id, partition) -> the replica that serves. Raises Refusal."""
+"""(topic's name or id, partition) -> the replica served here. Raises Refusal."""
 
 log = telemetry.logger("fetch")
 
 _MAX_WAIT_MS: Final = 30_000
-"""A longer poll is answered empty-handed after this: nobody holds a place for ever."""
+"""Longest time that a poll waits, whatever the client asks for."""
 _WARMING_ROUNDS: Final = 4
 
 
@@ -41,8 +41,8 @@ class FetchService:
         self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
         followers: Callable[[RequestContext, FetchRequest], object], metrics: telemetry.Metrics,
     ) -> None:
-        """`leader_of` says (node, epoch) of a partition that is led elsewhere. `max_bytes` bounds a response.
-        `followers` answers those who ask in the name of a replica."""
+        """`leader_of`: (node, epoch) of a partition that another broker leads. `max_bytes`: limit of a response.
+        `followers` answers requests with a replica id."""
         self.find = find
         self.leader_of = leader_of
         self.max_bytes = max_bytes
@@ -59,13 +59,13 @@ class FetchService:
         return Poll(self, ctx, request).start()
 
     def close(self) -> None:
-        """Answers whoever waits."""
+        """Answers all requests that wait."""
         for poll in list(self.waiting):
             poll.finish_now()
 
 
 class Poll:
-    """One Fetch on its way: attempts to answer, waits for data or for the disk, attempts again."""
+    """One Fetch: attempts to answer it, waits for records or for the disk, and attempts again."""
 
     __slots__ = (
         "_ctx", "_done", "_expired", "_replicas", "_request", "_scheduled", "_service", "_timer", "_warmed", "_warming",
@@ -96,7 +96,8 @@ class Poll:
     # --- one attempt ----------------------------------------------------------------------------------------------
 
     def _attempt(self) -> tuple[Chunk, ...] | None:
-        """The answer, where there is enough of it or the time is over. None: it waits for data, or for the disk."""
+        """The answer, if there are enough bytes or the time is over. None: the request waits for records or the
+        disk."""
         request, service = self._request, self._service
         left = min(request.max_bytes, service.max_bytes)
         size = 0
@@ -151,7 +152,7 @@ class Poll:
                 partition.offset, max(0, min(partition.max_bytes, left)), committed=committed, at_least_one=first,
                 warmed=self._warmed >= _WARMING_ROUNDS,
             )
-            records = cast("LogRange | None", read.range)
+            records = read.range
             aborted = read.aborted if committed else None
         return FetchedPartition(
             partition.topic, partition.partition, 0, machine.high_watermark, machine.last_stable_offset,
@@ -159,13 +160,13 @@ class Poll:
         )
 
     def _diverging(self, replica: Replica, partition: FetchPartition) -> tuple[int, int] | None:
-        """Where the client's log and this one part ways, if they do (KIP-595)."""
+        """Where the client's log and this log diverge; None: they do not (KIP-595)."""
         if partition.last_fetched_epoch < 0:
             return None
         return diverging(replica, partition.last_fetched_epoch, partition.offset)
 
     async def _warm(self, cold: Sequence[tuple[Replica, Cold]]) -> None:
-        """Reads ahead off the loop what the attempt found cold (rule 18)."""
+        """Reads the ranges that are not in the page cache, in a thread off the loop (rule 18)."""
         try:
             await asyncio.gather(*(replica.log.warm(found) for replica, found in cold))
         except OSError as error:
@@ -183,13 +184,13 @@ class Poll:
     # --- wait -----------------------------------------------------------------------------------------------------
 
     def moved(self) -> None:
-        """A partition's readable end moved."""
+        """A partition's readable end has moved."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._again)
 
     def finish_now(self) -> None:
-        """The time is over: answers with what there is."""
+        """The time is over: answers with the records that there are."""
         self._expired = True
         self._again()
 

@@ -1,8 +1,8 @@
-"""A broker's connections to the leaders that it follows: one each, which carries all partitions copied from there.
+"""The follower's side of replication: one connection to each leader, for all partitions copied from there.
 
-Two requests may be on their way: one waits at the leader for records, and a newer one, which ends that wait, says what
-has been synced meanwhile or which partitions to go on with (`hapax.wire.replica_fetch`). So records travel while the
-former ones are being synced, and an idle cluster costs one request in `replica.fetch.wait.max.ms` per connection.
+Two requests may be in flight: one waits at the leader for records. A newer one ends that wait, and reports what has
+been synced meanwhile or names the partitions to continue (`hapax.wire.replica_fetch`). So records travel while earlier
+ones are being synced, and an idle cluster costs one request per `replica.fetch.wait.max.ms` and connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from hapax.wire.replica_fetch import (
 log = telemetry.logger("fetcher")
 
 _OVERLAP_BYTES: Final = 128 << 10
-"""After so many bytes the next ones are fetched while these are being synced; fewer are quicker synced than asked."""
+"""If an answer has at least this many bytes, the next records are fetched while these are synced. Fewer bytes are
+synced faster than a request takes."""
 _BACKOFF_FIRST_S: Final = 0.02
 _ANSWER_SLACK_MS: Final = 10_000
 _CONNECT_TIMEOUT_MS: Final = 3_000
@@ -50,12 +51,12 @@ _EXPECTED: Final = frozenset({
     ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 })
-"""While leaders change, brokers do not learn of it at the same time."""
+"""Errors while leaders change, because brokers do not learn of it at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherContext:
-    """What fetchers need of their broker."""
+    """What the fetchers of a broker share."""
 
     network: Network
     view: ClusterView
@@ -64,22 +65,22 @@ class FetcherContext:
     throttle: Throttle
     fetch_snapshot: FetchSnapshot
     lost: Callable[[Replica, LostRange], None]
-    """Hears of what an unclean election took back."""
+    """Called with the committed records that an unclean election took back."""
     fatal: Callable[[SyncFailed], None]
 
 
 class Fetchers:
-    """`follow` and `leave` say what to copy; `nodes_changed` and `close` what else there is to know."""
+    """All fetchers of a broker. `follow` and `leave` begin and end the copying of a replica."""
 
     def __init__(self, context: FetcherContext) -> None:
         self.context = context
         self.registration: Registration | None = None
-        """This broker's: set before the first `follow`."""
+        """This broker's registration; set before the first `follow`."""
         self._closed = False
         self._fetchers: dict[NodeId, Fetcher] = {}
 
     def follow(self, replica: Replica, record: PartitionRecord) -> bool:
-        """Copies the replica from the leader that the record names, if it names one. False: its log is busy, ask again
+        """Copies the replica from the leader that the record names, if any. False: its log is being cut; call again
         when it is idle (`Copying.when_idle`)."""
         copying = replica.copying
         if (
@@ -91,7 +92,7 @@ class Fetchers:
             return False
         assert self.registration is not None
         me = self.registration.record.node_id
-        if self._closed or record.leader < 0 or record.leader == me:  # a former process of this node, say
+        if self._closed or record.leader < 0 or record.leader == me:  # for example a former process of this node
             return True
         fetcher = self._fetchers.get(record.leader)
         if fetcher is None:
@@ -102,7 +103,7 @@ class Fetchers:
 
     @staticmethod
     def leave(replica: Replica) -> bool:
-        """Nothing is appended from a leader any more; False: but the log is busy."""
+        """Stops appending from a leader. False: the log is still being cut."""
         copying = replica.copying
         if not isinstance(copying, Copying):
             return True
@@ -115,7 +116,7 @@ class Fetchers:
 
     @staticmethod
     def halt(replica: Replica) -> bool:
-        """Asks nothing more for this replica, and lets its leader forget what it has said. True: that has happened."""
+        """Stops fetching for this replica, and makes its leader forget its reported end. True: the leader has."""
         replica.halted = True
         copying = replica.copying
         if not isinstance(copying, Copying) or copying.quiet:
@@ -126,7 +127,7 @@ class Fetchers:
 
     @staticmethod
     def resume(replica: Replica) -> None:
-        """After `halt`, where the replica stays as it is."""
+        """After `halt`, if the replica is kept."""
         replica.halted = False
         copying = replica.copying
         if isinstance(copying, Copying) and isinstance(copying.fetcher, Fetcher):
@@ -137,18 +138,18 @@ class Fetchers:
             fetcher.wake()
 
     def lag(self) -> int:
-        """Offsets below leaders' high watermarks that are still missing here."""
+        """Number of offsets below the leaders' high watermarks that are not copied yet."""
         return sum(fetcher.lag() for fetcher in self._fetchers.values())
 
     async def close(self) -> None:
-        """Copies nothing any more."""
+        """Stops all copying."""
         self._closed = True
         for fetcher in self._fetchers.values():
             await fetcher.close()
 
 
 class Fetcher:
-    """What is copied from one leader; `copying.CopySource`."""
+    """Copies all partitions of one leader; `copying.CopySource`."""
 
     def __init__(self, context: FetcherContext, registration: Registration, leader: NodeId) -> None:
         self.leader = leader
@@ -156,15 +157,15 @@ class Fetcher:
         self._registration = registration
         self._copies: dict[Key, Copying] = {}
         self._due: dict[Key, Copying] = {}
-        """To be named in the next request."""
+        """Partitions to be named in the next request."""
         self._reports: dict[Key, Copying] = {}
-        """Have synced more, which the next request may say."""
+        """Partitions that have synced more, which the next request reports."""
         self._forgotten: dict[Key, None] = {}
         self._silencing: dict[Key, Copying] = {}
-        """Those that wait until the leader has forgotten them."""
+        """Partitions that wait until the leader has forgotten their reported ends."""
         self._peer: Peer | None = None
         self._next = 0
-        """Number of the next request, which is the session's epoch."""
+        """Number of the next request: the session epoch."""
         self._answered = -1
         """Number of the last request whose answer was read on this connection."""
         self._scheduled = False
@@ -177,7 +178,7 @@ class Fetcher:
         copying.fetcher = self
         self._copies[copying.key] = copying
         self._name(copying)
-        if copying.key in self._due:  # else its leader must not take it for followed under the epoch of before
+        if copying.key in self._due:  # else the leader must forget that it followed under the earlier epoch
             self._forgotten.pop(copying.key, None)
         self._woken.set()
 
@@ -191,7 +192,7 @@ class Fetcher:
             if self._copies:
                 self._schedule()
             else:
-                self._woken.set()  # nothing is left to be connected for
+                self._woken.set()  # no partition needs the connection any more
 
     def silence(self, copying: Copying) -> None:
         """See `Fetchers.halt`."""
@@ -222,7 +223,7 @@ class Fetcher:
         return sum(copying.lag for copying in self._copies.values())
 
     def _name(self, copying: Copying) -> None:
-        """Asks for more."""
+        """Asks for more records with the next request."""
         copying.waits_for_disk = False
         copying.named_in = -1
         if not copying.busy and not copying.ended and not copying.replica.halted:
@@ -239,7 +240,7 @@ class Fetcher:
     # --- the connection ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """The leader may be there now, or another process."""
+        """The leader's registration may have changed."""
         self._woken.set()
 
     async def _run(self) -> None:
@@ -260,7 +261,7 @@ class Fetcher:
         return self._context.settings.replica_fetch_backoff_ms / 1000
 
     async def _converse(self, node: NodeView) -> str:
-        """Fetches until the connection ends; returns why it did."""
+        """Fetches until the connection ends. Returns the reason."""
         settings = self._context.settings
         self._answered = -1
         try:
@@ -292,7 +293,7 @@ class Fetcher:
         return peer.closed_because or "nothing to fetch"
 
     def _is_there(self, registration: RegistrationEpoch) -> bool:
-        """The process that it is connected to is the node, as far as is known."""
+        """Whether the connected process is still the node's present registration."""
         node = self._context.view.node(self.leader)
         return node is None or node.registration == registration
 
@@ -302,7 +303,7 @@ class Fetcher:
             asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Sends what there is to say, and keeps one request waiting at the leader."""
+        """Sends what is due, and keeps one request waiting at the leader."""
         self._scheduled = False
         peer = self._peer
         while peer is not None and not peer.closed and (
@@ -346,7 +347,7 @@ class Fetcher:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def _receive(self, answer: FetchAnswer, number: int) -> None:
-        """Called within the frame's delivery, so that records are appended where they arrived."""
+        """Called while the frame is delivered, so that records are appended from the receive buffer."""
         if answer.error or answer.session_id == 0:
             assert self._peer is not None
             asyncio.get_running_loop().call_soon(self._peer.close, f"the session was refused: error {answer.error}")
@@ -364,7 +365,7 @@ class Fetcher:
         self._schedule()
 
     def _take(self, copying: Copying, partition: Answered) -> None:
-        """An answer to the copying's last naming, or news for it."""
+        """An answer with records, or a newer high watermark."""
         replica = copying.replica
         if partition.error:
             self._refused(copying, partition.error)
@@ -374,7 +375,7 @@ class Fetcher:
             copying.begin(copying.truncate(*partition.diverging), lambda lost, error: self._done(copying, lost, error))
             return
         if replica.inheritance.awaited(copying.leader_epoch):
-            self._inherit(copying, anew=False)
+            self._inherit(copying, from_start=False)
             return
         try:
             if partition.records:
@@ -387,16 +388,17 @@ class Fetcher:
                 self._go_on(copying, len(partition.records))
             copying.heard(partition.high_watermark, partition.log_start_offset)
         except Overtaken:
-            self._inherit(copying, anew=True)
+            self._inherit(copying, from_start=True)
         except Refusal as refusal:
-            log.error("the leader sent what does not fit", partition=replica.name, leader=self.leader, reason=refusal)
+            log.error(
+                "the leader sent a batch that does not fit", partition=replica.name, leader=self.leader, reason=refusal)
             self._name_later(copying, self._backoff_max_s)
         except OSError as error:
             replica.context.storage.failed(replica, error)
             self._name_later(copying, self._backoff_max_s)
 
     def _go_on(self, copying: Copying, size: int) -> None:
-        """Names the partition again: at once, once its records are synced, or once the throttle allows."""
+        """Names the partition again: now, after its records are synced, or when the throttle allows."""
         if not self._is_member(copying):
             self._context.throttle.used(size)
             delay = self._context.throttle.delay()
@@ -415,29 +417,30 @@ class Fetcher:
     def _refused(self, copying: Copying, error: int) -> None:
         copying.named_in = -1
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._inherit(copying, anew=True)
+            self._inherit(copying, from_start=True)
             return
         if error not in _EXPECTED:
             log.warning("a leader refused a fetch", partition=copying.replica.name, leader=self.leader, error=error)
         copying.backoff_s = min(max(_BACKOFF_FIRST_S, 2 * copying.backoff_s), self._backoff_max_s)
         self._name_later(copying, copying.backoff_s * (0.5 + self._context.random.random()))
 
-    def _inherit(self, copying: Copying, *, anew: bool) -> None:
+    def _inherit(self, copying: Copying, *, from_start: bool) -> None:
         copying.named_in = -1
         asked = self._context.fetch_snapshot(
             copying.replica, copying.leader, copying.leader_epoch, self._registration)
-        copying.begin(copying.inherit(asked, anew=anew), lambda lost, error: self._done(copying, lost, error))
+        copying.begin(
+            copying.inherit(asked, from_start=from_start), lambda lost, error: self._done(copying, lost, error))
 
     def _done(self, copying: Copying, lost: LostRange | None, error: BaseException | None) -> None:
-        """The log was cut or begun anew."""
+        """The log was cut or started over."""
         if isinstance(error, SyncFailed):
             self._context.fatal(error)
         elif isinstance(error, Refusal) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._inherit(copying, anew=True)
-        elif isinstance(error, Damaged):  # the machine knows half of the log by now
+            self._inherit(copying, from_start=True)
+        elif isinstance(error, Damaged):  # the machine has replayed only a part of the log
             copying.replica.context.committer.fatal(f"{error}; exiting, so that recovery cuts the log there")
         elif error is not None:
-            log.warning("a log could not be brought in line", partition=copying.replica.name, error=error)
+            log.warning("a log could not be cut or started over", partition=copying.replica.name, error=error)
             self._name_later(copying, self._backoff_max_s)
         else:
             if lost is not None:

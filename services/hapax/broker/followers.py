@@ -1,9 +1,9 @@
-"""Fetch in the name of a replica, as the leader answers it: one session for each broker that follows this one.
+"""The leader's side of replication: answers Fetch requests with a replica id, in one session for each following broker.
 
-A follower names a partition, and is answered once with records, up to the log's end and not to the high watermark;
-then it names it again and so says how far it has come (`hapax.wire.replica_fetch`). What it has synced counts for the
-high watermark only after its history was found to be the leader's (KIP-595), and only while the registration that
-it shows is the live one of a replica (rules 5 and 17).
+A follower names a partition and gets one answer with records, up to the end of the log and not only to the high
+watermark. Then it names the partition again, and so reports its own end (`hapax.wire.replica_fetch`). The end that it
+has synced counts for the high watermark only after its history was found to be the leader's (KIP-595), and only while
+its request shows the live registration of a replica (rules 5 and 17).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 from typing import Final, cast
 
 from hapax.broker.metrics import REPLICATED_BYTES
+from hapax.broker.partition_views import LedPartition
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
@@ -35,12 +36,12 @@ _WARMING_ROUNDS: Final = 4
 
 
 class Followers:
-    """All sessions. `fetch` is the service of `FetchService` for requests with a replica id."""
+    """All sessions. `fetch` answers the requests with a replica id for `FetchService`."""
 
     def __init__(
         self, partitions: PartitionSet, incidents: Incidents, throttle: Throttle, metrics: telemetry.Metrics
     ) -> None:
-        """`throttle` holds back what replicas that are not in sync fetch."""
+        """`throttle` limits the bytes sent to replicas that are not in sync."""
         self.partitions = partitions
         self.throttle = throttle
         self.sent_bytes = metrics.counter(REPLICATED_BYTES)
@@ -70,33 +71,33 @@ class Followers:
         return session.receive(ctx, request)
 
     def _asking(self, request: FetchRequest) -> NodeView | None:
-        """The live broker that the request's proof names, if it is the one that the request speaks for."""
+        """The live broker whose registration the request proves, if it has the request's replica id."""
         shown = read_proof(request.proof)
         node = None if shown is None else self.partitions.view.registered(shown[1], shown[2])
         return node if node is not None and node.node_id == request.replica_id and node.role == "broker" else None
 
     def forgot(self, node: NodeView, partition: tuple[bytes, int]) -> None:
-        """The node copies this partition no more."""
+        """The node no longer copies this partition."""
         replica = self.partitions.by_id.get(partition)
         if replica is not None and replica.replication is not None:
             replica.replication.forgot(node.node_id)
 
     def _sweep(self) -> None:
-        """Ends the sessions of connections that are gone."""
+        """Ends the sessions of closed connections."""
         for node_id, session in list(self._sessions.items()):
             if session.closed:
                 session.end()
                 del self._sessions[node_id]
 
     def close(self) -> None:
-        """Answers whoever waits."""
+        """Answers all requests that wait, and ends the sessions."""
         for session in self._sessions.values():
             session.end()
         self._sessions.clear()
 
 
 class FollowerSession:
-    """One follower's connection: the partitions it copies, and the request that waits for them."""
+    """One follower's connection: the partitions that it copies, and its waiting request."""
 
     def __init__(self, followers: Followers, node: NodeView, connection: int) -> None:
         self.followers = followers
@@ -104,17 +105,17 @@ class FollowerSession:
         self.connection = connection
         self.next_epoch = 0
         self.urgent: dict[Pull, None] = {}
-        """Have something to say that is worth an answer."""
+        """Pulls that have something to answer at once."""
         self.quiet: dict[Pull, None] = {}
-        """Have a newer high watermark or log start, which goes with the next answer."""
+        """Pulls with a newer high watermark or log start, which goes with the next answer."""
         self.conversation = Conversation()
         self._wanted = 0
-        """The round that barriers wait for: requests are answered at once until one is known to come after it."""
+        """The round that barriers wait for. Requests are answered at once until the follower has answered it."""
         self._barriers = followers.partitions.context.barriers
         self._pulls: dict[tuple[bytes, int], Pull] = {}
         self._ctx: RequestContext | None = None
         self._number = 0
-        """Of the request that waits."""
+        """Number of the waiting request."""
         self._last: RequestContext | None = None
         self._max_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -157,14 +158,14 @@ class FollowerSession:
         return DEFERRED
 
     def _confirm(self) -> None:
-        """The follower follows what it has named and not forgotten, and did so when it sent its last request."""
+        """The follower followed the partitions that it has named and not forgotten when it sent its last request."""
         heard = self.conversation.heard
         for barrier in list(self._barriers.waiting):
-            replica = barrier.replica
-            pull = self._pulls.get(replica.id)
-            if pull is not None and pull.follows(replica) and replica.replication is not None:
+            partition = barrier.partition
+            pull = self._pulls.get(partition.id)
+            if pull is not None and pull.follows(partition) and partition.replication is not None:
                 self._wanted = max(self._wanted, barrier.round)
-                replica.replication.heard(self.node.node_id, heard)
+                partition.replication.heard(self.node.node_id, heard)
                 barrier.check()
 
     @property
@@ -178,7 +179,7 @@ class FollowerSession:
             self.wake()
 
     def wake(self) -> None:
-        """A pull became urgent, or a barrier waits."""
+        """A pull has become urgent, or a barrier waits."""
         if self._ctx is not None and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._again)
@@ -195,7 +196,7 @@ class FollowerSession:
             self._finish(answers)
 
     def _finish(self, answers: list[FetchedPartition]) -> None:
-        """Answers the request that waits, if one does."""
+        """Answers the waiting request, if there is one."""
         ctx, self._ctx = self._ctx, None
         if self._timer is not None:
             self._timer.cancel()
@@ -209,7 +210,7 @@ class FollowerSession:
         return encode_response(ctx.api_version, FetchResult(0, 1, answers))
 
     def _collect(self, *, expired: bool) -> list[FetchedPartition] | None:
-        """What there is to say. None: nothing yet that is worth an answer."""
+        """The partitions to answer. None: there is no reason to answer yet."""
         left = self._max_bytes
         answers: list[FetchedPartition] = []
         for pull in list(self.urgent):
@@ -228,14 +229,14 @@ class FollowerSession:
         return answers
 
     def warm(self, pull: Pull, replica: Replica, cold: Cold) -> None:
-        """Reads ahead off the loop what a pull found cold (rule 18)."""
+        """Reads a range that is not in the page cache, in a thread off the loop (rule 18)."""
         async def read_ahead() -> None:
             try:
                 await replica.log.warm(cold)
             except OSError as error:
                 log.warning("a cold range could not be read", partition=replica.name, error=error)
                 pull.fail(ErrorCode.KAFKA_STORAGE_ERROR)
-            finally:  # else the follower would wait for this partition for as long as it is connected
+            finally:  # else the follower would wait for this partition until it reconnects
                 pull.resume()
 
         task = supervision.once(read_ahead(), "warm-for-follower", replica.name)
@@ -243,7 +244,7 @@ class FollowerSession:
         task.add_done_callback(self._tasks.discard)
 
     def end(self) -> None:
-        """Nothing is answered any more, except the request that waits."""
+        """Ends the session. A waiting request is still answered."""
         if self._ctx is not None and self._ctx.closed:
             self._ctx = None
         self._finish([])
@@ -266,22 +267,22 @@ class Pull:
         self.index = index
         self._replica: Replica | None = None
         self._entitled = False
-        """To an answer with records."""
+        """The follower has named the partition, and gets one answer with records."""
         self._checked = False
-        """Its history was found to be the leader's, up to what it asked for."""
+        """The follower's history was found to be the leader's, up to the offset asked for."""
         self._error = 0
         self._diverging: tuple[int, int] | None = None
         self._offset = 0
         self._max_bytes = 0
         self._told = (-1, -1)
         self._aside = False
-        """It waits for the disk, or is throttled."""
+        """It waits for the disk or is throttled."""
         self._warmed = 0
 
     # --- what the follower says -------------------------------------------------------------------------------------
 
     def named(self, named: FetchPartition) -> None:
-        """The follower is here, and (unless it only reports) wants to go on from here."""
+        """The follower reports its synced end and, unless `max_bytes` is 0, asks for records from `offset` on."""
         report_only = named.max_bytes == 0
         replica = self._replica
         if report_only:
@@ -303,20 +304,20 @@ class Pull:
             self._urge()
             return
         self._checked = True
-        self._told = (-1, -1)  # what it was told while it was busy with records it has not heard
+        self._told = (-1, -1)  # it ignores news while an answer with records is due
         self._session.quiet[self] = None
         self._synced(replica, named.synced_end)
         if replica.machine.log_end_offset > named.offset:
             self._urge()
 
     def _check(self, replica: Replica, named: FetchPartition) -> None:
-        """Raises Refusal; notes a divergence."""
+        """Raises Refusal. Notes a divergence."""
         if named.leader_epoch != replica.leader_epoch:
             older = named.leader_epoch < replica.leader_epoch
             raise Refusal(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
         replication = replica.replication
         if replication is None or self._session.node.node_id not in replication.replicas:
-            raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH)  # the follower knows of it earlier than this node
+            raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH)  # the follower has newer metadata than this node
         machine = replica.machine
         node_id, now_ms = self._session.node.node_id, replica.context.clock.monotonic_ms()
         if named.offset < machine.log_start_offset or not replication.asked(node_id, named.offset, now_ms):
@@ -328,12 +329,12 @@ class Pull:
 
     def _synced(self, replica: Replica, end: int) -> None:
         node = self._session.node
-        if end <= replica.machine.log_end_offset:  # nobody has more of this history than its leader
+        if end <= replica.machine.log_end_offset:  # no replica has more of this history than its leader
             replica.fetched(node.node_id, node.registration, end)
 
-    def follows(self, replica: Replica) -> bool:
+    def follows(self, partition: LedPartition) -> bool:
         """The follower has named this partition, under its leader's epoch."""
-        return self._replica is replica
+        return self._replica is partition
 
     # --- what the partition says ------------------------------------------------------------------------------------
 
@@ -359,7 +360,7 @@ class Pull:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, left: int, *, first: bool) -> FetchedPartition | None:
-        """The one answer that a naming entitles to, or None: there is nothing to say, or not now."""
+        """The one answer with records after the partition was named. None: there is nothing to answer now."""
         replica = self._replica
         if self._error or replica is None:
             self._answered()
@@ -391,7 +392,7 @@ class Pull:
             self._answered()
             return FetchedPartition(self.topic_id, self.index, ErrorCode.KAFKA_STORAGE_ERROR)
         if fetched.range is None:
-            if fetched.next_offset > self._offset:  # compaction left nothing of it
+            if fetched.next_offset > self._offset:  # compaction left no batch
                 self._offset = fetched.next_offset
                 return self.answer(left, first=first)
             return None
@@ -402,7 +403,7 @@ class Pull:
         return self._partition(replica, fetched.range, None)
 
     def news(self) -> FetchedPartition | None:
-        """A newer high watermark or log start."""
+        """A newer high watermark or log start, without records. None: there is none."""
         replica = self._replica
         if replica is None or (replica.machine.high_watermark, replica.machine.log_start_offset) == self._told:
             return None
@@ -423,7 +424,7 @@ class Pull:
         self._session.urgent.pop(self, None)
 
     def _throttled(self, replica: Replica) -> float:
-        """Seconds to wait; replicas in sync never wait."""
+        """Seconds to wait. In-sync replicas never wait."""
         return 0.0 if self._in_sync(replica) else self._session.followers.throttle.delay()
 
     def _in_sync(self, replica: Replica) -> bool:
@@ -434,7 +435,7 @@ class Pull:
         self._session.urgent.pop(self, None)
 
     def resume(self) -> None:
-        """What it waited for is over."""
+        """The wait for the disk or the throttle is over."""
         self._aside = False
         if self._entitled:
             self._urge()
@@ -451,7 +452,7 @@ class Pull:
         self._checked = False
 
     def end(self) -> None:
-        """The session is over, or the follower copies this partition no more."""
+        """The session has ended, or the follower no longer copies this partition."""
         self._detach()
         self._entitled = False
         self._session.urgent.pop(self, None)
@@ -459,8 +460,8 @@ class Pull:
 
 
 def diverging(replica: Replica, last_epoch: int, offset: int) -> tuple[int, int] | None:
-    """(epoch, its end) where a log that ends at `offset` with a record of `last_epoch` is not this leader's; None: so
-    far it is. Raises Refusal(OFFSET_OUT_OF_RANGE) for an epoch that nobody has led in yet."""
+    """(epoch, its end offset) where a log that ends at `offset` with a record of `last_epoch` diverges from this
+    leader's. None: it does not. Raises Refusal(OFFSET_OUT_OF_RANGE) for an epoch in which no leader has led yet."""
     machine = replica.machine
     epoch, end = machine.leader_epochs.answer(last_epoch, replica.leader_epoch, machine.log_end_offset)
     if end < 0:

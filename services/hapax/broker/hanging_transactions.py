@@ -28,10 +28,10 @@ _NOT_ANSWERED_AGAIN_MS: Final = 3_000
 
 
 class HangingWatch:
-    """Finds transactions that are open past any limit, and has the coordinator end them (design: self-healing).
+    """Finds transactions that are open past every limit, and asks their coordinators to abort them.
 
-    A transaction's age counts from when this process first saw it open, by its own clock: the client's time stamps
-    are the client's word.
+    A transaction's age is counted from when this process first saw it open, by the process's own clock. Clients'
+    timestamps are not trusted.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class HangingWatch:
         self._late_after_ms = settings.transaction_max_timeout_ms + settings.transaction_late_after_ms
         self.interval_s = max(0.5, min(10.0, self._late_after_ms / 4000))
         self._open_since: dict[tuple[TopicIdPartition, int, int], int] = {}
-        """(partition, producer id, first offset) -> when it was first seen, or asked about; monotonic ms."""
+        """(partition, producer id, first offset) -> when it was first seen or its coordinator last asked; monotonic
+        ms."""
         self.late: set[tuple[TopicIdPartition, int, int]] = set()
-        """Those that are open past every limit, as of the last look."""
+        """Transactions that were open past every limit at the last check."""
 
     async def check(self) -> None:
         now = self._clock.monotonic_ms()
@@ -67,20 +68,20 @@ class HangingWatch:
         self.late = asked | self.late & seen.keys()
         for replica, transaction in late:
             log.warning(
-                "a transaction hangs; asking its coordinator to abort it", partition=replica.name,
+                "a transaction is hanging; asking its coordinator to abort it", partition=replica.name,
                 producer_id=transaction.producer_id, first_offset=transaction.first_offset,
             )
             refusal = None
             with supervision.contained("hanging", replica.name):
                 refusal = await self.ask_to_abort(replica, transaction)
             if refusal is not None:
-                log.info("the coordinator left it alone", partition=replica.name, reason=refusal)
+                log.info("the coordinator did not abort the transaction", partition=replica.name, reason=refusal)
                 if refusal.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
                     key = (replica.id, transaction.producer_id, transaction.first_offset)
                     seen[key] = now - self._late_after_ms + _NOT_ANSWERED_AGAIN_MS
 
     async def ask_to_abort(self, replica: Replica, transaction: OpenTransaction) -> Refusal | None:
-        """None: its abort marker is stored. Else why not; a transaction that is alive is left alone."""
+        """None: the abort marker is stored. Otherwise why not: for example because the transaction is alive."""
         transactional_id = replica.parked.transactional_ids.get(transaction.producer_id, "")
         owner = self._coordinator(transactional_id)
         if owner is None:
@@ -104,6 +105,7 @@ class HangingWatch:
         return Refusal(ErrorCode(response.error), response.reason) if response.error else None
 
     def _coordinator(self, transactional_id: str) -> NodeView | None:
-        """The owner of the id's shard; an id that is not known is looked for by the owner of the empty id's."""
+        """The owner of the id's shard. If the id is not known (""), the owner of the empty id's shard searches for
+        it."""
         cluster = self._view.cluster
         return None if cluster is None else self._view.txn_shard_owner(shard_of(transactional_id, cluster.txn_shards))

@@ -1,7 +1,7 @@
-"""Damaged replicas: said loudly, never served, and replaced by a whole copy where there is one.
+"""Damaged replicas: reported, never served, and replaced by a new copy if there is an intact one.
 
-What is to be done is decided by `hapax.core.cluster.damage`. Before a replica leaves the in-sync set its leader has to
-forget what it said it has: a fetch that is still on its way must not bring it back in, for soon it has nothing.
+`hapax.core.cluster.damage` decides what to do. Before a replica leaves the in-sync set, its leader has to forget the
+end that it reported: a fetch in flight must not bring it back into the set, because it is about to lose its records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AGAIN_S: Final = 1.0
 
 
 class Healing:
-    """`found` is `replica.ReplicaContext.damaged`; the rest happens by itself."""
+    """`found` is `replica.ReplicaContext.damaged`. It starts a task that repairs the replica."""
 
     def __init__(self, partitions: PartitionSet, store: MetadataStore) -> None:
         self.found_total = 0
@@ -59,8 +59,8 @@ class Healing:
                 "damage_found", topic=replica.topic, partition=replica.index, file=damage.path,
                 position=damage.position, offset=damage.offset, reason=damage.reason,
             )
-        known = self._damaged.get(replica.id)
-        if known is None or known[0] is not replica:
+        repaired = self._damaged.get(replica.id)
+        if repaired is None or repaired[0] is not replica:
             task = supervision.keep(
                 partial(self._heal, replica), "healing", self._partitions.random, replica.name)
             self._damaged[replica.id] = replica, task
@@ -69,7 +69,7 @@ class Healing:
         """`replica.ReplicaContext.mislisted`."""
         self.mislisted_total += 1
         log.error(
-            "an index of aborted transactions was wrong, and was rebuilt: readers may have been misled",
+            "a wrong index of aborted transactions was rebuilt: read_committed readers may have got wrong records",
             partition=replica.name, file=segment.path(TXN_INDEX), entries=count, leads=replica.serving,
         )
         if self.events is not None:
@@ -82,7 +82,7 @@ class Healing:
         """`replica.ReplicaContext.unreadable`."""
         self.unreadable_total += 1
         log.warning(
-            "a client sent a batch of which the records cannot be read; it stays as it is", partition=replica.name,
+            "a client sent a batch whose records cannot be read; it is kept unchanged", partition=replica.name,
             offset=offset, reason=refusal.reason,
         )
         if self.events is not None:
@@ -105,18 +105,20 @@ class Healing:
         while replica.log.damages and self._partitions.replicas.get(replica.id) in (replica, None):
             await asyncio.sleep(delay)
             delay = _AGAIN_S
-            if self._is_there(replica):  # else it is just being opened
+            if self._is_there(replica):  # otherwise it is just being opened
                 try:
                     delay = await self._step(replica)
                 except MetadataUnavailable as error:
-                    log.warning("the store cannot be told of a damaged replica", partition=replica.name, error=error)
+                    log.warning(
+                        "the store did not accept a change for a damaged replica; trying again", partition=replica.name,
+                        error=error)
         self._departed.discard(replica)
         self._kept.discard(replica)
         if self._damaged[replica.id][0] is replica:
             del self._damaged[replica.id]
 
     async def _step(self, replica: Replica) -> float:
-        """Seconds until the next one."""
+        """Takes the next step. Returns the seconds until the one after it."""
         partitions, view = self._partitions, self._partitions.view
         assigned = view.partition(*replica.id)
         if assigned is None or self.registration is None:
@@ -129,7 +131,7 @@ class Healing:
             return _SOON_S
         if what is Remedy.DISCARD:
             log.warning(
-                "a damaged replica is replaced by a new copy of its leader's", partition=replica.name,
+                "replacing a damaged replica by a new copy of its leader's", partition=replica.name,
                 leader=record.leader,
             )
             self.replaced_total += 1
@@ -142,14 +144,14 @@ class Healing:
             if replica not in self._kept:
                 self._kept.add(replica)
                 log.error(
-                    "no other copy is in sync: the damaged one is kept, and refuses what it cannot read",
+                    "no other replica is in sync: keeping the damaged one, which refuses reads of damaged records",
                     partition=replica.name,
                 )
             return _AGAIN_S
         return _SOON_S
 
     async def _leave(self, replica: Replica, assigned: PartitionView, registration: Registration) -> None:
-        """Out of the in-sync set, or out of reach of a write that would bring it in."""
+        """Removes the replica from the in-sync set, and makes a pending write that would add it fail."""
         key = self._partitions.view.keys.partition(*replica.id)
         me = registration.record.node_id
         outcome = await write_changes(self._store, registration.fence(), [GuardedWrite(

@@ -1,6 +1,7 @@
-"""Kafka's `replication-offset-checkpoint`: how far each partition was committed when this broker last looked.
+"""Kafka's `replication-offset-checkpoint`: each partition's high watermark when this broker last wrote the file.
 
-A new leader begins with what stands here and learns the rest from its followers, so it may lag behind, but never lead.
+A new leader starts with this value and learns the true one from its followers. So the stored value may be too low, but
+never too high.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ class HighWatermarks:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._stored: dict[TopicPartition, int] = {}
-        self._writing = asyncio.Lock()  # partitions are opened side by side, and there is one file
+        self._writing = asyncio.Lock()  # partitions are opened concurrently, and there is one file
 
     def load(self) -> None:
-        """A damaged file is passed over: everything is committed anew then."""
+        """Ignores a damaged file: the high watermarks then start at 0."""
         if not self._disk.exists(HIGH_WATERMARK_CHECKPOINT):
             return
         file = self._disk.open(HIGH_WATERMARK_CHECKPOINT)
         try:
             self._stored = {**decode_high_watermarks(file.read(0, file.size()))}
         except LayoutError as error:
-            log.warning("high watermarks are not known", error=error)
+            log.warning("the stored high watermarks cannot be read", error=error)
         finally:
             file.close()
 
@@ -43,14 +44,14 @@ class HighWatermarks:
         return self._stored.get(name, 0)
 
     async def forget(self, name: TopicPartition) -> None:
-        """It belongs to another topic now. Raises OSError."""
+        """Removes the entry, because the name belongs to another topic now. Raises OSError."""
         async with self._writing:
             if name in self._stored:
-                await self._replace({known: at for known, at in self._stored.items() if known != name})
+                await self._replace({other: offset for other, offset in self._stored.items() if other != name})
 
     async def write(self, current: Callable[[], dict[TopicPartition, int]]) -> None:
-        """Replaces the file, where anything has changed. `current` is asked when it is this writer's turn: a name that
-        was forgotten meanwhile belongs to another topic. Raises OSError."""
+        """Replaces the file if any value has changed. Calls `current` once it holds the lock, so that names that were
+        forgotten meanwhile are not written. Raises OSError."""
         async with self._writing:
             positions = current()
             if positions != self._stored:
@@ -58,4 +59,4 @@ class HighWatermarks:
 
     async def _replace(self, positions: dict[TopicPartition, int]) -> None:
         await self._disk.write_atomically(HIGH_WATERMARK_CHECKPOINT, encode_high_watermarks(positions))
-        self._stored = positions  # only now: what could not be written is written by the next attempt
+        self._stored = positions  # only after the write: the next attempt writes what this one could not

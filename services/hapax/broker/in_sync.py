@@ -1,4 +1,4 @@
-"""The leader's word on who is in sync: proposals of many partitions, written to the store in few transactions."""
+"""In-sync sets: leaders' proposals for many partitions, written to the store in few transactions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _EXPIRE_EVERY_S: Final = 0.5
 
 
 class InSync:
-    """`reconsider` a partition whose set may have to change; the rest happens by itself. `start`, `close`."""
+    """Proposes and writes in-sync sets. `reconsider` a partition whose set may have to change. `start`, `close`."""
 
     def __init__(
         self, view: ClusterView, store: MetadataStore, clock: Clock, random: Randomness,
         led: Callable[[], Sequence[Replica]], lag_max_ms: int,
     ) -> None:
-        """`led`: the replicas that this broker leads."""
+        """`led()`: the replicas that this broker leads."""
         self._view = view
         self._store = store
         self._clock = clock
@@ -43,7 +43,7 @@ class InSync:
         self._lag_max_ms = lag_max_ms
         self._registration: Registration | None = None
         self._wanted: dict[Replica, tuple[NodeId, ...]] = {}
-        """To be looked at -> its members that lag."""
+        """Replica to be checked -> its members that lag."""
         self._wake = asyncio.Event()
         self._tasks: list[Task] = []
         self.grown = 0
@@ -67,7 +67,7 @@ class InSync:
             self._wake.set()
 
     def nodes_changed(self) -> None:
-        """Brokers came or went."""
+        """Brokers were added or removed."""
         for replica in self._led():
             if replica.replication is not None:
                 self.reconsider(replica)
@@ -89,7 +89,7 @@ class InSync:
                     await asyncio.sleep(0)
 
     async def _expire(self) -> None:
-        """Writes that wait for replicas longer than their clients want to."""
+        """Answers writes that have waited for replicas longer than their clients' time-outs."""
         while True:
             await asyncio.sleep(_EXPIRE_EVERY_S)
             for replica in self._led():
@@ -111,7 +111,7 @@ class InSync:
                 outcome = await write_changes(
                     self._store, self._registration.fence(), [change for _, _, change in proposed])
             except MetadataUnavailable as error:
-                log.warning("the store did not take changes of in-sync sets; trying again", error=error)
+                log.warning("the store did not accept changes of in-sync sets; trying again", error=error)
                 self._again(wanted)
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -155,7 +155,7 @@ class InSync:
         return proposed
 
     def _change(self, replica: Replica, proposal: Proposal, live: dict[NodeId, Eligible]) -> GuardedWrite | None:
-        """None: the image shows another record by now, and will say so to the replica."""
+        """None: the metadata has a newer record, which the replica will be given."""
         assigned = self._view.partition(*replica.id)
         if (
             assigned is None or assigned.mod_revision != proposal.revision
@@ -178,7 +178,7 @@ class InSync:
         return GuardedWrite(tuple(compares), (Put(key, changed.encode()),))
 
     def _say(self, stored: Sequence[tuple[Replica, Proposal]]) -> None:
-        """One line for each node that came or went, however many partitions it has."""
+        """Logs one line for each node that was added or removed, whatever the number of its partitions."""
         for what, moved in (
             ("in sync again", [(replica, node) for replica, proposal in stored for node in proposal.added]),
             ("not in sync any more", [(replica, node) for replica, proposal in stored for node in proposal.removed]),

@@ -1,8 +1,8 @@
-"""Since when a data folder has lost nothing: what the process says that used it before, and what that promised.
+"""Since which registration a data folder has lost no acknowledged record.
 
-A crash takes what was not synced. Whether anything acknowledged was not synced is up to the durability under which the
-*former* process wrote it: where a power cut ended one with `durability=page-cache`, the next one lacks what was
-acknowledged, whatever its own setting. So the promise stands in the folder, from before the first write under it.
+A crash loses unsynced writes. Whether acknowledged writes were unsynced depends on the durability setting of the
+*former* process: if a power cut ended a process with `durability=page-cache`, acknowledged records are missing,
+whatever the next process's setting is. So each process writes its setting into the folder before its first write.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _SYNCED: Final = "fsync"
 
 async def write_intact_since(disk: Disk, intact_since: int, registration: int, durability: str) -> None:
     """To be called once the process is registered, before it writes to any partition. `intact_since` as in the node's
-    record, 0: since this one. Raises OSError."""
+    record; 0: since this registration. Raises OSError."""
     content = {"v": 1, "intact_since": intact_since or registration, "durability": durability}
     await disk.write_atomically(INTACT_SINCE, json.dumps(content).encode())
 
 
 def read_intact_since(disk: Disk, *, clean: bool) -> int:
-    """The registration since which the folder has everything that its processes acknowledged; 0: it may lack something.
-    `clean`: the former process ended cleanly, and synced everything. One that did not say its durability, as those of
-    former versions, may have had any."""
+    """The registration since which the folder has every record that its processes acknowledged; 0: some may be missing.
+    `clean`: the former process stopped cleanly, and synced everything. Processes of earlier versions did not write
+    their durability; theirs is unknown."""
     if not disk.exists(INTACT_SINCE):
         return 0
     file = disk.open(INTACT_SINCE)
@@ -37,7 +37,7 @@ def read_intact_since(disk: Disk, *, clean: bool) -> int:
         former = json.loads(file.read(0, file.size()))
         return int(former["intact_since"]) if clean or former.get("durability") == _SYNCED else 0
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("since when this folder is intact cannot be read", error=error)
+        log.warning("cannot read since when this folder is intact", error=error)
         return 0
     finally:
         file.close()

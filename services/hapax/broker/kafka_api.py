@@ -1,4 +1,4 @@
-"""What clients ask of a broker, other than Fetch: the services behind the Kafka calls."""
+"""The services behind the Kafka calls that a broker answers, except Fetch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hapax.broker.replica import Replica
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import OpenTransaction
+from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS
 from hapax.kafka.api.describe_producers import ActiveProducer
 from hapax.kafka.api.list_offsets import (
@@ -26,7 +27,7 @@ from hapax.kafka.api.list_offsets import (
     FoundOffset,
 )
 from hapax.kafka.api.offset_for_leader_epoch import EpochEnd
-from hapax.kafka.api.produce import PartitionRecords, PartitionResult, ProduceCall
+from hapax.kafka.api.produce import PartitionRecords, ProduceCall
 from hapax.kafka.api.write_txn_markers import WritableMarker
 from hapax.kafka.table import CloseConnection, RequestContext
 from hapax.log.soundness import Damaged
@@ -35,31 +36,32 @@ from hapax.runtime import telemetry
 from hapax.runtime.metrics import Counter
 from hapax.wire.internal_writes import read_proof
 
-_NO_INTERNAL_WRITES: Final = PartitionResult(
+_NO_INTERNAL_WRITES: Final = WriteResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
 )
 _BEGINNINGS: Final = (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD)
 _FIRST_WITH_NOT_AVAILABLE: Final = 6
-"""Kafka says it from 5 on; a client that ends there does not know it."""
+"""First ListOffsets version with OFFSET_NOT_AVAILABLE. Kafka returns it from version 5 on, but a client that supports
+no later version does not know it."""
 AskToAbort = Callable[[Replica, OpenTransaction], Awaitable[Refusal | None]]
 _ACKS: Final = (-1, 0, 1)
 _TRANSACTIONAL: Final = 0x10
-_TOO_FEW: Final = PartitionResult(
+_TOO_FEW: Final = WriteResult(
     ErrorCode.NOT_ENOUGH_REPLICAS, reason="fewer replicas are in sync than min.insync.replicas asks for"
 )
 
 
-_NOT_HANDED_OUT: Final = PartitionResult(
+_NOT_HANDED_OUT: Final = WriteResult(
     ErrorCode.NOT_ENOUGH_REPLICAS,
     reason="as far as this broker knows, the producer id has not been handed out: InitProducerId gives one",
 )
-"""Retriable: the news of a new block may come later than its first user. An id that somebody made up must not get
-into a log, or the store would seem to have gone back behind it (rule 12)."""
+"""Retriable: this broker may learn of a new block of ids after its first user. An invented id must not get into a log:
+the store would seem to have gone back behind it (rule 12)."""
 _MAGIC_AND_PRODUCER_ID: Final = Struct(">16xb26xq")
 
 
 def _producer_id_of(body: memoryview, start: int, end: int) -> int:
-    """-1 where there is no header that could be read: the partition says what is wrong."""
+    """-1: there is no readable header. The partition then refuses the batch with a reason."""
     if end - start < HEADER_SIZE:
         return -1
     magic, producer_id = _MAGIC_AND_PRODUCER_ID.unpack_from(body, start)
@@ -70,7 +72,7 @@ class ProduceService:
     """`kafka.api.produce.PartitionWriter`."""
 
     def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics, superseded: Counter) -> None:
-        """`superseded` counts writes on connections that a newer one has superseded."""
+        """`superseded` counts writes on connections that a newer connection has superseded."""
         self._partitions = partitions
         self._superseded = superseded
         self._bytes = metrics.counter(PRODUCED_BYTES)
@@ -80,7 +82,7 @@ class ProduceService:
         self._bytes.value += len(body)
         if request.acks not in _ACKS:
             for number in range(len(request.partitions)):
-                call.settle(number, PartitionResult(ErrorCode.INVALID_REQUIRED_ACKS))
+                call.settle(number, WriteResult(ErrorCode.INVALID_REQUIRED_ACKS))
             return
         if request.internal is not None and (shard_epoch := self._shard_epoch(request.internal)) is not None:
             self._produce_internal(call, body, shard_epoch)
@@ -96,11 +98,11 @@ class ProduceService:
             )
             if replica is None:
                 refusal = partitions.refusal(topic, index)
-                call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
+                call.settle(number, WriteResult(refusal.code, reason=refusal.reason))
             elif replica.internal:
                 call.settle(number, _NO_INTERNAL_WRITES)
             elif start < 0:
-                call.settle(number, PartitionResult(ErrorCode.INVALID_RECORD, reason="no records"))
+                call.settle(number, WriteResult(ErrorCode.INVALID_RECORD, reason="no records"))
             elif replica.too_few_in_sync and request.acks == -1:
                 call.settle(number, _TOO_FEW)
             elif _producer_id_of(body, start, end) >= below:
@@ -113,7 +115,7 @@ class ProduceService:
                 replica.produce(batch, call, number, transactional_id, ctx.api_version, request.acks != -1)
 
     def _shard_epoch(self, proof: bytes) -> int | None:
-        """Of an internal write; None: the proof is not that of a live registration, so it is a client's write."""
+        """Shard epoch of an internal write. None: the proof names no live registration, so it is a client's write."""
         shown = read_proof(proof)
         if shown is None or self._partitions.view.registered(shown[1], shown[2]) is None:
             return None
@@ -124,7 +126,7 @@ class ProduceService:
             try:
                 replica = self._internal_replica(part)
             except Refusal as refusal:
-                call.settle(number, PartitionResult(refusal.code, reason=refusal.reason))
+                call.settle(number, WriteResult(refusal.code, reason=refusal.reason))
                 continue
             replica.produce_internal(body[part.start : part.end], call, number, shard_epoch)
 
@@ -145,9 +147,9 @@ class ProduceService:
         header = read_header(batch)
         if not header.attributes & _TRANSACTIONAL:
             return
-        known = replica.machine.producers.get(header.producer_id)
-        if known is not None and header.producer_epoch < known.epoch:
-            return  # it will be refused, and must not supersede its successor
+        producer = replica.machine.producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            return  # the batch will be refused, and must not supersede the newer epoch's connection
         superseded = replica.parked.admit(transactional_id, header, ctx.connection.serial)
         if superseded is not None:
             self._superseded.value += 1
@@ -155,14 +157,14 @@ class ProduceService:
 
 
 class NotAvailable(Refusal):
-    """How far a partition is committed is not known yet."""
+    """The partition's high watermark is not known yet."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 
 def check_high_watermark(replica: Replica) -> None:
-    """Raises NotAvailable while a new leader does not know how far its predecessor had committed: less would be a lie
+    """Raises NotAvailable while a new leader does not know its predecessor's high watermark: its own may be too low
     (KIP-207)."""
     if replica.machine.high_watermark < replica.epoch_start:
         raise NotAvailable
@@ -184,8 +186,8 @@ class OffsetService:
                 await replica.barrier.passed()  # who is told an end takes it that nothing committed is behind it
                 check_high_watermark(replica)
             except (Unconfirmed, NotAvailable) as refusal:
-                known = ctx.api_version >= _FIRST_WITH_NOT_AVAILABLE
-                code = ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE
+                supported = ctx.api_version >= _FIRST_WITH_NOT_AVAILABLE
+                code = ErrorCode.OFFSET_NOT_AVAILABLE if supported else ErrorCode.LEADER_NOT_AVAILABLE
                 raise Refusal(code, refusal.reason) from None
         end = machine.last_stable_offset if committed else machine.high_watermark
         if timestamp == LATEST:
@@ -214,7 +216,7 @@ class OffsetService:
         return EpochEnd(*machine.leader_epochs.answer(leader_epoch, replica.leader_epoch, machine.log_end_offset))
 
     def _leading(self, topic: str, partition: int, leader_epoch: int) -> Replica:
-        """Raises Refusal: not here, or not under the epoch that the client knows."""
+        """Raises Refusal: this node does not lead the partition, or not under the epoch that the client knows."""
         replica = self._partitions.find(topic, partition)
         if 0 <= leader_epoch != replica.leader_epoch:
             fenced = leader_epoch < replica.leader_epoch
@@ -224,9 +226,9 @@ class OffsetService:
     @staticmethod
     def _epoch_at(replica: Replica, offset: int) -> int:
         epoch = -1
-        for known, start in replica.machine.leader_epochs.entries():
+        for each, start in replica.machine.leader_epochs.entries():
             if start <= offset:
-                epoch = known
+                epoch = each
         return epoch
 
 
@@ -259,7 +261,7 @@ class ProducerService:
                 opened = next(
                     (t for t in replica.machine.open_transactions() if t.producer_id == marker.producer_id), None
                 )
-                # Where nothing is open there is nothing to end; a marker would only raise the producer's epoch.
+                # Without an open transaction there is nothing to end. A marker would only raise the producer's epoch.
                 if opened is None:
                     await replica.barrier.passed()
                 else:
@@ -273,15 +275,15 @@ class ProducerService:
         ]
 
     async def _end_open(self, replica: Replica, opened: OpenTransaction, marker: WritableMarker) -> None:
-        """Raises Refusal unless the transaction is aborted by a durable marker: nobody but its coordinator may commit
-        one, and one that its coordinator has open, or is deciding, is left alone."""
+        """Returns once the transaction is aborted by a durable marker. Raises Refusal otherwise: only its coordinator
+        may commit a transaction, and a transaction that its coordinator has open or is deciding is not aborted."""
         if marker.commit:
             raise Refusal(ErrorCode.INVALID_TXN_STATE, "only its coordinator commits a transaction")
         if marker.producer_epoch < opened.producer_epoch:
             raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH)
         refusal = await self._ask_to_abort(replica, opened)
         if refusal is not None and refusal.code is ErrorCode.CONCURRENT_TRANSACTIONS:
-            # Not to be tried again: it is alive. Who wants it gone fences its producer (`hapax txn abort`).
+            # Not retriable: the transaction is alive. To abort it, fence its producer (`hapax txn abort`).
             raise Refusal(ErrorCode.INVALID_TXN_STATE, refusal.reason)
         if refusal is not None:
             raise refusal

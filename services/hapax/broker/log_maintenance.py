@@ -1,10 +1,12 @@
-"""What keeps a partition's log in order beside its traffic: checkpoints, compaction, retention."""
+"""Checkpoints, compaction and retention of one partition's log, beside its traffic."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
+from hapax.broker.partition_views import MaintainedPartition
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.errors import Refusal
 from hapax.core.partition.machine import PartitionSnapshot
@@ -12,25 +14,32 @@ from hapax.log.compaction import Compacted, Rules, compact, dirty_segments
 from hapax.log.durable import SyncFailed
 from hapax.log.soundness import Damaged
 from hapax.runtime import supervision, telemetry
-
-if TYPE_CHECKING:
-    from hapax.broker.replica import Replica
+from hapax.runtime.ports import Clock
 
 log = telemetry.logger("partition")
 
 _CONDEMNED_SAID: Final = 1000
-"""Of one partition, until its process ends: a client that sends nothing else fills neither memory nor events."""
+"""Maximum number of unreadable batches reported for one partition until the process ends. It bounds memory and events
+if a client sends nothing else."""
 
 
 class LogMaintenance:
-    """Of one partition. At most one checkpoint and one run of compaction are at work at a time."""
+    """Of one partition. At most one checkpoint and one compaction run at a time."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(
+        self, partition: MaintainedPartition, clock: Clock, *, checkpointed: Callable[[], None],
+        sync_failed: Callable[[SyncFailed], None], unreadable: Callable[[int, Refusal], None],
+    ) -> None:
+        """`checkpointed`: a snapshot was written. `unreadable(offset, refusal)`: see `condemn`."""
         self.compacted_to = 0
-        """Below this offset every key is there once, if the log is a compacted one."""
+        """Below this offset each key occurs once, if the topic is compacted."""
         self.checkpoint: asyncio.Task[None] | None = None
-        """The one at work."""
-        self._replica = replica
+        """The checkpoint that is being written."""
+        self._partition = partition
+        self._clock = clock
+        self._checkpointed = checkpointed
+        self._sync_failed = sync_failed
+        self._unreadable = unreadable
         self._compaction: asyncio.Task[Compacted | None] | None = None
         self._checkpoint_due = False
         self._stopped = False
@@ -39,26 +48,26 @@ class LogMaintenance:
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
     def segment_rolled(self, offset: int) -> None:
-        """`SegmentLog.on_roll`: the machine is at `offset` now."""
+        """`SegmentLog.on_roll`: the machine is at `offset`."""
         self.begin_checkpoint()
 
     def begin_checkpoint(self) -> None:
-        """Snapshots the state as of now, and writes it beside the traffic."""
+        """Takes a snapshot of the present state, and writes it in the background."""
         if self.checkpoint is not None or self._stopped:
             self._checkpoint_due = True
             return
-        snapshot = self._replica.machine.snapshot()
-        self._replica.log.checkpoint_started()
-        self.checkpoint = supervision.once(self._run_checkpoint(snapshot), "checkpoint", self._replica.name)
+        snapshot = self._partition.machine.snapshot()
+        self._partition.log.checkpoint_started()
+        self.checkpoint = supervision.once(self._run_checkpoint(snapshot), "checkpoint", self._partition.name)
 
     async def _run_checkpoint(self, snapshot: PartitionSnapshot) -> None:
         try:
             await self._write_checkpoint(snapshot)
         except SyncFailed as error:
-            self._replica.context.committer.failed(error)
+            self._sync_failed(error)
         except OSError as error:
             if not self._stopped:
-                log.warning("no checkpoint this time", partition=self._replica.name, error=error)
+                log.warning("the checkpoint was not written", partition=self._partition.name, error=error)
         finally:
             self.checkpoint = None
             if self._checkpoint_due and not self._stopped:
@@ -69,37 +78,37 @@ class LogMaintenance:
         encoder = SnapshotEncoder(snapshot)
         for _ in encoder:
             await asyncio.sleep(0)
-        segment_log = self._replica.log
-        segment_log.write_leader_epochs(self._replica.machine.leader_epochs.entries())
-        segment_log.committed_offset = self._replica.machine.high_watermark
+        segment_log = self._partition.log
+        segment_log.write_leader_epochs(self._partition.machine.leader_epochs.entries())
+        segment_log.committed_offset = self._partition.machine.high_watermark
         await segment_log.checkpoint(snapshot.offset, encoder.result())
-        self._replica.checkpointed()
+        self._checkpointed()
 
     async def last_checkpoint(self) -> None:
         """After `stop`: the next start needs no scan. Raises SyncFailed, OSError."""
-        self._replica.log.active.close_for_writing()
-        await self._write_checkpoint(self._replica.machine.snapshot())
+        self._partition.log.active.close_for_writing()
+        await self._write_checkpoint(self._partition.machine.snapshot())
 
     async def stop(self) -> None:
-        """Returns when nothing is at work any more, and begins nothing."""
+        """Returns once checkpoint and compaction have ended. No other begins until `resume`."""
         self._stopped = True
         await self.rest()
 
     def resume(self) -> None:
-        """After `stop`, where the log goes on."""
+        """After `stop`, if the log stays in use."""
         self._stopped = False
         if self._checkpoint_due:
             self._checkpoint_due = False
             self.begin_checkpoint()
 
     async def end_compaction(self) -> None:
-        """Returns when no run is at work any more; another may begin."""
+        """Cancels the running compaction, and returns once it has ended. Another may begin."""
         if self._compaction is not None:
             self._compaction.cancel()
             await asyncio.gather(self._compaction, return_exceptions=True)
 
     async def rest(self) -> None:
-        """Returns when what is at work has ended."""
+        """Cancels the running compaction, and returns once it and the checkpoint have ended."""
         if self._compaction is not None:
             self._compaction.cancel()
         at_work = [task for task in (self._compaction, self.checkpoint) if task is not None]
@@ -109,16 +118,16 @@ class LogMaintenance:
     # --- compaction and retention ---------------------------------------------------------------------------------
 
     async def compact(self) -> Compacted | None:
-        """One run of compaction, where it is worth it. Raises OSError, SyncFailed.
+        """One run of compaction, if there is enough to compact. Raises OSError, SyncFailed.
 
-        None goes above a snapshot that stays: the log would not tell any more what the snapshot was taken from. And
-        none begins while a replica is catching up, see `core.partition.replication`.
+        It stays below the newest snapshot that no cut removes: above it, the state could not be rebuilt from the log.
+        It does not begin while a replica is catching up, see `core.partition.replication`.
         """
         await self._check_aborted()
-        machine, segment_log = self._replica.machine, self._replica.log
-        replication, clock = self._replica.replication, self._replica.context.clock
+        machine, segment_log = self._partition.machine, self._partition.log
+        replication, clock = self._partition.replication, self._clock
         if (
-            not segment_log.config.compact or self._stopped or self._replica.inheritance.inherited is not None
+            not segment_log.config.compact or self._stopped or self._partition.inheritance.inherited is not None
             or (replication is not None and replication.catching_up(clock.monotonic_ms()))
         ):
             return None
@@ -143,7 +152,7 @@ class LogMaintenance:
             caller = asyncio.current_task()
             if caller is not None and caller.cancelling():
                 raise
-            return None  # the log is about to be cut or closed
+            return None  # because the log is about to be cut or closed
         except Damaged:
             for segment in segment_log.segments[:-1]:
                 await segment_log.surveys.run(segment)
@@ -155,8 +164,9 @@ class LogMaintenance:
         return done
 
     async def _check_aborted(self) -> None:
-        """What is listed as aborted will be removed: not before the log itself says so, too."""
-        machine, segment_log = self._replica.machine, self._replica.log
+        """Compaction removes the records that the index lists as aborted. So the index is first checked against the
+        log."""
+        machine, segment_log = self._partition.machine, self._partition.log
         if not segment_log.config.compact or self._stopped:
             return
         limit = min(machine.last_stable_offset, segment_log.snapshot_below(machine.high_watermark))
@@ -168,26 +178,26 @@ class LogMaintenance:
                     await segment_log.surveys.run(segment)
 
     def condemn(self, offset: int, refusal: Refusal) -> None:
-        """The records of the batch at `offset` cannot be read, though its CRC matches: so its producer sent it. Said
-        once."""
+        """The records of the batch at `offset` cannot be read although its CRC matches, so its producer sent them like
+        that. Reported once for each batch."""
         if offset in self._condemned or len(self._condemned) >= _CONDEMNED_SAID:
             return
         self._condemned.add(offset)
-        self._replica.context.unreadable(self._replica, offset, refusal)
+        self._unreadable(offset, refusal)
 
     def _is_last_of_producer(self, producer_id: int, offset: int) -> bool:
-        view = self._replica.machine.describe_producer(producer_id)
+        view = self._partition.machine.describe_producer(producer_id)
         return view is not None and view.last_offset <= offset
 
     def retire(self) -> int:
-        """Applies retention; returns the number of segments that went. Raises OSError."""
-        replica = self._replica
-        dropped = replica.log.retire(
-            replica.context.clock.now_ms(), replica.machine.last_stable_offset, replica.log.covered)
+        """Applies retention. Returns the number of segments removed. Raises OSError."""
+        partition = self._partition
+        dropped = partition.log.retire(
+            self._clock.now_ms(), partition.machine.last_stable_offset, partition.log.covered)
         if dropped:
-            replica.machine.advance_log_start(replica.log.start_offset)
+            partition.machine.advance_log_start(partition.log.start_offset)
             log.info(
-                "retention removed segments", partition=replica.name, segments=len(dropped),
-                log_start_offset=replica.log.start_offset,
+                "retention removed segments", partition=partition.name, segments=len(dropped),
+                log_start_offset=partition.log.start_offset,
             )
         return len(dropped)

@@ -1,27 +1,32 @@
-"""Writes of one partition that wait for the coordinator's word on their transaction (rules 3, 4 and 24).
+"""Writes of one partition that wait until the coordinator has verified their transaction (rules 3, 4 and 24).
 
-What waited is judged again when it is released: by the name of its transaction (`hapax.core.partition.verification`),
-by its connection, where the client has no epoch per transaction, and by the partition's machine.
+A write is checked again when it is released: by the serial of its transaction (`hapax.core.partition.verification`), by
+its connection if the client has no epoch per transaction, and by the partition's machine.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
+from hapax.broker.partition_views import WritablePartition
 from hapax.broker.waiters import Settles
 from hapax.codec.batch import read_header
 from hapax.codec.metadata import TXN_STATE_TOPIC
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition.machine import VERIFIED
-from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS, Answer, Outcome, Verification
+from hapax.core.partition.values import WriteResult
+from hapax.core.partition.verification import (
+    FIRST_VERSION_THAT_ADDS,
+    Answer,
+    Outcome,
+    Question,
+    ShardEpochs,
+    Verification,
+)
 from hapax.core.transaction.connection_fencing import ConnectionFencing, Superseded
 from hapax.core.types import ProducerEpoch, ProducerId
-from hapax.kafka.api.produce import PartitionResult, ProduceCall
-
-if TYPE_CHECKING:
-    from hapax.broker.replica import Replica
 
 
 class ParkedWrite(NamedTuple):
@@ -31,47 +36,62 @@ class ParkedWrite(NamedTuple):
     call: Settles
     number: int
     local: bool
+    """acks=1: answered as soon as this node has it."""
     transactional_id: str
+    produce_version: int
 
 
 class ParkedWrites:
-    """What is parked, and what the leader learned about the producers on the way. No replica else knows it."""
+    """The parked writes, and what only the leader learns about their producers."""
 
     __slots__ = (
-        "_replica", "_shard_epochs", "_verification", "fencing", "holds", "transactional_ids", "under_way",
-    )
+        "_append", "_ask", "_partition", "_refused", "_shard_epochs", "_superseded", "_verification", "fencing",
+        "holds", "transactional_ids", "under_way",
+    )  # fmt: skip
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self._shard_epochs = replica.context.shard_epochs
+    def __init__(
+        self, partition: WritablePartition, shard_epochs: ShardEpochs, *, ask: Callable[[Question], None],
+        append: Callable[[ParkedWrite], BatchHeader],
+        refused: Callable[[memoryview | bytearray, Refusal, Settles], WriteResult], superseded: Callable[[], None],
+    ) -> None:
+        """`ask` sends a question to the coordinator; its answer comes to `answered`. `append` checks and appends a
+        verified write, and raises Refusal. `refused` reports a refusal, and returns its result. `superseded`: a write
+        was dropped because its producer has a newer connection."""
+        self._partition = partition
+        self._shard_epochs = shard_epochs
+        self._ask = ask
+        self._append = append
+        self._refused = refused
+        self._superseded = superseded
         self._verification: Verification[ParkedWrite] = Verification(self._shard_epochs, self._decided)
         self.holds = self._verification.holds
         self.under_way = self._verification.under_way
         self.fencing: ConnectionFencing | None = None
-        """Of version-1 producers' connections, from the first transactional write on."""
+        """Fences version-1 producers' older connections. None before the first transactional write."""
         self.transactional_ids: dict[int, str] = {}
-        """Producer id -> transactional id, of the open transactions that this process saw begin."""
+        """Producer id -> transactional id, of open transactions that began while this process led."""
 
     def lead(self) -> None:
-        """A leadership begins. Its log says which coordinators were replaced: that must be known before an answer of
-        one is believed (rule 3)."""
+        """A leadership begins. The log shows which coordinators were replaced. That must be known before a
+        coordinator's answer is believed (rule 3)."""
         self.fencing = None
-        machine = self._replica.machine
+        machine = self._partition.machine
         machine.seal_all()
         for shard, epoch in machine.marker_epochs.items():
             self._shard_epochs.admit(shard, epoch)
         self._fenced(machine.shard_epoch)
 
-    def resign(self, result: PartitionResult) -> None:
-        """The leadership is over: nothing waits any more. Markers that end what is open are another's to see."""
+    def resign(self, result: WriteResult) -> None:
+        """The leadership is over. Parked writes are answered with `result`. The next leader sees the markers of the
+        open transactions."""
         self.transactional_ids.clear()
         for parked in self._verification.abandon():
             parked.call.settle(parked.number, result)
 
     def admit(self, transactional_id: str, header: BatchHeader, connection: int) -> Superseded | None:
-        """Of a version-1 producer's connections the newest wins. None: the write may go on."""
+        """The newest connection of a version-1 producer wins. None: the write may go on."""
         if self.fencing is None:
-            self.fencing = ConnectionFencing(self._replica.newest_connection)
+            self.fencing = ConnectionFencing(self._partition.newest_connection)
         return self.fencing.admit(
             transactional_id, ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch), connection)
 
@@ -82,73 +102,68 @@ class ParkedWrites:
         """Raises Refusal."""
         if header.attributes & TRANSACTIONAL and not transactional_id:
             raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
-        parked = ParkedWrite(bytearray(batch), call, number, local, transactional_id)
+        parked = ParkedWrite(bytearray(batch), call, number, local, transactional_id, produce_version)
         question = self._verification.park(header, transactional_id, produce_version, parked)
         if question is not None:
-            self._replica.context.ask(self._replica, question)
+            self._ask(question)
 
     def answered(self, answer: Answer) -> None:
-        """The coordinator's word on a question, or that there was none."""
+        """The coordinator's answer to a question, or that none came."""
         outcome = self._verification.answer(answer)
         for parked, refusal in outcome.refused:
             self._refuse(parked, refusal)
         for parked in outcome.verified:
             self._release(parked, outcome)
         if outcome.question is not None:
-            self._replica.context.ask(self._replica, outcome.question)
+            self._ask(outcome.question)
 
     def seal(self, producer_id: int) -> None:
-        """From now on the producer adds nothing to its open transaction without its coordinator's word."""
-        self._replica.machine.seal(producer_id)
+        """From now on the producer's writes to its open transaction are verified again."""
+        self._partition.machine.seal(producer_id)
         self._verification.sealed(producer_id)
 
     def appended(self, control: Control) -> None:
-        """A control record has been appended and replayed here."""
+        """A control record was appended and replayed."""
         if isinstance(control, Marker):
             for parked, refusal in self._verification.marked(control):
                 self._refuse(parked, refusal)
-            self.transactional_ids.pop(control.producer_id, None)  # what is parked brings its own name
+            self.transactional_ids.pop(control.producer_id, None)  # a parked write brings its own transactional id
         elif isinstance(control, ShardFence):
             self._fenced(control.shard_epoch)
 
     def _fenced(self, shard_epoch: int) -> None:
-        """A shard's partition of `__transaction_state` knows the shard's epoch from its fence."""
-        replica = self._replica
-        if replica.internal and replica.topic == TXN_STATE_TOPIC and shard_epoch >= 0:
-            self._shard_epochs.admit(replica.index, shard_epoch)
+        """A fence in a partition of `__transaction_state` gives the epoch of that shard."""
+        partition = self._partition
+        if partition.internal and partition.topic == TXN_STATE_TOPIC and shard_epoch >= 0:
+            self._shard_epochs.admit(partition.index, shard_epoch)
 
     def _decided(self, producer_id: int) -> int:
-        producer = self._replica.machine.producers.get(producer_id)
+        producer = self._partition.machine.producers.get(producer_id)
         return -1 if producer is None else producer.serial
 
     def _release(self, parked: ParkedWrite, outcome: Outcome[ParkedWrite]) -> None:
-        replica, batch = self._replica, memoryview(parked.batch)
         superseded = self._gave_way(parked)
         if superseded is not None:
-            replica.context.superseded()
-            assert isinstance(parked.call, ProduceCall)
+            self._superseded()
             parked.call.drop(superseded.reason)
             return
         try:
-            header = replica.checked(batch)
-            decision = replica.machine.decide_append(header, replica.context.clock.now_ms(), VERIFIED)
-            replica.carry_out(decision, batch, header, parked.call, parked.number, parked.local)
+            header = self._append(parked)
         except Refusal as refusal:
-            parked.call.settle(parked.number, replica.refused(batch, refusal, parked.call))
+            parked.call.settle(parked.number, self._refused(memoryview(parked.batch), refusal, parked.call))
             return
-        if replica.machine.name_transaction(header.producer_id, outcome.serial):
+        if self._partition.machine.name_transaction(header.producer_id, outcome.serial):
             self.transactional_ids[header.producer_id] = parked.transactional_id
 
     def _gave_way(self, parked: ParkedWrite) -> Superseded | None:
-        """Whether a newer connection of a version-1 producer has spoken since the write was parked."""
-        call = parked.call
-        if self.fencing is None or not isinstance(call, ProduceCall) or call.ctx.api_version >= FIRST_VERSION_THAT_ADDS:
+        """Whether a version-1 producer has written on a newer connection since the write was parked."""
+        connection = parked.call.connection
+        if self.fencing is None or parked.produce_version >= FIRST_VERSION_THAT_ADDS or connection < 0:
             return None
         header = read_header(parked.batch)
         return self.fencing.gave_way(
-            parked.transactional_id, ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch),
-            call.ctx.connection.serial)
+            parked.transactional_id, ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch), connection)
 
     def _refuse(self, parked: ParkedWrite, refusal: Refusal) -> None:
-        self._replica.machine.note_refused(read_header(parked.batch))
-        parked.call.settle(parked.number, self._replica.refused(parked.batch, refusal, parked.call))
+        self._partition.machine.note_refused(read_header(parked.batch))
+        parked.call.settle(parked.number, self._refused(parked.batch, refusal, parked.call))

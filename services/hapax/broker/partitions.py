@@ -1,9 +1,10 @@
-"""The partitions of a broker: which of them it leads or copies, where their folders are, how they come and go.
+"""The partitions of a broker: which of them it leads or copies, and their folders.
 
-The metadata store says who leads and who else has a replica; this follows it. A broker serves a partition only where
-the store names it *and* this very registration of it, so a restarted process never serves under an old leader epoch
-(rule 5). Where it has a replica and does not lead, it copies from whoever does. A deleted topic's folder goes and never
-comes back, since folders carry the topic's id (rule 10); so does that of a replica that was moved away.
+The metadata store says which node leads a partition and which nodes have replicas; this module follows it. A broker
+serves a partition only if the store names the broker *and* its present registration, so a restarted process never
+serves under an old leader epoch (rule 5). A replica that does not lead is copied from its leader. The folder of a
+deleted topic is removed and never comes back, because folders carry the topic's id (rule 10). The folder of a replica
+that was moved to another broker is removed too.
 """
 
 from __future__ import annotations
@@ -58,13 +59,15 @@ _REOPEN_S: Final = 1.0
 
 
 class PendingRemoval(NamedTuple):
-    """A folder that has been set aside: it has another name, and goes once nothing is at work in it."""
+    """A folder that was renamed, and is removed once nothing writes to it."""
 
     replica: Replica | None
     folder: str
     """Its former name."""
     gone: str
+    """Its new name."""
     whose: str
+    """For the log line: why it is removed."""
 
 
 class PartitionSet:
@@ -81,22 +84,22 @@ class PartitionSet:
         self.by_name: dict[tuple[str, int], Replica] = {}
         self.by_id: dict[tuple[bytes, int], Replica] = {}
         self.replicas: dict[TopicIdPartition, Replica] = {}
-        """Open ones, whether they serve or not."""
+        """Open replicas, whether they serve or not."""
         self.fetchers = fetchers
         self.random: Final = fetchers.context.random
         self.in_sync = InSync(view, store, context.clock, self.random, self.led, settings.replica_lag_time_max_ms)
         self.high_watermarks = HighWatermarks(context.disk)
         self.intact_since = 0
-        """What this folder had when a process of that registration had it is still there; 0: only what it has now."""
+        """The data folder has lost no acknowledged record since this registration epoch; 0: it may have."""
         self.leaderships = 0
-        self._led_anew: list[Replica] = []
-        """Not yet told of in the log."""
+        self._new_leaderships: list[Replica] = []
+        """New leaderships that are not logged yet."""
         self._newest_connection = newest_connection
         self._store = store
         self._registration: Registration | None = None
         self._folders: dict[TopicIdPartition, str] = {}
         self._clean: dict[str, int] = {}
-        """Folders that the last stop left clean -> size of their newest log then."""
+        """Folder that the last stop left clean -> size of its newest segment then."""
         self._changed: dict[TopicIdPartition, None] = {}
         self._unopened: set[TopicIdPartition] = set()
         self._discarded: dict[TopicIdPartition, Replica] = {}
@@ -109,7 +112,7 @@ class PartitionSet:
     # --- find -----------------------------------------------------------------------------------------------------
 
     def find(self, topic: str | bytes, partition: int) -> Replica:
-        """The replica that serves. Raises Refusal: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
+        """The replica that this broker serves. Raises Refusal: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
         NOT_LEADER_OR_FOLLOWER."""
         replica = (
             self.by_name.get((topic, partition)) if isinstance(topic, str) else self.by_id.get((topic, partition))
@@ -119,23 +122,23 @@ class PartitionSet:
         return replica
 
     def refusal(self, topic: str | bytes, partition: int) -> Refusal:
-        """Why nobody here serves it."""
-        known = self.view.topic(topic) if isinstance(topic, str) else self.view.topic_by_id(TopicId(topic))
-        if known is None:
+        """Why this broker does not serve the partition."""
+        found = self.view.topic(topic) if isinstance(topic, str) else self.view.topic_by_id(TopicId(topic))
+        if found is None:
             return Refusal(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if isinstance(topic, str) else ErrorCode.UNKNOWN_TOPIC_ID
             )
-        if not 0 <= partition < known.partitions:
+        if not 0 <= partition < found.partitions:
             return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def led(self) -> list[Replica]:
-        """Those that are served here."""
+        """The replicas that this broker serves."""
         return [replica for replica in self.replicas.values() if replica.serving]
 
     def settled(self) -> bool:
-        """Everything that the store gives this node is open, what it leads is served under this registration, and
-        nothing waits for a leader that it could be."""
+        """All partitions that the store assigns to this node are open, those that it leads are served under this
+        registration, and no partition without a leader waits for this node."""
         registration = self._registration
         return registration is not None and all(
             self._settled(assigned, registration)
@@ -153,8 +156,8 @@ class PartitionSet:
         return record.leader >= 0 or node_id not in record.isr
 
     def behind(self) -> int:
-        """Replicas here that a live leader does not count as in sync. Those that a move adds or removes do not matter
-        yet, or any more; where nobody leads there is nothing to catch up with."""
+        """Number of replicas here that are not in sync with a live leader. Replicas that a reassignment adds or removes
+        do not count."""
         if self._registration is None:
             return 0
         node_id = self._registration.record.node_id
@@ -166,7 +169,7 @@ class PartitionSet:
     # --- start ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Looks through the data folder."""
+        """Reads the data folder."""
         disk = self.context.disk
         clean = disk.exists(CLEAN_SHUTDOWN)
         if clean:
@@ -192,15 +195,15 @@ class PartitionSet:
             file.close()
         except (FileNotFoundError, LayoutError) as error:
             if _holds_records(disk, folder):
-                log.warning("a folder without a readable topic id is left alone", folder=folder, reason=error)
+                log.warning("ignoring a folder without a readable topic id", folder=folder, reason=error)
             else:
-                disk.remove_tree(folder)  # a crash came while it was made
+                disk.remove_tree(folder)  # a crash interrupted its creation
             return
         partition = TopicIdPartition(topic_id, parsed.partition)
         self._folders[partition] = folder
 
     def follow(self, registration: Registration) -> None:
-        """Begins to serve what the store assigns to this registration."""
+        """Begins to serve and copy the partitions that the store assigns to this registration."""
         self._registration = self.fetchers.registration = registration
         self.in_sync.start(registration)
         self._unfollow = self.view.on_change(self._on_change)
@@ -211,7 +214,7 @@ class PartitionSet:
         self._checkpoints = supervision.keep(self._checkpoint, "high-watermarks", self.random)
 
     def _follower_failed(self, error: BaseException) -> None:
-        """Nothing is opened or accepted any more: a node that led on like this would look alive and serve nobody."""
+        """Ends the process: without the follower this node would look alive, but open and accept no partition."""
         self.context.committer.fatal(f"a fault of this program: {error!r}")
 
     def _on_change(self, changes: Changes) -> None:
@@ -226,7 +229,7 @@ class PartitionSet:
         for partition in changes.partitions:
             self._changed[partition] = None
             replica = self.replicas.get(partition)
-            if replica is not None:  # those that are open need not wait for those that are not
+            if replica is not None:  # an open replica does not wait for those that have to be opened
                 self._assume(replica)
         if changes.nodes:
             self.fetchers.nodes_changed()
@@ -248,7 +251,7 @@ class PartitionSet:
         try:
             return self.settings.for_topic(topic.config)
         except SettingsError as error:
-            log.warning("a topic's configuration is not understood; the defaults apply", topic=topic.name, error=error)
+            log.warning("a topic's configuration is invalid; the defaults apply", topic=topic.name, error=error)
             return self.settings
 
     # --- follow ---------------------------------------------------------------------------------------------------
@@ -260,11 +263,11 @@ class PartitionSet:
             changed, self._changed = list(self._changed), {}
             limit = asyncio.Semaphore(_OPEN_AT_ONCE)
             try:
-                await self._accept(changed)  # what serves already does not wait for what has to be opened first
+                await self._accept(changed)  # partitions that serve already do not wait for those to be opened
                 await asyncio.gather(*(self._reconcile(partition, limit) for partition in changed))
                 await self._accept(changed)
             except MetadataUnavailable as error:
-                log.warning("the store did not take the acceptances; trying again", error=error)
+                log.warning("the store did not accept the new leaderships; trying again", error=error)
                 self._changed.update(dict.fromkeys(changed))
                 self._wake.set()
                 await asyncio.sleep(_RETRY_S)
@@ -272,8 +275,8 @@ class PartitionSet:
     async def _accept(self, changed: list[TopicIdPartition]) -> None:
         assert self._registration is not None
         serving = [p for p in changed if p in self.replicas and self.replicas[p].serving]
-        if self._led_anew:  # one line, however many there are
-            led, self._led_anew = self._led_anew, []
+        if self._new_leaderships:  # one line for all of them
+            led, self._new_leaderships = self._new_leaderships, []
             log.info("leads", partitions=len(led), first=led[0].name, leader_epoch=led[0].leader_epoch,
                      log_end_offset=led[0].machine.log_end_offset)
             for replica in led:
@@ -282,11 +285,11 @@ class PartitionSet:
             await accept_partitions(self._store, self.view, self._registration, serving, self._least)
 
     def _least(self, partition: PartitionView) -> int:
-        """In sync, for a leader to commit anything."""
+        """Minimum number of in-sync replicas at which the leader commits."""
         return min(self.replicas[partition.id].settings.min_insync_replicas, len(partition.record.replicas))
 
     def _mine(self, partition: TopicIdPartition) -> PartitionView | None:
-        """The partition's record where this registration leads it."""
+        """The partition's record if this registration leads it."""
         assert self._registration is not None
         assigned = self.view.partition(*partition)
         if (
@@ -298,7 +301,7 @@ class PartitionSet:
         return assigned
 
     def _assume(self, replica: Replica) -> None:
-        """Takes the part that the image gives this node: it leads, or copies, or neither."""
+        """Makes the replica do what the metadata says: lead, copy, or neither."""
         assigned = self.view.partition(*replica.id)
         if assigned is None or not self._believable(replica, assigned):
             self._withdraw(replica)
@@ -318,18 +321,18 @@ class PartitionSet:
                 self._when_idle(replica)
 
     def _when_idle(self, replica: Replica) -> None:
-        """Its log is being cut: looks again afterwards."""
+        """The log is being cut: reconciles the replica afterwards."""
         if isinstance(replica.copying, Copying):
             replica.copying.when_idle(lambda: self._reconcile_later(replica.id))
 
     def _believable(self, replica: Replica, assigned: PartitionView) -> bool:
-        """A leader epoch below what the log itself has is an older store's (rule 12)."""
-        known = replica.machine.leader_epochs.latest
-        if assigned.record.leader_epoch >= known:
+        """False: the leader epoch is below that of the log's records, so the store went back in time (rule 12)."""
+        latest = replica.machine.leader_epochs.latest
+        if assigned.record.leader_epoch >= latest:
             return True
         self.view.refuse(
             f"the metadata store gives {replica.name} the leader epoch {assigned.record.leader_epoch}, but its log "
-            f"here has records of epoch {known}: it was restored from an old backup or lost writes; refusing to "
+            f"here has records of epoch {latest}: it was restored from an old backup or lost writes; refusing to "
             "follow it"
         )
         return False
@@ -354,7 +357,7 @@ class PartitionSet:
                 if topic is None or assigned is None:
                     return
                 if not self._is_replica(assigned) and self._mine(partition) is None:
-                    await self._remove(partition, "a replica's that has moved away")
+                    await self._remove(partition, "a reassigned replica's")
                     return
                 replica = self.replicas.get(partition)
                 if replica is not None and self._discarded.get(partition) is replica:
@@ -363,7 +366,7 @@ class PartitionSet:
                     replica = None
                 if replica is None:
                     replica = await self._open(topic, assigned)
-                    await asyncio.sleep(0)  # a thousand of them must not keep the registration from being renewed
+                    await asyncio.sleep(0)  # opening a thousand partitions must not delay the registration's renewal
             except SyncFailed as error:
                 self.context.committer.failed(error)
                 return
@@ -375,7 +378,7 @@ class PartitionSet:
             self._assume(replica)
 
     def _cannot_open(self, partition: TopicIdPartition, error: OSError | ValueError) -> None:
-        """Mostly a full disk. One line, and another attempt every second."""
+        """Usually the disk is full. Logs once, and tries again every second."""
         if partition not in self._unopened:
             self._unopened.add(partition)
             log.error("a partition cannot be opened; trying again", partition=self._name_of(partition), error=error)
@@ -390,7 +393,7 @@ class PartitionSet:
         return partition_folder("?" if topic is None else topic.name, partition.partition)
 
     def _lead(self, replica: Replica, assigned: PartitionView) -> None:
-        """Serves under the record's epoch, or learns what changed under it."""
+        """Serves under the record's epoch, or takes over the changes within the same epoch."""
         record, now_ms = assigned.record, self.context.clock.monotonic_ms()
         replication = replica.replication
         log_end = replica.machine.log_end_offset
@@ -398,7 +401,7 @@ class PartitionSet:
             replica.resign()
             replica.lead(record.leader_epoch, self._newest_connection(), self._replication(replica, assigned))
             self.leaderships += 1
-            self._led_anew.append(replica)
+            self._new_leaderships.append(replica)
             self.by_name[replica.topic, replica.index] = replica
             self.by_id[replica.id.topic_id, replica.index] = replica
         elif replication is None:
@@ -417,7 +420,7 @@ class PartitionSet:
             self.in_sync.reconsider(replica)
 
     def _replication(self, replica: Replica, assigned: PartitionView) -> Replication | None:
-        """None: nobody else has a part in the partition."""
+        """None: this node has the only replica."""
         assert self._registration is not None
         record, me = assigned.record, self._registration.record.node_id
         if record.replicas == (me,) and record.isr == (me,):
@@ -431,24 +434,24 @@ class PartitionSet:
     async def _open(self, topic: TopicView, assigned: PartitionView) -> Replica:
         partition = assigned.id
         replica = Replica(self.context, topic.name, partition, self._settings_of(topic), internal=topic.internal)
-        known = self._folders.get(partition)
-        if known is not None and self.context.disk.exists(f"{known}/{BEGINS_ANEW}"):
+        path = self._folders.get(partition)
+        if path is not None and self.context.disk.exists(f"{path}/{BEGINS_ANEW}"):
             await self._remove(partition, "a half removed replica's")
-            known = None
-        if known is None:
+            path = None
+        if path is None:
             await self._make(replica, topic)
         else:
-            await self._reopen(replica, assigned, known)
+            await self._reopen(replica, assigned, path)
         self.replicas[partition] = replica
         return replica
 
-    async def _reopen(self, replica: Replica, assigned: PartitionView, known: str) -> None:
+    async def _reopen(self, replica: Replica, assigned: PartitionView, path: str) -> None:
         started = asyncio.get_running_loop().time()
-        folder = self.context.disk.folder(known)
+        folder = self.context.disk.folder(path)
         try:
-            clean = self._clean.get(known, -1) == _newest_log_size(folder)
+            clean = self._clean.get(path, -1) == _newest_log_size(folder)
             self._read_inherited(replica, folder)
-            if not clean:  # as the log itself: what a killed process wrote and never synced is written again
+            if not clean:  # as the log itself: a killed process may not have synced it, so it is written again
                 await folder.write_atomically(PARTITION_METADATA, encode_partition_metadata(assigned.topic_id))
             recovery = await open_replica(
                 replica, folder, clean=clean,
@@ -470,7 +473,7 @@ class PartitionSet:
 
     @staticmethod
     def _read_inherited(replica: Replica, folder: Folder) -> None:
-        """The leader's producers, where the copy had not come to their offset when it was stopped."""
+        """The leader's producers, if the copy had not reached their offset when it was stopped."""
         if not folder.exists(INHERITED):
             return
         file = folder.open(INHERITED)
@@ -478,8 +481,8 @@ class PartitionSet:
             offset, leader_epoch, snapshot, aborted = decode_inherited(file.read(0, file.size()))
             replica.inheritance.take(Inherited(
                 leader_epoch, decode_snapshot(snapshot, offset), decode_aborted(aborted)))
-        except ValueError as error:  # whatever is damaged
-            log.error("what was inherited cannot be read", partition=replica.name, error=error)
+        except ValueError as error:  # any kind of damage
+            log.error("the inherited producers cannot be read", partition=replica.name, error=error)
             replica.inheritance.lacking = True
         finally:
             file.close()
@@ -496,12 +499,12 @@ class PartitionSet:
                     self._set_aside(other, "a deleted topic's")
                     self._reconcile_later(other)
                 else:
-                    log.warning("a folder of another topic of the same name is moved away", folder=folder)
+                    log.warning("renamed the folder of another topic with the same name", folder=folder)
                     disk.rename(folder, gone_folder(folder, other.topic_id, "stray"))
                     del self._folders[other]
                 await disk.sync_folder("")
             if _holds_records(disk, folder):
-                raise OSError(f"{folder} holds records of nobody knows which topic: {PARTITION_METADATA} is damaged")
+                raise OSError(f"{folder} holds records of an unknown topic: {PARTITION_METADATA} is damaged")
             disk.remove_tree(folder)
         segment_log = SegmentLog(
             disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal)
@@ -513,7 +516,7 @@ class PartitionSet:
         self._folders[replica.id] = folder
 
     def discard(self, replica: Replica) -> None:
-        """Removes a copy of which nobody expects anything any more, and begins a new one."""
+        """Removes a damaged copy that does not count any more, and copies from the start."""
         self._discarded[replica.id] = replica
         self._reconcile_later(replica.id)
 
@@ -522,8 +525,8 @@ class PartitionSet:
         await self._clear_away(partition)
 
     def _set_aside(self, partition: TopicIdPartition, whose: str) -> None:
-        """Ends a replica and frees its folder's name, at once: the next topic of that name may be made before the
-        replica is closed. Whatever is still at work there goes through the folder's handle. Raises OSError."""
+        """Ends a replica and frees its folder's name at once: a topic of the same name may be created before the
+        replica is closed. Writes still in progress use the folder's handle. Raises OSError."""
         replica, folder = self.replicas.get(partition), self._folders.get(partition)
         if replica is not None:
             self._withdraw(replica)
@@ -536,7 +539,7 @@ class PartitionSet:
         self.replicas.pop(partition, None)
 
     async def _clear_away(self, partition: TopicIdPartition) -> None:
-        """Removes what was set aside, unless the log is being cut: then this is called again. Raises OSError."""
+        """Removes the renamed folder, unless its log is being cut: then this is called again. Raises OSError."""
         leaving = self._pending_removals.get(partition)
         if leaving is None:
             return
@@ -558,7 +561,7 @@ class PartitionSet:
             try:
                 await self._write_high_watermarks()
             except OSError as error:
-                log.warning("high watermarks were not written", error=error)
+                log.warning("the high watermarks were not written", error=error)
 
     async def _write_high_watermarks(self) -> None:
         await self.high_watermarks.write(lambda: {
@@ -569,7 +572,7 @@ class PartitionSet:
     # --- end ------------------------------------------------------------------------------------------------------
 
     def stop_serving(self) -> None:
-        """Answers whoever waits that this node leads nothing any more; copies nothing any more."""
+        """Stops leading and copying. Waiting calls are answered NOT_LEADER_OR_FOLLOWER."""
         self._stop_hearing()
         for replica in list(self.replicas.values()):
             self.fetchers.leave(replica)
@@ -577,7 +580,7 @@ class PartitionSet:
             self._withdraw(replica)
 
     async def close_cleanly(self) -> None:
-        """Checkpoints and closes everything; the next start reads no log. Raises SyncFailed, OSError."""
+        """Checkpoints and closes all logs, so that the next start reads none. Raises SyncFailed, OSError."""
         await self._stop_following()
         await asyncio.gather(*(_idle(replica) for replica in self.replicas.values()))
         await self._write_high_watermarks()
@@ -591,14 +594,14 @@ class PartitionSet:
         clean = {
             folder: _newest_log_size(self.context.disk, folder) if partition in self.replicas else self._clean[folder]
             for partition, folder in self._folders.items()
-            if partition in self.replicas or folder in self._clean  # not opened this time: as clean as it was
+            if partition in self.replicas or folder in self._clean  # not opened by this process: as clean as before
         }
         self.replicas.clear()
         content = {"version": 0, "brokerEpoch": -1, "sizes": clean}
         await self.context.disk.write_atomically(CLEAN_SHUTDOWN, json.dumps(content).encode())
 
     async def abandon(self) -> None:
-        """Ends without touching the disk: the next start recovers."""
+        """Ends without writing to the disk. The next start recovers the logs."""
         await self._stop_following()
 
     def _stop_hearing(self) -> None:
@@ -618,7 +621,7 @@ class PartitionSet:
 
 
 async def _idle(replica: Replica) -> None:
-    """Returns when nothing is at work in a log that was being cut."""
+    """Returns once the log is no longer being cut."""
     if isinstance(replica.copying, Copying) and replica.copying.busy:
         idle = asyncio.Event()
         replica.copying.when_idle(idle.set)

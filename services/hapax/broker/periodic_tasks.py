@@ -1,4 +1,4 @@
-"""What a broker does by the clock: retention, expiry of producers, compaction, the search for hanging transactions."""
+"""A broker's periodic tasks: retention, expiry of producers, compaction, and the search for hanging transactions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMPACTION_EVERY_S: Final = 5.0
 
 
 class PeriodicTasks:
-    """Four clocks, each with a task of its own. `start`, `close`."""
+    """Four tasks, each with its own interval. `start`, `close`."""
 
     def __init__(
         self, partitions: PartitionSet, settings: Settings, clock: Clock, random: Randomness, hanging: HangingWatch
@@ -60,14 +60,14 @@ class PeriodicTasks:
             with supervision.contained("retention", replica.name):
                 try:
                     replica.maintenance.retire()
-                except OSError as error:  # a full disk may refuse the new segment; the next round tries again
+                except OSError as error:  # a full disk refuses the new segment; the next round tries again
                     log.warning("retention failed", partition=replica.name, error=error)
             await asyncio.sleep(0)
 
     async def expire(self) -> None:
-        """Idle producers; a shard's epoch never expires (rule 1). On the way: the ids in use, for the memory of what
-        the store has given out (rule 12). A copy removes what the leader's expiries have forgotten: it may
-        never lead, and its table would only grow."""
+        """Expires idle producers. A shard's epoch never expires (rule 1). Also reports the highest producer id in use,
+        which the store must not be behind (rule 12). A follower removes the producers that the leader has expired:
+        otherwise the table of a replica that never leads would only grow."""
         for replica in list(self._partitions.replicas.values()):
             with supervision.contained("expiry", replica.name):
                 self._expire(replica)
@@ -87,7 +87,7 @@ class PeriodicTasks:
                     log.warning("producers were not expired", partition=replica.name, reason=refusal)
 
     async def compact(self) -> None:
-        """Compacted topics, one after the other."""
+        """Compacts the partitions of compacted topics, one after the other."""
         for replica in list(self._partitions.replicas.values()):
             if replica.log.config.compact and not replica.storage_error:
                 with supervision.contained("compaction", replica.name):

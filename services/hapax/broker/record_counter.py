@@ -1,8 +1,7 @@
-"""How many records a read_committed reader of a partition is given, counted where they lie.
+"""Counts the records that a read_committed reader of a partition gets.
 
-Below the last stable offset a log says tomorrow what it says today. So what was counted is remembered, at points some
-way apart: who asks again is told of what was added since, at the price of reading that, and a little around the place
-from which it asks.
+Below the last stable offset the log does not change, except by compaction. So counts are kept at points some distance
+apart. A later question reads only the records added since, and some around the offset that it starts from.
 """
 
 from __future__ import annotations
@@ -12,61 +11,58 @@ from array import array
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
+from hapax.broker.partition_views import ReadablePartition, ReadRange
 from hapax.codec.batch import iterate_batches
 from hapax.codec.raw_records import OFFSET_DELTA, raw_records
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.log.reading import Cold
-from hapax.log.segment import LogRange
-
-if TYPE_CHECKING:
-    from hapax.broker.replica import ReadRange, Replica
 
 _SLICE_BYTES: Final = 256 << 10
-"""Read between two turns of the loop."""
+"""Bytes read between two turns of the loop."""
 _APART_BYTES: Final = 64 << 10
-"""From one point to the next, to begin with."""
+"""Initial distance between two points, in bytes."""
 _POINTS_MAX: Final = 4096
-"""Of one partition; then every other one is forgotten."""
+"""Maximum number of points for one partition. Above it, every other point is removed."""
 _WARMING_ROUNDS: Final = 4
 
 
 class Counted(NamedTuple):
     records: int
     counted_to: int
-    """All below this offset."""
+    """Records below this offset are counted."""
     read_bytes: int
 
 
 class _Batch(NamedTuple):
     next_offset: int
     records: int
-    """Of those that were asked for, so many are for a reader."""
+    """Records within the range asked for that a reader gets."""
     size: int
 
 
 class RecordCounter:
-    """Of one replica."""
+    """The counter of one replica."""
 
-    __slots__ = ("_apart", "_counted_to", "_counts", "_lock", "_offsets", "_replica", "_since", "_total", "_version")
+    __slots__ = ("_apart", "_counted_to", "_counts", "_lock", "_offsets", "_partition", "_since", "_total", "_version")
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+    def __init__(self, partition: ReadablePartition) -> None:
+        self._partition = partition
         self._lock = asyncio.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """What is below the last stable offset is not what it was."""
+        """Discards all counts: records or entries below the last stable offset have changed."""
         self._version: object = None
 
     async def count(self, start: int, max_bytes: int) -> Counted:
-        """Records from `start` on up to the last stable offset as it is now; about `max_bytes` are read at most (where
-        it is not 0, one batch at least), and from the last point to `start`. Raises Refusal, as a read does and where
-        this node leads no longer, and OSError."""
+        """Counts the records from `start` to the present last stable offset. Reads at most about `max_bytes` of them
+        (at least one batch unless it is 0), plus the bytes from the nearest point to `start`. Raises OSError, and
+        Refusal as a read does or if this node no longer leads."""
         async with self._lock:
-            machine = self._replica.machine
+            machine = self._partition.machine
             start, end = max(start, machine.log_start_offset), machine.last_stable_offset
             if start >= end:
                 return Counted(0, end, 0)
@@ -82,20 +78,20 @@ class RecordCounter:
             return Counted(self._total - known, self._counted_to, read)
 
     def _nearest(self, start: int, end: int) -> tuple[int, int]:
-        """The last point that is not above `start`, and the number of records from the first one to it."""
-        replica = self._replica
-        version = (replica.log, replica.log.cuts)
-        if version != self._version or self._counted_to > end or replica.log.was_compacted:
+        """The last point at or below `start`, and the number of records from the first point to it."""
+        partition = self._partition
+        version = (partition.log, partition.log.cuts)
+        if version != self._version or self._counted_to > end or partition.log.was_compacted:
             self._version = version
             self._begin(start)
         at = bisect_right(self._offsets, start) - 1
-        if at < 0 or start > self._counted_to or self._offsets[at] < replica.machine.log_start_offset:
+        if at < 0 or start > self._counted_to or self._offsets[at] < partition.machine.log_start_offset:
             self._begin(start)
             at = 0
         return self._offsets[at], self._counts[at]
 
     def _begin(self, offset: int) -> None:
-        self._offsets = array("q", [offset])  # the points: ends of batches, but for the first
+        self._offsets = array("q", [offset])  # the points: all but the first are ends of batches
         self._counts = array("q", [0])
         self._counted_to = offset
         self._total = 0
@@ -115,19 +111,19 @@ class RecordCounter:
                 self._apart *= 2
 
     async def _batches(self, begin: int, end: int, max_bytes: int = 1 << 62) -> AsyncIterator[_Batch]:
-        """From the one that holds `begin` to the one before `end`; where nothing is left in the log, an empty one."""
-        replica, warmed = self._replica, 0
-        log, cuts = replica.log, replica.log.cuts
+        """The batches from `begin` to `end`. If compaction left none up to `end`, one empty batch."""
+        partition, warmed = self._partition, 0
+        log, cuts = partition.log, partition.log.cuts
 
         def check() -> None:
-            unchanged = replica.serving and (replica.log, log.cuts) == (log, cuts)
-            if not unchanged or begin >= replica.machine.last_stable_offset:
+            unchanged = partition.serving and (partition.log, log.cuts) == (log, cuts)
+            if not unchanged or begin >= partition.machine.last_stable_offset:
                 raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was changed while it was counted")
 
         while begin < end and max_bytes > 0:
             check()
             try:
-                found = replica.read(
+                found = partition.read(
                     begin, min(max_bytes, _SLICE_BYTES), committed=True, at_least_one=True,
                     warmed=warmed >= _WARMING_ROUNDS)
             except Cold as cold:
@@ -135,24 +131,24 @@ class RecordCounter:
                 warmed += 1
                 continue
             warmed = 0
-            lying = cast("LogRange | None", found.range)
-            if lying is None:  # compaction left nothing up to there
+            records = found.range
+            if records is None:  # compaction left no batch up to `end`
                 yield _Batch(end, 0, 0)
                 return
             batches: list[_Batch] = []
             try:
-                await lying.examine(partial(_note_readable, batches, found, begin, end))
+                await records.examine(partial(_note_readable, batches, found, begin, end))
             finally:
-                lying.release()
+                records.release()
             check()
             for batch in batches:
                 yield batch
             begin = max(begin, found.next_offset)
-            max_bytes -= lying.size
+            max_bytes -= records.size
 
 
 def _note_readable(batches: list[_Batch], found: ReadRange, begin: int, end: int, data: memoryview) -> None:
-    """Runs off the loop."""
+    """Runs in a thread, off the loop."""
     batches.extend(_readable(data, found, begin, end))
 
 

@@ -1,24 +1,26 @@
-"""One partition on this node: the machine that decides, the log that persists, and whoever waits for either.
+"""One partition on this node: the machine that decides, the log that persists, and the calls that wait for either.
 
-It is led (`lead`), or copied from its leader (`hapax.broker.copying`), or neither. Everything here runs on the loop
-without waiting, so the partition has one writer without a queue: a write is decided, appended and replayed within one
-call. What waits is the answer, for the commit of the record it depends on.
+This node leads the partition (`lead`), copies it from its leader (`hapax.broker.copying`), or does neither. Everything
+here runs on the loop without waiting, so the partition has one writer without a queue: a write is decided, appended and
+replayed within one call. Only its answer waits, for the commit of the record that it depends on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
 from hapax.broker.aborted_listing import AbortedListing
 from hapax.broker.barrier import Barrier, Barriers
 from hapax.broker.commit import Committer
+from hapax.broker.duplicates import Duplicates
 from hapax.broker.inheritance import Inheritance
 from hapax.broker.log_maintenance import LogMaintenance
-from hapax.broker.parked_writes import ParkedWrites
+from hapax.broker.parked_writes import ParkedWrite, ParkedWrites
+from hapax.broker.partition_views import ReadRange
 from hapax.broker.record_counter import RecordCounter
 from hapax.broker.storage import StorageGuard
 from hapax.broker.subscribers import CopySubscriber, FollowerSubscriber, ReadSubscriber
@@ -54,10 +56,11 @@ from hapax.core.partition.machine import (
     PartitionMachine,
 )
 from hapax.core.partition.replication import Replication
+from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import Question, ShardEpochs
 from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
-from hapax.kafka.api.produce import PartitionResult
 from hapax.log.config import LogConfig
+from hapax.log.durable import SyncFailed
 from hapax.log.recovery import Recovery, open_log
 from hapax.log.segment import Segment
 from hapax.log.segment_log import SegmentLog
@@ -69,24 +72,18 @@ from hapax.runtime.settings import Settings
 log = telemetry.logger("partition")
 
 _PLAIN: Final = COMPRESSION_MASK & 3 | LOG_APPEND_TIME | TRANSACTIONAL
-"""Attributes that need no closer look (zstd has a bit of its own, and gets one)."""
+"""Batch attributes that need no further check. zstd has its own bit and is checked further."""
 _LEAST_RECORD_BYTES: Final = 7
-"""Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
+"""One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count."""
 
 
-class ReadRange(NamedTuple):
-    """What a fetch returns of one partition."""
-
-    range: object
-    """A `LogRange`, or None for nothing."""
-    size: int
-    next_offset: int
-    aborted: Sequence[AbortedTransaction]
+def _nothing(*_: object) -> None:
+    """A callback that a broker's part does not need."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaContext:
-    """What all partitions of a broker share."""
+    """What all partitions of a broker share: its disk and clock, and callbacks into the broker."""
 
     disk: Disk
     clock: Clock
@@ -94,27 +91,27 @@ class ReplicaContext:
     storage: StorageGuard
     shard_epochs: ShardEpochs
     ask: Callable[[Replica, Question], None]
-    """Sends a question to the transaction's coordinator; its answer comes to `Replica.parked.answered`."""
+    """Sends a question to the transaction's coordinator. The answer goes to `Replica.parked.answered`."""
     refused: Callable[[Replica, memoryview | bytearray, Refusal, Settles], None]
-    """Hears of every batch that is refused."""
+    """Called for each refused batch."""
     node_id: int = 0
-    reconsider: Callable[[Replica], None] = lambda replica: None
-    """The in-sync set of a partition that is led here may have to change."""
-    damaged: Callable[[Replica, Damage], None] = lambda replica, damage: None
-    """Hears of bytes on the disk that are not what was written."""
-    mislisted: Callable[[Replica, Segment, int], None] = lambda replica, segment, count: None
-    """Hears of so many entries of aborted transactions that were not what the segment's markers say."""
-    superseded: Callable[[], None] = lambda: None
-    """Hears of each parked write whose connection a newer one has superseded meanwhile."""
-    unreadable: Callable[[Replica, int, Refusal], None] = lambda replica, offset, refusal: None
-    """Hears of each batch, by its offset, that a client sent with records that cannot be read."""
-    duplicates: list[int] = field(default_factory=lambda: [0, 0])
-    """How many batches had been stored before: answered as then, and those older than the window."""
+    reconsider: Callable[[Replica], None] = _nothing
+    """Called when the in-sync set of a partition led here may have to change."""
+    damaged: Callable[[Replica, Damage], None] = _nothing
+    """Called when bytes on the disk are not those that were written."""
+    mislisted: Callable[[Replica, Segment, int], None] = _nothing
+    """Called when a segment's index of aborted transactions contradicts its markers; with the number of wrong entries
+    in memory."""
+    superseded: Callable[[], None] = _nothing
+    """Called for each parked write that was dropped because its producer has a newer connection."""
+    unreadable: Callable[[Replica, int, Refusal], None] = _nothing
+    """Called with the offset of each client's batch whose records cannot be read."""
+    duplicates: Duplicates = field(default_factory=Duplicates)
     barriers: Barriers = field(default_factory=Barriers)
 
 
 class Replica:
-    """See above. `open` makes one from its folder; it serves once `lead` was called."""
+    """See above. `open_replica` makes one from its folder. It serves once `lead` was called."""
 
     def __init__(
         self, context: ReplicaContext, topic: str, partition: TopicIdPartition, settings: Settings, *, internal: bool
@@ -126,7 +123,7 @@ class Replica:
         self.name = f"{topic}-{partition.partition}"
         self.leader_epoch = -1
         self.epoch_start = 0
-        """Where the log ended when this leadership began."""
+        """The log's end when this leadership began."""
         self.newest_connection = -1
         self.serving = False
         self.internal = internal
@@ -134,26 +131,32 @@ class Replica:
         self.commit_queued = False
         self.machine: PartitionMachine
         self.log: SegmentLog
-        self.parked = ParkedWrites(self)
+        self.parked = ParkedWrites(
+            self, context.shard_epochs, ask=self._ask, append=self._append_verified, refused=self.refused,
+            superseded=self._superseded,
+        )
         self.replication: Replication | None = None
-        """What the other replicas have, of a partition that is led here. None: there are no others."""
+        """What the other replicas have, while this node leads. None: there are no other replicas."""
         self.pulls: list[FollowerSubscriber] = []
         self.copying: CopySubscriber | None = None
         self.barrier = Barrier(self, context.barriers)
         self.inheritance = Inheritance(self)
         self.halted = False
-        """Nothing is asked of its leader: the copy is damaged and will be rebuilt."""
+        """Nothing is fetched from the leader: the copy is damaged and will be rebuilt."""
         self.too_few_in_sync = False
-        """acks=all is refused."""
+        """acks=all is refused: fewer replicas are in sync than min.insync.replicas."""
         self.set_settings(settings)
         self._epoch_begins = False
         self._recovered_aborted: list[AbortedTransaction] = []
         self.waiters = Waiters()
-        """Writes that wait until they are committed."""
+        """Writes that wait for their commit."""
         self._local_waiters = Waiters()
-        """Those that wait for this node's disk only (acks=1)."""
+        """Writes that wait for this node's disk only (acks=1)."""
         self._readers: dict[ReadSubscriber, None] = {}
-        self.maintenance = LogMaintenance(self)
+        self.maintenance = LogMaintenance(
+            self, context.clock, checkpointed=self._checkpointed, sync_failed=self._sync_failed,
+            unreadable=self._unreadable,
+        )
         self.record_counter = RecordCounter(self)
 
     def set_settings(self, settings: Settings) -> None:
@@ -169,26 +172,49 @@ class Replica:
         if self.serving:
             self.members_changed()
 
+    # --- callbacks of the parts ---------------------------------------------------------------------------------------
+
+    def _ask(self, question: Question) -> None:
+        self.context.ask(self, question)
+
+    def _superseded(self) -> None:
+        self.context.superseded()
+
+    def _sync_failed(self, error: SyncFailed) -> None:
+        self.context.committer.failed(error)
+
+    def _unreadable(self, offset: int, refusal: Refusal) -> None:
+        self.context.unreadable(self, offset, refusal)
+
+    def _mislisted(self, segment: Segment, count: int) -> None:
+        self.context.mislisted(self, segment, count)
+
+    def _found_damage(self, damage: Damage) -> None:
+        self.context.damaged(self, damage)
+
     # --- open and close -------------------------------------------------------------------------------------------
 
     def opened(self, segment_log: SegmentLog, high_watermark: int = 0) -> None:
-        """The log is there and replayed; what is in it is durable. `high_watermark`: as far as this node knows it."""
+        """The log is open, replayed and durable. `high_watermark`: the last one that this node knows."""
         self.log = segment_log
         self.note_recovered()
         segment_log.on_roll = self.maintenance.segment_rolled
         segment_log.surveys.leader_epochs = lambda: self.machine.leader_epochs.entries()
         segment_log.surveys.on_wrong_index = self._found_wrong_index
-        segment_log.surveys.marker_checker = AbortedListing(self)
-        segment_log.surveys.on_damage = lambda damage: self.context.damaged(self, damage)
+        segment_log.surveys.marker_checker = AbortedListing(
+            self, mislisted=self._mislisted, corrected=self.record_counter.forget,
+            begin_checkpoint=self.maintenance.begin_checkpoint,
+        )
+        segment_log.surveys.on_damage = self._found_damage
         for damage in segment_log.damages:
-            self.context.damaged(self, damage)
+            self._found_damage(damage)
         self.machine.advance_high_watermark(min(high_watermark, segment_log.end_offset))
 
     def _found_wrong_index(self, segment: Segment) -> None:
         log.error("a damaged index was rebuilt from its log", partition=self.name, file=segment.index.path)
 
     def note_recovered(self) -> None:
-        """What a replay found aborted goes to the log's index."""
+        """Adds the aborted transactions that a replay found to the log's index."""
         if self.inheritance.list_aborted():
             self._recovered_aborted.clear()
         if self._recovered_aborted:
@@ -210,14 +236,14 @@ class Replica:
         )
 
     def _producer_expiry_ms(self) -> int:
-        """Offsets bear their clients' producer ids: those stay at least as long as their transactional ids."""
+        """Offsets carry their clients' producer ids. Those must not expire before their transactional ids."""
         settings = self.settings
         if not self.internal:
             return settings.producer_id_expiration_ms
         return max(settings.producer_id_expiration_ms, settings.transactional_id_expiration_ms)
 
     def replay(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
-        """`recovery.State`: the same as live, so that recovery, copying and live operation cannot differ."""
+        """`recovery.State`. Recovery, copying and live operation all replay, so their states cannot differ."""
         if self.inheritance.inherited is not None:
             self.inheritance.comes_to(header.base_offset)
         if header.attributes & CONTROL:
@@ -228,8 +254,8 @@ class Replica:
             self.machine.replay(header)
 
     def lead(self, leader_epoch: int, newest_connection: int, replication: Replication | None = None) -> None:
-        """Serves from now on, under this epoch. `newest_connection`: clients' connections that are older cannot be told
-        apart any more (rule 4). `replication`: where other replicas have a part."""
+        """Serves from now on, under this epoch. `newest_connection`: serial of the newest client connection; the order
+        of writes on older ones is not known (rule 4). `replication`: None if there are no other replicas."""
         self.leader_epoch = leader_epoch
         self.epoch_start = self.machine.log_end_offset
         self.newest_connection = newest_connection
@@ -237,13 +263,13 @@ class Replica:
         self.serving = True
         self._epoch_begins = self.machine.leader_epochs.latest < leader_epoch
         if self.inheritance.renounce():
-            log.error("leads without knowing all former producers: nobody else could", partition=self.name)
+            log.error("leads without the state of all former producers: no other replica has it", partition=self.name)
         self.replication = replication
         self.members_changed()
         self.advance(self.durable_end)
 
     def resign(self) -> None:
-        """Serves no more: whoever waits is sent to look for the new leader."""
+        """Stops serving. Waiting calls are answered NOT_LEADER_OR_FOLLOWER, so that clients look for the new leader."""
         if not self.serving:
             return
         self.serving = False
@@ -254,32 +280,32 @@ class Replica:
             pull.lost()
 
     def _send_away(self) -> None:
-        result = PartitionResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        result = WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.parked.resign(result)
         self.waiters.fail(result)
         self._local_waiters.fail(result)
         self.barrier.fail()
 
     def members_changed(self) -> None:
-        """The in-sync set is another one, or min.insync.replicas."""
+        """The in-sync set or min.insync.replicas has changed."""
         replication = self.replication
         in_sync = 1 if replication is None else len(replication.isr)
         required = self.settings.min_insync_replicas
-        if self.internal:  # a cluster too small for the setting has to work all the same
+        if self.internal:  # a cluster with fewer brokers than the setting must work too
             required = min(required, 1 if replication is None else len(replication.replicas))
         self.too_few_in_sync = in_sync < required
         self.barrier.check()
         if replication is None:
             return
         if self.too_few_in_sync:
-            self.waiters.fail(PartitionResult(
-                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, reason=f"in sync by now: {in_sync}"
+            self.waiters.fail(WriteResult(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, reason=f"replicas still in sync: {in_sync}"
             ))
         self._commit(replication.committed())
 
     async def close(self, *, checkpoint: bool = True) -> None:
-        """With `checkpoint`, a clean stop after which nothing has to be scanned. Without, the folder may be removed
-        afterwards: nothing is at work in it any more. Raises SyncFailed, OSError."""
+        """With `checkpoint`: a clean stop, after which the next start scans nothing. Without: nothing writes to the
+        folder afterwards, so it may be removed. Raises SyncFailed, OSError."""
         self.resign()
         await self.maintenance.stop()
         if checkpoint:
@@ -292,8 +318,8 @@ class Replica:
         self, batch: memoryview, call: Settles, number: int, transactional_id: str = "", produce_version: int = 0,
         local: bool = False,
     ) -> None:
-        """A client's batch; `number` is the partition's place in the call. `batch` is writable and valid during the
-        call only. Settles the write, now or later; `local` (acks=1): as soon as this node has it."""
+        """A client's batch. `number`: the partition's place in the call. `batch` is writable and valid during the call
+        only. Settles the write, now or later. `local` (acks=1): as soon as this node has it."""
         try:
             header = self.checked(batch)
             if header.producer_id >= 0 and self.parked.holds(header.producer_id):
@@ -308,10 +334,10 @@ class Replica:
             call.settle(number, self.refused(batch, refusal, call))
 
     def checked(self, batch: memoryview) -> BatchHeader:
-        """The header of a client's batch that is whole and allowed. Raises Refusal.
+        """The header of a client's batch, after checking that the batch is whole and allowed. Raises Refusal.
 
-        The hot path: what almost every batch passes is looked at in one go; what is wrong with another is for the
-        codec's checks to say.
+        The hot path: one condition that almost every batch meets. For any other batch the codec's checks find out what
+        is wrong.
         """
         header = read_header(batch)
         base_offset, length, _, magic, crc, attributes, delta, _, _, producer_id, epoch, sequence, count = header
@@ -353,10 +379,10 @@ class Replica:
         else:
             assert isinstance(decision, Duplicate)
             base_offset, append_time, error = decision.base_offset, -1, int(decision.error)
-            self.context.duplicates[error != 0] += 1
+            self.context.duplicates.count(too_old=error != 0)
             end_offset = decision.wait_for + 1
         machine = self.machine
-        result = PartitionResult(error, base_offset, append_time, machine.log_start_offset)
+        result = WriteResult(error, base_offset, append_time, machine.log_start_offset)
         if end_offset <= machine.high_watermark:
             call.settle(number, result)
         elif not local:
@@ -365,6 +391,15 @@ class Replica:
             call.settle(number, result)
         else:
             self._local_waiters.append((end_offset, call, number, result))
+
+    def _append_verified(self, parked: ParkedWrite) -> BatchHeader:
+        """A parked write whose transaction the coordinator has confirmed. It is checked as if it came now. Raises
+        Refusal."""
+        batch = memoryview(parked.batch)
+        header = self.checked(batch)
+        decision = self.machine.decide_append(header, self.context.clock.now_ms(), VERIFIED)
+        self.carry_out(decision, batch, header, parked.call, parked.number, parked.local)
+        return header
 
     def _append(self, batch: memoryview, header: BatchHeader) -> tuple[int, int]:
         """Appends and replays one data batch; returns (base offset, log-append time or -1)."""
@@ -392,7 +427,7 @@ class Replica:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error) from error
 
     def _written(self) -> None:
-        """After each append and its replay."""
+        """To be called after each append and its replay."""
         if self.log.scan_cost >= self._checkpoint_cost:
             self.maintenance.begin_checkpoint()
         if self._epoch_begins:
@@ -406,7 +441,7 @@ class Replica:
             self.context.committer.request(self)
 
     def copied(self, *, new_epoch: bool) -> None:
-        """More has been copied from the leader, or the copy was cut: it becomes durable like what is written here."""
+        """Records were copied from the leader, or the copy was cut. The change becomes durable as for a write here."""
         self.inheritance.comes_to(self.machine.log_end_offset)
         self.note_recovered()
         if self.log.scan_cost >= self._checkpoint_cost or self.inheritance.wants_checkpoint:
@@ -419,35 +454,35 @@ class Replica:
             self.context.committer.request(self)
 
     def drop_removed(self) -> None:
-        """Removes the segments that the leader has removed, once a snapshot says what they said. Raises OSError."""
+        """Removes the segments that the leader has removed, as far as a snapshot covers them. Raises OSError."""
         if self.log.drop_below(min(self.machine.log_start_offset, self.log.covered)):
             log.info(
-                "removed what the leader has removed", partition=self.name,
+                "removed segments that the leader has removed", partition=self.name,
                 log_start_offset=self.machine.log_start_offset,
             )
 
-    def checkpointed(self) -> None:
+    def _checkpointed(self) -> None:
         """A snapshot was written. Raises OSError."""
         self.inheritance.checkpointed()
         if self.copying is not None:
             self.drop_removed()
 
     def _note_leader_epoch(self) -> None:
-        """The first batch of an epoch: the checkpoint file says so from the next sync on."""
+        """The first batch of an epoch was appended: writes it to the checkpoint file."""
         self._epoch_begins = False
         try:
             self.log.write_leader_epochs(self.machine.leader_epochs.entries())
-        except OSError as error:  # the log itself says it too, and the next checkpoint writes the file
-            log.warning("no leader-epoch checkpoint this time", partition=self.name, error=error)
+        except OSError as error:  # the log contains the epoch too, and the next checkpoint writes the file
+            log.warning("the leader-epoch checkpoint was not written", partition=self.name, error=error)
 
-    def refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> PartitionResult:
+    def refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> WriteResult:
         self.context.refused(self, batch, refusal, call)
-        return PartitionResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
+        return WriteResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
 
     # --- write, internal ------------------------------------------------------------------------------------------
 
     def produce_internal(self, batches: memoryview, call: Settles, number: int, shard_epoch: int) -> None:
-        """One or several batches of a registered node of the cluster (rule 1). Settles the write."""
+        """One or more batches of a registered node of the cluster (rule 1). Settles the write."""
         try:
             self._check_accepting()
             first, last = -1, -1
@@ -459,21 +494,21 @@ class Replica:
                 first = base_offset if first < 0 else first
                 position += header.size
             if position != len(batches) or position == 0:
-                raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(batches) - position} bytes that are no batch")
+                raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"{len(batches) - position} bytes are not a batch")
         except Refusal as refusal:
             call.settle(number, self.refused(batches, refusal, call))
             return
-        self.when_committed(last + 1, call, number, PartitionResult(0, first, -1, self.machine.log_start_offset))
+        self.when_committed(last + 1, call, number, WriteResult(0, first, -1, self.machine.log_start_offset))
 
     def _check_accepting(self) -> None:
-        """What internal writers are refused; for clients it is checked on their own way. Raises Refusal."""
+        """Raises Refusal where an internal write has to be refused. Clients' writes are checked elsewhere."""
         if self.storage_error:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
         if self.too_few_in_sync:
             raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas")
 
     def _append_internal(self, batch: memoryview, header: BatchHeader, shard_epoch: int) -> tuple[int, int]:
-        """(base offset, last offset) of the batch, or of the one that it repeats."""
+        """(base offset, last offset) of the batch, or of the stored batch that it repeats."""
         if header.attributes & CONTROL:
             control = decode_control(batch, header)
             decision = self.machine.decide_control(control, shard_epoch)
@@ -503,13 +538,13 @@ class Replica:
         return offset
 
     def append_control(self, control: Control) -> int:
-        """A control record that was decided (`machine.decide_*`) just now. Raises Refusal(KAFKA_STORAGE_ERROR,
-        NOT_ENOUGH_REPLICAS)."""
+        """Appends a control record that `machine.decide_*` has just returned. Returns its offset. Raises
+        Refusal(KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS)."""
         self._check_accepting()
         return self._append_control(encode_control(control, self.context.clock.now_ms()), control)
 
     def write_markers(self, markers: Sequence[Marker]) -> list[tuple[int, Refusal | None]]:
-        """All markers of one request: for each (offset below which it is stored, None), or why it is refused."""
+        """Writes the markers of one request. Returns for each (offset after the marker, None) or (-1, refusal)."""
         results: list[tuple[int, Refusal | None]] = []
         for marker, decision in zip(markers, self.machine.decide_markers(markers), strict=True):
             if isinstance(decision, Refusal):
@@ -527,28 +562,28 @@ class Replica:
 
     # --- commit ---------------------------------------------------------------------------------------------------
 
-    def when_committed(self, end_offset: int, call: Settles, number: int, result: PartitionResult) -> None:
-        """Settles with `result` as soon as everything below `end_offset` is committed."""
+    def when_committed(self, end_offset: int, call: Settles, number: int, result: WriteResult) -> None:
+        """Settles the write with `result` once everything below `end_offset` is committed."""
         if end_offset <= self.machine.high_watermark:
             call.settle(number, result)
         else:
             self.waiters.append((end_offset, call, number, result))
 
     async def committed(self, end_offset: int) -> None:
-        """Returns when everything below `end_offset` is committed. Raises Refusal where the leadership is lost."""
+        """Returns once everything below `end_offset` is committed. Raises Refusal if the leadership is lost."""
         settled = WriteFuture()
-        self.when_committed(end_offset, settled, 0, PartitionResult(0))
+        self.when_committed(end_offset, settled, 0, WriteResult(0))
         result = await settled.future
         if result.error:
             raise Refusal(ErrorCode(result.error), result.reason)
 
     @property
     def durable_end(self) -> int:
-        """This node has everything below, by the durability setting."""
+        """This node has everything below this offset, by the durability setting."""
         return self.log.synced_offset if self._durable else self.log.end_offset
 
     def advance(self, offset: int) -> None:
-        """Everything below `offset` is durable here."""
+        """Everything below `offset` is durable on this node."""
         replication = self.replication
         self._local_waiters.settle(offset)  # whether or not others have a part by now
         if replication is not None:
@@ -561,7 +596,7 @@ class Replica:
         self._commit(offset)
 
     def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int) -> bool:
-        """A follower has synced everything below `end`. False: it has no part in this partition."""
+        """A follower has synced everything below `end`. False: it is not a replica of this partition."""
         replication = self.replication
         if replication is None or not replication.fetched(node, registration, end):
             return False
@@ -571,7 +606,7 @@ class Replica:
         return True
 
     def _commit(self, offset: int) -> None:
-        """The high watermark: everything below `offset` is committed."""
+        """Advances the high watermark: everything below `offset` is committed."""
         if not self.machine.advance_high_watermark(offset):
             return
         self.waiters.settle(offset)
@@ -584,16 +619,17 @@ class Replica:
 
     @property
     def committable(self) -> int:
-        """Everything below is durable wherever it has to be."""
+        """Everything below this offset is durable on every replica that counts."""
         return self.durable_end if self.replication is None else self.replication.committed()
 
     @property
     def wants_sync(self) -> bool:
-        """Something here is not durable, and the committer does not know."""
+        """Some writes are not durable, and no sync of them is queued."""
         return self._durable and self.log.needs_sync and not self.commit_queued
 
     def overdue_write(self) -> int:
-        """Up to where a write waits that has what it waits for, or that waits where nobody leads; -1: none does."""
+        """The offset of a waiting write that should have been answered: what it waits for has happened, or this node no
+        longer leads. -1: there is none."""
         for waiters, reached in ((self.waiters, self.machine.high_watermark), (self._local_waiters, self.durable_end)):
             if waiters and (waiters[0][0] <= reached or not self.serving):
                 return waiters[0][0]
@@ -611,8 +647,8 @@ class Replica:
     def read(
         self, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool, warmed: bool = False
     ) -> ReadRange:
-        """What a consumer may see from `offset` on. Raises Refusal(OFFSET_OUT_OF_RANGE, and for what is damaged
-        KAFKA_STORAGE_ERROR where other replicas exist, else CORRUPT_MESSAGE), Cold."""
+        """Records from `offset` on that a consumer may see. Raises Cold, and Refusal: OFFSET_OUT_OF_RANGE; for damaged
+        bytes KAFKA_STORAGE_ERROR if there are other replicas, CORRUPT_MESSAGE if not."""
         machine = self.machine
         if not machine.log_start_offset <= offset <= machine.log_end_offset:
             raise Refusal(
@@ -633,12 +669,12 @@ class Replica:
         return ReadRange(found, found.size, fetched.next_offset, aborted)
 
     def damaged(self, damage: Damaged) -> Refusal:
-        """Clients ask again after the one and give up after the other: nobody else will ever have it."""
+        """Clients retry after KAFKA_STORAGE_ERROR, and give up after CORRUPT_MESSAGE: no replica has the records."""
         code = ErrorCode.CORRUPT_MESSAGE if self.replication is None else ErrorCode.KAFKA_STORAGE_ERROR
         return Refusal(code, str(damage))
 
     def wait(self, reader: ReadSubscriber) -> None:
-        """`reader.moved()` is called whenever the readable end moves, until `unwait`."""
+        """Calls `reader.moved()` whenever the readable end moves, until `unwait`."""
         self._readers[reader] = None
 
     def unwait(self, reader: ReadSubscriber) -> None:
@@ -652,8 +688,8 @@ class Replica:
 async def open_replica(
     replica: Replica, folder: str | OpenFolder, *, clean: bool, high_watermark: int = 0, known_epoch: int = 2**31 - 1
 ) -> Recovery:
-    """Opens the log of a folder that exists and replays what has to be. `high_watermark`: as last known here;
-    `known_epoch`: the partition's leader epoch by now."""
+    """Opens the log of an existing folder and replays the part that no snapshot covers. `high_watermark`: the last one
+    known here. `known_epoch`: the partition's current leader epoch."""
     segment_log, recovery = await open_log(
         replica.context.disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal), replica,
         clean=clean, known_epoch=known_epoch,

@@ -1,5 +1,5 @@
-"""The calls that brokers answer: those of other services (proto/hapax/internal/v1/broker.proto) and those of clients
-(proto/hapax/v1/partitions.proto)."""
+"""The gRPC calls that a broker answers: those of other services (proto/hapax/internal/v1/broker.proto) and those of
+clients (proto/hapax/v1/partitions.proto)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SERVICE: Final = "/hapax.internal.v1.PartitionBroker/"
 PUBLIC: Final = "/hapax.v1.Partitions/"
 _TopicPartition: TypeAlias = common_pb2.TopicPartition | partitions_pb2.PartitionOfTopicId
 _COUNTED_MAX: Final = 16 << 20
-"""Bytes of logs that are read for one answer; who wants more asks again."""
+"""Maximum bytes of logs read for one answer. For more, the caller asks again."""
 
 
 class BrokerRpc:
-    """Every answer is given once what it says is durable."""
+    """Every answer waits until what it states is durable."""
 
     def __init__(self, partitions: PartitionSet, transactional_id_of: Callable[[TopicIdPartition, int], str]) -> None:
-        """`transactional_id_of(partition, producer id)`: where this broker happens to know it, else ""."""
+        """`transactional_id_of(partition, producer id)`: "" if this broker does not know it."""
         self._partitions = partitions
         self._transactional_id_of = transactional_id_of
         self._snapshots = Snapshots()
@@ -53,7 +53,7 @@ class BrokerRpc:
         }
 
     def _find(self, partition: _TopicPartition) -> Replica:
-        """Raises Refusal; UNKNOWN_TOPIC_ID only where the topic was deleted, so that its markers count as done."""
+        """Raises Refusal. UNKNOWN_TOPIC_ID only if the topic was deleted: then its markers count as done."""
         try:
             return self._partitions.find(partition.topic_id, partition.partition)
         except Refusal as refusal:
@@ -213,7 +213,7 @@ class BrokerRpc:
         return response.SerializeToString()
 
     async def _confirmed(self, partition: _TopicPartition) -> Replica | Refusal:
-        """Whose end may be told."""
+        """The replica, once its offsets may be answered, or why not."""
         try:
             replica = self._find(partition)
             await replica.barrier.passed()
@@ -224,7 +224,7 @@ class BrokerRpc:
 
 
 async def _count(replica: Replica, start: int, max_bytes: int, answer: partitions_pb2.PartitionOffsets) -> int:
-    """Returns how many bytes were read."""
+    """Returns the number of bytes read."""
     try:
         counted = await replica.record_counter.count(start, max_bytes)
     except Refusal as refusal:
@@ -259,7 +259,8 @@ def _described(named: partitions_pb2.PartitionOfTopicId, replica: Replica) -> pa
 async def _when_durable(
     replica: Replica, end_offset: int, places: list[common_pb2.PartitionError], *, repeated: bool
 ) -> None:
-    """`repeated`: nothing was appended. Then this node's memory alone says that there is nothing to end."""
+    """`repeated`: nothing was appended, so only this node's memory shows that there is nothing to end. A barrier then
+    confirms that it still leads."""
     try:
         await replica.committed(end_offset)
         if repeated:

@@ -1,7 +1,7 @@
-"""Reads what lies on the disk, slowly, so that damage is found before somebody needs what is damaged.
+"""Reads the segments on the disk slowly, so that damage is found before the damaged records are needed.
 
-First what this process has not checked since it started, since nobody knows how the disk treated it; then everything
-again, each segment once in `log.scrub.interval.ms`. At most `log.scrub.bytes.per.second`, off the loop.
+Segments that this process has not checked since it started come first: the disk may have damaged them meanwhile. Then
+every segment is read once per `log.scrub.interval.ms`. At most `log.scrub.bytes.per.second` are read, off the loop.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hapax.runtime.settings import Settings
 log = telemetry.logger("scrubber")
 
 _PAUSE_S: Final = 1.0
-"""Between two looks for something to do."""
+"""Pause between two searches for segments that are due."""
 _SLICE: Final = 100
 
 
 def unchecked(segment: Segment) -> bool:
-    """This process neither wrote it nor has checked it yet."""
+    """Whether this process neither wrote the segment nor has checked it yet."""
     return segment.damage is None and segment.surveyed_ms < 0 and not segment.sound.covers(0, segment.size)
 
 

@@ -15,7 +15,7 @@ from hapax.broker.hanging_transactions import HangingWatch
 from hapax.broker.healing import Healing
 from hapax.broker.intact_since import write_intact_since
 from hapax.broker.kafka_api import OffsetService, ProducerService, ProduceService
-from hapax.broker.metrics import LOST_RECORDS
+from hapax.broker.metrics import LOST_RECORDS, BrokerParts
 from hapax.broker.observing import Refusals, observe_broker
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.periodic_tasks import PeriodicTasks
@@ -44,7 +44,6 @@ from hapax.kafka.api import (
     write_txn_markers,
 )
 from hapax.kafka.api.fetch import FetchPartition
-from hapax.kafka.api.produce import ProduceCall
 from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
@@ -94,22 +93,8 @@ class BrokerService:
         self.committer = Committer(ports.disk, self._fatal, self.storage.slow, settings.log_flush_slow_ms / 1000)
         self._snapshots = SnapshotSource(ports.network, view)
         self.partitions = PartitionSet(
-            ReplicaContext(
-                ports.disk, ports.clock, self.committer, self.storage, ShardEpochs(), self.verifier.ask, self._refused,
-                self.node_id, lambda replica: self.partitions.in_sync.reconsider(replica),
-                lambda replica, damage: self.healing.found(replica, damage),
-                lambda replica, segment, count: self.healing.mislisted(replica, segment, count),
-                lambda: self._refusals.older_connections.add(1),
-                lambda replica, offset, refusal: self.healing.unreadable(replica, offset, refusal),
-            ),
-            view, ports.metadata, settings, self._newest_connection,
-            Fetchers(FetcherContext(
-                ports.network, view, ports.random, settings,
-                Throttle(
-                    lambda: self._copying_rate(settings.follower_replication_throttled_rate),
-                    ports.clock.monotonic_ms),
-                self._snapshots.fetch, self._lost, self.committer.failed,
-            )),
+            self._replica_context(), view, ports.metadata, settings, self._newest_connection,
+            Fetchers(self._fetcher_context()),
         )
         self.healing = Healing(self.partitions, ports.metadata)
         self.scrubber = Scrubber(self.partitions, settings, ports.clock)
@@ -132,8 +117,34 @@ class BrokerService:
         self.fetches = FetchService(
             self.partitions.find, self._leader_of, settings.fetch_max_bytes, self.followers.fetch, metrics
         )
-        observe_broker(metrics, self.partitions, self.committer, self.healing, self.scrubber, self.hanging)
+        observe_broker(metrics, BrokerParts(
+            partitions=self.partitions, committer=self.committer, healing=self.healing, scrubber=self.scrubber,
+            hanging=self.hanging,
+        ))
         self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings), metrics)
+
+    def _replica_context(self) -> ReplicaContext:
+        """Made before the parts that its callbacks call."""
+        ports = self._ports
+        assert ports.disk is not None
+        return ReplicaContext(
+            disk=ports.disk, clock=ports.clock, committer=self.committer, storage=self.storage,
+            shard_epochs=ShardEpochs(), ask=self.verifier.ask, refused=self._refused, node_id=self.node_id,
+            reconsider=lambda replica: self.partitions.in_sync.reconsider(replica),
+            damaged=lambda replica, damage: self.healing.found(replica, damage),
+            mislisted=lambda replica, segment, count: self.healing.mislisted(replica, segment, count),
+            superseded=lambda: self._refusals.older_connections.add(1),
+            unreadable=lambda replica, offset, refusal: self.healing.unreadable(replica, offset, refusal),
+        )
+
+    def _fetcher_context(self) -> FetcherContext:
+        ports, settings = self._ports, self.settings
+        return FetcherContext(
+            network=ports.network, view=self.view, random=ports.random, settings=settings,
+            throttle=Throttle(
+                lambda: self._copying_rate(settings.follower_replication_throttled_rate), ports.clock.monotonic_ms),
+            fetch_snapshot=self._snapshots.fetch, lost=self._lost, fatal=self.committer.failed,
+        )
 
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
         settings, partitions = self.settings, self.partitions
@@ -150,25 +161,25 @@ class BrokerService:
         register_other_roles(table)
         return table
 
-    # --- what the parts ask of the whole --------------------------------------------------------------------------
+    # --- callbacks of the parts --------------------------------------------------------------------------
 
     def _fatal(self, reason: str) -> None:
-        """A failed sync: nothing is acknowledged any more, and the process ends (rule 13)."""
+        """A sync failed: nothing is acknowledged any more, and the process ends (rule 13)."""
         self._failed = True
         self._on_lost(reason)
 
     def _copying_rate(self, configured: int) -> int:
-        """Bytes per second for replicas that catch up: a reassignment may ask for less."""
+        """Bytes per second for replicas that catch up. A reassignment may set a lower rate."""
         throttle = self.view.throttle
         return configured if throttle is None else min(configured, throttle.bytes_per_second)
 
     def _stand(self, standing: str) -> None:
-        """How fit the disk is; others lead meanwhile, where they can."""
+        """The disk's state has changed. While it is bad, other brokers lead where they can."""
         if self.registration is not None:
             self.registration.declare(standing)
 
     def _lost(self, replica: Replica, lost: LostRange) -> None:
-        """An unclean election took committed records back: that must not pass unseen."""
+        """An unclean election discarded committed records: logs it, counts it and records an event."""
         log.error(
             "records were lost: an unclean election gave the partition to a replica without them",
             partition=replica.name, from_offset=lost.from_offset, to_offset=lost.to_offset,
@@ -200,20 +211,20 @@ class BrokerService:
             self._fenced(replica, read_header(batch), call)
 
     def _fenced(self, replica: Replica, header: BatchHeader, call: Settles) -> None:
-        """An event for each fenced producer and partition, once: a zombie may ask again and again."""
+        """Records one event for each fenced producer and partition: a zombie may retry without end."""
         zombie = (replica.id, header.producer_id, header.producer_epoch)
-        known = replica.machine.describe_producer(header.producer_id)
-        if zombie in self._zombies or known is None or self.events is None:
+        successor = replica.machine.describe_producer(header.producer_id)
+        if zombie in self._zombies or successor is None or self.events is None:
             return
         if len(self._zombies) >= _ZOMBIES_REMEMBERED:
             self._zombies.clear()
         self._zombies.add(zombie)
         self.events.record(
             "producer_refused", topic=replica.topic, partition=replica.index, producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch, fenced_by_epoch=known.producer_epoch,
-            fenced_at_offset=known.last_offset,
+            producer_epoch=header.producer_epoch, fenced_by_epoch=successor.producer_epoch,
+            fenced_at_offset=successor.last_offset,
             transactional_id=replica.parked.transactional_ids.get(header.producer_id, ""),
-            peer=call.ctx.connection.peer if isinstance(call, ProduceCall) else "",
+            peer=call.peer,
         )
 
     def _transactional_id_of(self, partition: TopicIdPartition, producer_id: int) -> str:
@@ -233,7 +244,7 @@ class BrokerService:
 
     @property
     def kafka_address(self) -> Address:
-        """Where the nodes' own listener is bound."""
+        """Where the listener for other nodes is bound."""
         return next(iter(self._bound.values()))
 
     async def serve(self, identity: str, http_address: str) -> None:
@@ -272,16 +283,12 @@ class BrokerService:
         log.info("serving", address=str(advertised[1]), rpc=record.rpc_address)
 
     async def drain(self) -> None:
-        """Lets others lead first; then answers what waits and closes every log so that the next start reads none."""
+        """Hands the leaderships over, answers the calls that wait, and closes every log, so that the next start reads
+        none."""
         if self.registration is not None and not self._failed:
             await hand_over(
                 self.registration, self.view, partitions_finished(self.view), self.settings.drain_timeout_ms / 2000)
-        await self.sweep.close()
-        await self.scrubber.close()
-        await self.healing.close()
-        await self.periodic_tasks.close()
-        if self.events is not None:
-            await self.events.close()
+        await self._close_background_tasks()
         await self.partitions.fetchers.close()
         if self.registration is not None:
             await self.registration.close()
@@ -298,13 +305,16 @@ class BrokerService:
             return
         self._drained = True
 
-    async def close(self) -> None:
+    async def _close_background_tasks(self) -> None:
         await self.sweep.close()
         await self.scrubber.close()
         await self.healing.close()
         await self.periodic_tasks.close()
         if self.events is not None:
             await self.events.close()
+
+    async def close(self) -> None:
+        await self._close_background_tasks()
         await self.verifier.close()
         await self.producer_ids.close()
         if not self._drained:
@@ -322,9 +332,10 @@ async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None,
 ) -> BrokerService:
-    """Returns once the broker listens and is registered; it is `ready()` when it serves what is assigned to it.
+    """Returns once the broker listens and is registered. It is `ready()` once it serves what is assigned to it.
 
-    `on_lost` is called with one sentence when it must end. Raises FolderRefused, StoreRefused, NodeIdTaken, OSError.
+    `on_lost` is called with one sentence when the broker must end. Raises FolderRefused, StoreRefused, NodeIdTaken,
+    OSError.
     """
     assert ports.disk is not None, "a broker needs a data folder"
     folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)

@@ -1,16 +1,17 @@
-"""FetchSnapshot: a leader's producers for a replica whose log does not tell of all of them (rule 5).
+"""FetchSnapshot: the leader's producers, for a replica whose log does not contain all of them (rule 5).
 
-Whoever gets them goes on to copy the log up to their offset, so the leader notes that offset: until the replica is
-there it is not in sync, and nothing is compacted under it.
+The replica then copies the log up to the snapshot's offset. The leader remembers that offset: until the replica has
+reached it, the replica is not in sync and the leader compacts nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hapax.broker.copying import LeaderSnapshot
+from hapax.broker.replica import Replica
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
@@ -20,9 +21,6 @@ from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
 from hapax.runtime.registration import Registration
 
-if TYPE_CHECKING:
-    from hapax.broker.replica import Replica
-
 FETCH_SNAPSHOT: Final = "/hapax.internal.v1.PartitionBroker/FetchSnapshot"
 _PIECE: Final = 1 << 20
 _KEPT_S: Final = 60.0
@@ -31,18 +29,18 @@ _CALL_TIMEOUT_S: Final = 5.0
 
 @dataclass(slots=True)
 class _Kept:
-    """A snapshot that somebody reads."""
+    """A snapshot that a replica is reading."""
 
     offset: int
     log_start_offset: int
     snapshot_size: int
     content: bytes
-    """The snapshot, and the aborted transactions behind it."""
+    """The snapshot, followed by the aborted transactions."""
     compacted: bool
 
 
 class Snapshots:
-    """The leader's side. Of each partition the last one is kept for a minute, so that it can be read in pieces."""
+    """The leader's side. The last snapshot of each partition is kept for a minute, so that it can be read in pieces."""
 
     def __init__(self) -> None:
         self._kept: dict[Replica, _Kept] = {}
@@ -50,14 +48,14 @@ class Snapshots:
     async def piece(
         self, replica: Replica, asking: NodeId, leader_epoch: int, offset: int, position: int
     ) -> broker_pb2.FetchSnapshotResponse:
-        """`asking`: the node that `position` goes to. Raises Refusal."""
+        """The piece from `position` on, for the node `asking`. `offset` -1 takes a new snapshot. Raises Refusal."""
         if leader_epoch != replica.leader_epoch:
             raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {replica.leader_epoch}")
         kept = self._kept.get(replica)
         if offset < 0:
             kept = await self._take(replica, asking)
         elif kept is None or kept.offset != offset:
-            raise Refusal(ErrorCode.SNAPSHOT_NOT_FOUND, "begin again")
+            raise Refusal(ErrorCode.SNAPSHOT_NOT_FOUND, "the snapshot is no longer kept: ask for a new one")
         return broker_pb2.FetchSnapshotResponse(
             offset=kept.offset, log_start_offset=kept.log_start_offset, size=len(kept.content),
             snapshot_size=kept.snapshot_size, compacted=kept.compacted, data=kept.content[position : position + _PIECE],
@@ -88,11 +86,12 @@ class Snapshots:
         replication, now_ms = replica.replication, replica.context.clock.monotonic_ms()
         if replication is None or not replication.handed(asking, replica.machine.log_end_offset, now_ms):
             replica.context.reconsider(replica)
-            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is no replica here, or still counts")
+            raise Refusal(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {asking} is not a replica, or is still in sync or passed over")
 
 
 class SnapshotSource:
-    """The follower's side; `fetch` is `copying.FetchSnapshot`."""
+    """The follower's side. `fetch` is `copying.FetchSnapshot`."""
 
     def __init__(self, network: Network, view: ClusterView) -> None:
         self._network = network
@@ -101,10 +100,10 @@ class SnapshotSource:
     async def fetch(
         self, replica: Replica, leader: NodeId, leader_epoch: int, registration: Registration
     ) -> LeaderSnapshot:
-        """Raises Refusal: the leader did not answer, or is none. `registration`: this node's."""
+        """Raises Refusal: the leader did not answer, or no longer leads. `registration`: this node's."""
         node = self._view.node(leader)
         if node is None or not node.rpc_address:
-            raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the leader is not there")
+            raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the leader is not registered")
         channel = self._network.rpc_channel(node.rpc_address)
         request = broker_pb2.FetchSnapshotRequest(
             partition=common_pb2.TopicPartition(topic_id=replica.id.topic_id, partition=replica.index),

@@ -1,4 +1,4 @@
-"""What a broker does when its disk is full or broken for writes, and when it is well again (rule 13)."""
+"""Refuses writes while the disk is full or failing, and accepts them again when it has recovered (rule 13)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = telemetry.logger("storage")
 PROBE_EVERY_S: Final = 1.0
 _PROBE_BYTES: Final = 1 << 20
 _PROBE_LIMIT_S: Final = 1.0
-"""A probe that takes longer is no sign of health."""
+"""A probe that takes longer counts as failed."""
 _RESERVE_BYTES: Final = 8 << 20
-"""So much must be free before writes are accepted again: else each small write would fail anew."""
+"""Free bytes required before writes are accepted again. With less, the next small writes would fail again."""
 _PROBE_FILE: Final = "space-probe.tmp"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -30,12 +30,13 @@ class Refusing(Protocol):
 
 
 class StorageGuard:
-    """Knows the partitions that refuse writes, and lets them go on as soon as a probe can be written and synced."""
+    """Tracks the partitions that refuse writes, and lets them accept writes once a probe was written and synced."""
 
     def __init__(
         self, disk: Disk, random: Randomness, on_standing: Callable[[str], None] = lambda standing: None
     ) -> None:
-        """`on_standing` is told how fit the disk is: "" or why the broker should lead nothing that others can."""
+        """`on_standing(reason)`: why the broker should lead no partition that another broker can lead; "": no
+        reason."""
         self._disk = disk
         self._random = random
         self._on_standing = on_standing
@@ -44,22 +45,22 @@ class StorageGuard:
         self._prober: Task | None = None
 
     def failed(self, partition: Refusing, error: OSError) -> None:
-        """A write of the partition failed; its torn tail has been cut. It refuses writes from now on."""
+        """A write of the partition failed, and its torn tail was cut. The partition refuses writes from now on."""
         if partition.storage_error:
             return
         partition.storage_error = describe(error)
         self._refusing.append(partition)
         log.error(
-            "refusing writes until the disk takes them again", partition=partition.name, reason=partition.storage_error,
-            free_bytes=self._disk.free_bytes(),
+            "refusing writes until the disk accepts them again", partition=partition.name,
+            reason=partition.storage_error, free_bytes=self._disk.free_bytes(),
         )
         self._watch("full disk" if error.errno in _FULL else "failing disk")
 
     def slow(self) -> None:
-        """A sync takes very long. Writes are taken on, for they may be the only place there is."""
+        """A sync takes very long. Writes are still accepted, because this may be the only replica."""
         if not self._slow:
             self._slow = True
-            log.error("a sync takes very long: giving up leaderships until the disk is quick again")
+            log.error("a sync takes very long: giving up leaderships until the disk is fast again")
             self._watch("slow disk")
 
     def _watch(self, standing: str) -> None:
@@ -98,7 +99,7 @@ class StorageGuard:
 
 
 def describe(error: OSError) -> str:
-    """`no space left on the disk`, or what the system calls it."""
+    """`no space left on the disk`, or the system's error text."""
     if error.errno in _FULL:
         return "no space left on the disk"
     return f"the disk refused a write: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""Who hears from a partition: readers that wait, followers that fetch it, and what copies it here."""
+"""Objects that a partition notifies: waiting readers, followers that fetch it, and the copying that feeds it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from typing import Protocol
 
 
 class ReadSubscriber(Protocol):
-    """A long poll that is told when a partition's readable end moves."""
+    """A long poll that waits for new records."""
 
-    def moved(self) -> None: ...
+    def moved(self) -> None:
+        """The partition's readable end has moved."""
+        ...
 
 
 class FollowerSubscriber(Protocol):
     """A follower that fetches this partition from here."""
 
     def appended(self) -> None:
-        """There is something to fetch."""
+        """There are new records to fetch."""
         ...
 
     def committed(self) -> None:
-        """The high watermark has moved: said with the next answer."""
+        """The high watermark has moved. The next answer carries it."""
         ...
 
     def press(self, newest_round: int) -> None:
@@ -27,13 +29,13 @@ class FollowerSubscriber(Protocol):
         ...
 
     def lost(self) -> None:
-        """This node leads the partition no more."""
+        """This node no longer leads the partition."""
         ...
 
 
 class CopySubscriber(Protocol):
-    """What copies this partition from its leader."""
+    """Copies this partition from its leader."""
 
     def synced(self) -> None:
-        """More of it is durable."""
+        """More of the copy is durable."""
         ...

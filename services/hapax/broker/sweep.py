@@ -1,11 +1,11 @@
-"""Compares what should be with what is, in the partitions of a broker, and corrects it (rule 25).
+"""Compares the intended with the actual state of a broker's partitions, and corrects differences (rule 25).
 
-| kind | should be | correction |
+| kind | intended state | correction |
 |---|---|---|
-| `high_watermark` | what every replica in sync has synced is committed | it is committed |
-| `waiter` | a write that waits for what is durable has its answer; none waits where nobody leads | it is answered |
-| `unsynced_write` | a sync is under way, or queued, for what is not durable | one is requested |
-| `parked_write` | a parked write's question is answered within its time-outs | it is taken for unanswered |
+| `high_watermark` | records that every in-sync replica has synced are committed | they are committed |
+| `waiter` | a write is answered once it is durable, and when this node stops leading | it is answered |
+| `unsynced_write` | a sync of unsynced writes is running or queued | one is requested |
+| `parked_write` | a parked write's question is answered within its time-outs | it counts as unanswered |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOOKS: Final = 3
 _LOOKS_AT_A_QUESTION: Final = 20
-"""At least 30 s: more than all attempts of one question take."""
+"""At least 30 s: longer than all attempts of one question take."""
 _SLICE: Final = 200
 
 
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
     kind: str
     replica: Replica
     state: int
-    """A difference whose state changes is another one."""
+    """A difference whose state has changed counts as a new difference."""
 
     @property
     def looks(self) -> int:
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
 
 
 def differences(replica: Replica) -> Iterator[Difference]:
-    """Of one partition, now."""
+    """The present differences of one partition."""
     if replica.serving and replica.machine.high_watermark < replica.committable:
         yield Difference("high_watermark", replica, replica.committable)
     elif replica.serving and replica.replication is not None and replica.replication.own_end < replica.durable_end:
@@ -93,13 +93,13 @@ class Sweep:
             await self.check()
 
     async def check(self) -> None:
-        seen: dict[Difference, int] = {}
+        found: dict[Difference, int] = {}
         for number, replica in enumerate(list(self._partitions.replicas.values())):
-            seen |= {each: each.looks for each in differences(replica)}
+            found |= {each: each.looks for each in differences(replica)}
             if number % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-        for due in self._repeated.look(seen):
-            if due in differences(due.replica):  # others had their turns since it was seen
+        for due in self._repeated.look(found):
+            if due in differences(due.replica):  # the state may have changed since the walk
                 corrected(due.kind, partition=due.replica.name, state=due.state)
                 correct(due)
         self._check_committer()

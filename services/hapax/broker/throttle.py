@@ -1,4 +1,4 @@
-"""Holds replicas back that catch up, so that they leave the disks and the network to clients."""
+"""Limits the rate of replicas that catch up, so that disks and network stay available to clients."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 _BURST_S: Final = 0.25
-"""What was not used lately may be used at once, up to what the rate allows in this time."""
+"""Unused bytes may be used at once later, up to what the rate allows in this many seconds."""
 
 
 class Throttle:
-    """At most `rate()` bytes a second, shared by all who ask."""
+    """At most `rate()` bytes per second, shared by all callers."""
 
     def __init__(self, rate: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
         self._rate = rate
@@ -19,7 +19,7 @@ class Throttle:
         self._as_of = monotonic_ms()
 
     def delay(self) -> float:
-        """Seconds until somebody may go on; 0: now."""
+        """Seconds until a caller may continue; 0: now."""
         now, rate = self._now_ms(), self._rate()
         self._allowance = min(rate * _BURST_S, self._allowance + (now - self._as_of) * rate / 1000)
         self._as_of = now

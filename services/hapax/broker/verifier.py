@@ -19,7 +19,8 @@ VERIFY_PARTITIONS: Final = "/hapax.internal.v1.TxnCoordinator/VerifyPartitions"
 
 _CALL_TIMEOUT_S: Final = 2.0
 _PATIENCE_S: Final = 3.0
-"""So long a question is asked again while its shard moves: a parked batch is cheaper than a client's back-off."""
+"""While a shard moves, a question is repeated for this many seconds: a parked batch costs less than a client's
+back-off."""
 _RETRY_S: Final = 0.02
 
 _MOVING: Final = frozenset({
@@ -47,7 +48,7 @@ class Verifier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, replica: Replica, question: Question) -> None:
-        """The answer comes to `replica.parked.answered`, never from within this call."""
+        """The answer goes to `replica.parked.answered`, never during this call."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._flush)
         key = _Key(question.transactional_id, question.producer_id, question.producer_epoch, question.add)

@@ -1,4 +1,4 @@
-"""Writes that wait to be durable, here or on every replica in sync, and whoever is told of it."""
+"""Writes that wait to be durable, here or on every replica in sync, and the calls that get their results."""
 
 from __future__ import annotations
 
@@ -7,37 +7,65 @@ from collections import deque
 from typing import Final, Protocol
 
 from hapax.core.errors import ErrorCode
-from hapax.kafka.api.produce import PartitionResult, ProduceCall
+from hapax.core.partition.values import WriteResult
 
-_FOR_EVER: Final = 2**62
+NO_TIMEOUT_MS: Final = 2**62
 
 
 class Settles(Protocol):
-    """Whoever is told what became of a write: `kafka.api.produce.ProduceCall`, or `WriteFuture` below."""
+    """A call that gets the results of its writes: `kafka.api.produce.ProduceCall`, or `WriteFuture` below."""
 
-    def settle(self, number: int, result: PartitionResult) -> None: ...
+    @property
+    def timeout_ms(self) -> int:
+        """How long the caller waits for the in-sync replicas, in milliseconds."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """The caller's address, for logs and events."""
+        ...
+
+    @property
+    def connection(self) -> int:
+        """Serial number of the caller's connection; -1: it has none."""
+        ...
+
+    def settle(self, number: int, result: WriteResult) -> None:
+        """The result of the call's write `number`, once for each."""
+        ...
+
+    def drop(self, reason: str) -> None:
+        """Closes the connection instead of answering the call."""
+        ...
 
 
 class WriteFuture:
-    """A write's result as a future, for callers that are not on the hot path."""
+    """The result of one write as a future, for callers in this process. Not for the hot path."""
+
+    timeout_ms: Final = NO_TIMEOUT_MS
+    peer: Final = ""
+    connection: Final = -1
 
     def __init__(self) -> None:
-        self.future: asyncio.Future[PartitionResult] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
 
-    def settle(self, number: int, result: PartitionResult) -> None:
+    def settle(self, number: int, result: WriteResult) -> None:
         if not self.future.done():
             self.future.set_result(result)
 
+    def drop(self, reason: str) -> None:
+        self.settle(0, WriteResult(ErrorCode.NETWORK_EXCEPTION, reason=reason))
 
-class Waiters(deque[tuple[int, Settles, int, PartitionResult]]):
-    """(offset below which everything must be durable, whom to tell, number, what), by rising offsets."""
+
+class Waiters(deque[tuple[int, Settles, int, WriteResult]]):
+    """(offset below which everything must be durable, call, number, result), by ascending offset."""
 
     __slots__ = ("_marks",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._marks: list[tuple[int, int]] = []    # no deque: empty, it takes 760 bytes in each partition
-        """(when, end of the log then): who waits for less has waited since then."""
+        self._marks: list[tuple[int, int]] = []    # no deque: an empty one takes 760 bytes in each partition
+        """(monotonic ms, end of the log then): a write below that end has waited since then."""
 
     def settle(self, offset: int) -> None:
         """Everything below `offset` is durable."""
@@ -45,15 +73,15 @@ class Waiters(deque[tuple[int, Settles, int, PartitionResult]]):
             _, call, number, result = self.popleft()
             call.settle(number, result)
 
-    def fail(self, result: PartitionResult) -> None:
-        """Nobody waits any more."""
+    def fail(self, result: WriteResult) -> None:
+        """Answers every waiting write with `result`."""
         waiting = list(self)
         self.clear()
         for _, call, number, _ in waiting:
             call.settle(number, result)
 
     def expire(self, now_ms: int, log_end: int) -> None:
-        """To be called every half a second or so: answers those that have waited as long as their clients wanted."""
+        """Answers the writes whose time-out has passed. To be called about every half second."""
         marks = self._marks
         marks.append((now_ms, log_end))
         while marks and (not self or marks[0][1] < self[0][0]):
@@ -61,20 +89,15 @@ class Waiters(deque[tuple[int, Settles, int, PartitionResult]]):
         if not marks:
             return
         longest = now_ms - marks[0][0]
-        if not any(longest >= wait_of(call) for end, call, _, _ in self if end <= marks[0][1]):
+        if not any(longest >= call.timeout_ms for end, call, _, _ in self if end <= marks[0][1]):
             return
         waiting = list(self)
         self.clear()
         for waiter in waiting:
             end, call, number, _ = waiter
             since = next((at for at, log_end in marks if log_end >= end), now_ms)
-            if now_ms - since < wait_of(call):
+            if now_ms - since < call.timeout_ms:
                 self.append(waiter)
             else:
-                call.settle(number, PartitionResult(
+                call.settle(number, WriteResult(
                     ErrorCode.REQUEST_TIMED_OUT, reason="not all replicas in sync have it yet"))
-
-
-def wait_of(call: Settles) -> int:
-    """Milliseconds that whoever waits has asked for at most."""
-    return call.request.timeout_ms if isinstance(call, ProduceCall) else _FOR_EVER

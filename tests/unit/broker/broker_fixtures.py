@@ -7,7 +7,7 @@ import errno
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from hapax.broker.commit import Committer
 from hapax.broker.copying import LeaderSnapshot
@@ -15,13 +15,14 @@ from hapax.broker.fetcher import FetcherContext, Fetchers
 from hapax.broker.replica import Replica, ReplicaContext, open_replica
 from hapax.broker.storage import StorageGuard
 from hapax.broker.throttle import Throttle
+from hapax.broker.waiters import NO_TIMEOUT_MS
 from hapax.codec.batch import iterate_batches, read_header
 from hapax.codec.records import encode_records
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import Answer, Question, ShardEpochs
 from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
-from hapax.kafka.api.produce import PartitionResult
 from hapax.log.config import LogConfig
 from hapax.log.layout import PARTITION_METADATA, encode_partition_metadata
 from hapax.log.segment_log import SegmentLog
@@ -147,16 +148,20 @@ class FakeClock:
 class Calls:
     """Collects results by number; `await calls.result(n)`."""
 
-    results: dict[int, PartitionResult] = field(default_factory=dict)
-    _futures: dict[int, asyncio.Future[PartitionResult]] = field(default_factory=dict)
+    timeout_ms: ClassVar[int] = NO_TIMEOUT_MS
+    peer: ClassVar[str] = ""
+    connection: ClassVar[int] = -1
 
-    def settle(self, number: int, result: PartitionResult) -> None:
+    results: dict[int, WriteResult] = field(default_factory=dict)
+    _futures: dict[int, asyncio.Future[WriteResult]] = field(default_factory=dict)
+
+    def settle(self, number: int, result: WriteResult) -> None:
         assert number not in self.results, "settled twice"
         self.results[number] = result
         if number in self._futures:
             self._futures[number].set_result(result)
 
-    async def result(self, number: int) -> PartitionResult:
+    async def result(self, number: int) -> WriteResult:
         if number not in self.results:
             self._futures[number] = asyncio.get_running_loop().create_future()
             async with asyncio.timeout(10):
@@ -179,7 +184,8 @@ class Harness:
         self.storage = StorageGuard(self.disk, random.Random(1))
         self.committer = Committer(self.disk, self.fatal.append)
         self.context = ReplicaContext(
-            self.disk, self.clock, self.committer, self.storage, ShardEpochs(), self._ask, self._refused
+            disk=self.disk, clock=self.clock, committer=self.committer, storage=self.storage,
+            shard_epochs=ShardEpochs(), ask=self._ask, refused=self._refused,
         )
         self.replica: Replica
 
@@ -222,7 +228,7 @@ class Harness:
         self.replica.produce_internal(memoryview(bytearray(batches)), self.calls, self._number, shard_epoch)
         return self._number
 
-    async def produced(self, batch: bytes | bytearray, **options: Any) -> PartitionResult:
+    async def produced(self, batch: bytes | bytearray, **options: Any) -> WriteResult:
         return await self.calls.result(self.produce(batch, **options))
 
     def verify(self, error: ErrorCode = ErrorCode.NONE, shard_epoch: int = 1, serial: int = -1) -> None:
@@ -257,6 +263,7 @@ def unfollowing(view: ClusterView, committer: Committer) -> Fetchers:
         raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
 
     return Fetchers(FetcherContext(
-        TcpNetwork(), view, random.Random(3), Settings(), Throttle(lambda: 1 << 30, FakeClock().monotonic_ms),
-        no_snapshot, lambda replica, lost: None, committer.failed,
+        network=TcpNetwork(), view=view, random=random.Random(3), settings=Settings(),
+        throttle=Throttle(lambda: 1 << 30, FakeClock().monotonic_ms), fetch_snapshot=no_snapshot,
+        lost=lambda replica, lost: None, fatal=committer.failed,
     ))

@@ -18,8 +18,8 @@ from hapax.broker.waiters import WriteFuture
 from hapax.codec.metadata import ClusterRecord, Keys, NodeRecord, PartitionRecord, PidCounterRecord, TopicRecord
 from hapax.codec.snapshot import encode_replicated_state
 from hapax.core.cluster.failover import mark_unclean, settle
+from hapax.core.partition.values import WriteResult
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicIdPartition
-from hapax.kafka.api.produce import PartitionResult
 from hapax.log.config import LogConfig
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.disk import RealDisk, open_folder
@@ -161,13 +161,13 @@ class World:
             and replica.leader_epoch == self.record.leader_epoch
         )
 
-    def produce(self, node: int, batch: bytes | bytearray, *, local: bool = False) -> asyncio.Future[PartitionResult]:
+    def produce(self, node: int, batch: bytes | bytearray, *, local: bool = False) -> asyncio.Future[WriteResult]:
         """To the replica of a node, as acks=all or (`local`) acks=1."""
         settled = WriteFuture()
         self.replica(node).produce(memoryview(bytearray(batch)), settled, 0, local=local)
         return settled.future
 
-    async def produced(self, node: int, batch: bytes | bytearray) -> PartitionResult:
+    async def produced(self, node: int, batch: bytes | bytearray) -> WriteResult:
         async with asyncio.timeout(10):
             return await self.produce(node, batch)
 

@@ -43,8 +43,9 @@ class Broker:
         self.fatal: list[str] = []
         self.committer = Committer(self.disk, self.fatal.append)
         context = ReplicaContext(
-            self.disk, FakeClock(), self.committer, StorageGuard(self.disk, random.Random(1)), ShardEpochs(),
-            lambda *_: None, lambda *_: None,
+            disk=self.disk, clock=FakeClock(), committer=self.committer,
+            storage=StorageGuard(self.disk, random.Random(1)), shard_epochs=ShardEpochs(), ask=lambda *_: None,
+            refused=lambda *_: None,
         )
         self.partitions = PartitionSet(
             context, self.view, self.store, Settings(), lambda: -1, unfollowing(self.view, self.committer))
@@ -58,6 +59,13 @@ class Broker:
             on_lost=self.fatal.append,
         )
         self.partitions.follow(self.registration)
+
+    async def start_with_topic(self, **config: Any) -> TopicId:
+        """Starts the broker with a topic `t` that it serves."""
+        await self.start()
+        topic_id = self.make_topic(**config)
+        await self.served()
+        return topic_id
 
     async def stop(self, *, clean: bool) -> None:
         if clean:
@@ -177,9 +185,7 @@ async def test_a_new_topic_is_served_and_accepted(begin: Callable[[], Broker]) -
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_restarted_process_serves_nothing_under_its_old_epoch(begin: Callable[[], Broker], clean: bool) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     await broker.stop(clean=clean)
     again = begin()
@@ -200,9 +206,7 @@ async def test_a_clean_stop_says_nothing_of_what_was_not_open(
 ) -> None:
     """A crash, then a process that ends cleanly before it opened the partition: it still needs its scan."""
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     await broker.stop(clean=first_clean)
     between = begin()
@@ -222,9 +226,7 @@ async def test_a_folder_that_changed_since_the_clean_stop_is_scanned(
     begin: Callable[[], Broker], folder: RealDisk
 ) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     await broker.stop(clean=True)
     folder.open(f"t-0/{0:020d}.log").append([b"something else"])
@@ -238,9 +240,7 @@ async def test_a_folder_that_changed_since_the_clean_stop_is_scanned(
 
 async def test_a_partition_given_to_another_is_not_served(begin: Callable[[], Broker]) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     broker.assign(topic_id, epoch=1, leader=NodeId(7))
     await broker.until(lambda: not broker.leads())
     with pytest.raises(Refusal) as refused:
@@ -266,9 +266,7 @@ async def test_a_deleted_topics_folder_goes_and_its_name_begins_anew(
     begin: Callable[[], Broker], folder: RealDisk
 ) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     broker.delete_topic(topic_id)
     await broker.until(lambda: not any(name.startswith("t-0") for name in folder.list("")))
@@ -283,9 +281,7 @@ async def test_a_topic_deleted_and_made_again_in_one_turn_gets_nothing_of_the_ol
 ) -> None:
     """A checkpoint of the old one is at work: its snapshot must not come into the new folder."""
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     old = broker.partitions.find("t", 0)
     broker.disk.hold_replacements()
@@ -307,9 +303,7 @@ async def test_a_log_that_is_being_cut_does_not_keep_its_name_from_the_next_topi
     begin: Callable[[], Broker], folder: RealDisk
 ) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     old = broker.partitions.find("t", 0)
     broker.assign(topic_id, epoch=1, leader=NodeId(7))
@@ -338,9 +332,7 @@ async def test_a_log_that_is_being_cut_does_not_keep_its_name_from_the_next_topi
 
 async def test_a_topic_deleted_while_the_broker_was_away(begin: Callable[[], Broker], folder: RealDisk) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     await broker.stop(clean=False)
     broker.delete_topic(topic_id)
@@ -359,9 +351,7 @@ async def test_a_folder_of_an_unknown_topic_is_moved_away_not_removed(
 ) -> None:
     """The store has lost a topic without a word of its deletion: its data is not ours to remove (rule 12)."""
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     await broker.write(5)
     await broker.stop(clean=True)
     broker.model.txn([], [Delete(KEYS.topic("t")), Delete(KEYS.partition(topic_id, PartitionIndex(0)))])
@@ -378,9 +368,7 @@ async def test_a_folder_that_a_crash_left_half_made(begin: Callable[[], Broker],
     folder.make_folder("t-0")
     folder.open(f"t-0/{0:020d}.log", create=True).close()
     broker = begin()
-    await broker.start()
-    broker.make_topic()
-    await broker.served()
+    await broker.start_with_topic()
     await broker.write()
     assert "partition.metadata" in folder.list("t-0")
 
@@ -389,9 +377,7 @@ async def test_a_folder_that_does_not_say_whose_records_it_holds_is_not_begun_an
     begin: Callable[[], Broker], folder: RealDisk
 ) -> None:
     broker = begin()
-    await broker.start()
-    broker.make_topic()
-    await broker.served()
+    await broker.start_with_topic()
     await broker.write(5)
     await broker.stop(clean=True)
     held = folder.open(f"t-0/{0:020d}.log").size()
@@ -405,9 +391,7 @@ async def test_a_folder_that_does_not_say_whose_records_it_holds_is_not_begun_an
 
 async def test_a_topics_configuration_is_followed(begin: Callable[[], Broker]) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic(**{"segment.bytes": "1000"})
-    await broker.served()
+    topic_id = await broker.start_with_topic(**{"segment.bytes": "1000"})
     replica = broker.partitions.find("t", 0)
     assert replica.log.config.segment_bytes == 1000
     record = TopicRecord(topic_id, "t", 1, 1, {"segment.bytes": "5000", "max.message.bytes": "77"})
@@ -418,9 +402,7 @@ async def test_a_topics_configuration_is_followed(begin: Callable[[], Broker]) -
 
 async def test_acceptance_is_repeated_after_a_lost_answer(begin: Callable[[], Broker]) -> None:
     broker = begin()
-    await broker.start()
-    topic_id = broker.make_topic()
-    await broker.served()
+    topic_id = await broker.start_with_topic()
     assigned = broker.view.partition(topic_id, 0)
     assert assigned is not None
     unaccepted = replace(assigned.record, accepted_epoch=LeaderEpoch(-1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,8 +16,9 @@ from hapax.broker.copying import Copying
 from hapax.broker.waiters import Waiters
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
+from hapax.core.partition.values import WriteResult
 from hapax.core.types import NodeId, RegistrationEpoch
-from hapax.kafka.api.produce import PartitionResult, ProduceCall, ProduceRequest
+from hapax.kafka.api.produce import ProduceCall, ProduceRequest
 from hapax.log.reading import Cold
 from hapax.runtime.network import TcpNetwork
 from hapax.wire.messages import FetchRequest
@@ -455,12 +457,18 @@ async def test_a_fetch_in_the_name_of_a_replica_must_prove_it(make: Make) -> Non
     await world.until(waiting.done)
 
 
-async def test_a_replica_cannot_claim_more_than_its_leader_has(make: Make) -> None:
+async def waiting_for_a_sync(make: Make) -> tuple[World, asyncio.Future[WriteResult]]:
+    """A second write that node 0, the leader, has synced and node 1 has only fetched."""
     world = await led(await make(0, 1), replicas=(0, 1))
     await world.produced(0, batch())
     world.syncs(1).hold_syncs()
     waiting = world.produce(0, batch())
     await world.until(lambda: world.replica(0).log.synced_offset == 2)
+    return world, waiting
+
+
+async def test_a_replica_cannot_claim_more_than_its_leader_has(make: Make) -> None:
+    world, waiting = await waiting_for_a_sync(make)
     own = world.brokers[1].registration
     await fetch_as(world, 1, own.epoch, own.record.session, 1, synced_end=100)
     assert not waiting.done()
@@ -469,11 +477,7 @@ async def test_a_replica_cannot_claim_more_than_its_leader_has(make: Make) -> No
 
 
 async def test_what_a_replica_has_but_has_not_synced_does_not_count(make: Make) -> None:
-    world = await led(await make(0, 1), replicas=(0, 1))
-    await world.produced(0, batch())
-    world.syncs(1).hold_syncs()
-    waiting = world.produce(0, batch())
-    await world.until(lambda: world.replica(0).log.synced_offset == 2)
+    world, waiting = await waiting_for_a_sync(make)
     own = world.brokers[1].registration
     await fetch_as(world, 1, own.epoch, own.record.session, 2, synced_end=1)
     assert not waiting.done()
@@ -543,12 +547,12 @@ async def test_a_write_waits_for_replicas_no_longer_than_its_client_wants(make: 
     answers: list[int] = []
 
     class Call(ProduceCall):
-        def settle(self, number: int, result: PartitionResult) -> None:
+        def settle(self, number: int, result: WriteResult) -> None:
             answers.append(number if result.error == ErrorCode.REQUEST_TIMED_OUT else -1)
 
     for number, timeout_ms in enumerate((1000, 400, 5000)):
         call = Call(None, ProduceRequest(None, -1, timeout_ms, [], None))  # type: ignore[arg-type]
-        waiters.append((number + 1, call, number, PartitionResult(0)))
+        waiters.append((number + 1, call, number, WriteResult(0)))
     waiters.expire(10_000, 2)
     waiters.expire(10_399, 3)
     assert answers == []

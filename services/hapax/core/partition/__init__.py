@@ -1,1 +1,1 @@
-"""One partition: its log as a machine, and what its leader knows of the replicas."""
+"""One partition: the state machine of its log, and the leader's view of its replicas."""

@@ -1,7 +1,7 @@
-"""The aborted transactions of a partition: what a read_committed reader needs in order to leave their records out.
+"""The aborted transactions of a partition. A read_committed reader needs them to skip their records.
 
-The same entries stand in the `.txnindex` files of the log's segments; here they are four packed columns. Markers are
-written in the order of their offsets, so the entries are sorted by `last_offset`.
+The `.txnindex` files of the log's segments hold the same entries. Here they are four packed columns, sorted by
+`last_offset`, because markers are appended in offset order.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """Offset of the abort marker."""
     last_stable_offset: int
-    """First offset of the oldest transaction that was open at the marker, else the offset after the marker: no later
-    entry begins below it."""
+    """First offset of the oldest transaction that was open at the marker, or the offset after the marker if none was.
+    No later entry begins below it."""
 
 
 class AbortedIndex:
@@ -44,10 +44,10 @@ class AbortedIndex:
         self._stable.append(entry.last_stable_offset)
 
     def overlapping(self, fetch_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with records or marker in [fetch_offset, end_offset), in the order of their markers.
+        """Entries with records or a marker in [fetch_offset, end_offset), in marker order.
 
-        A fetch that begins at the very marker gets its transaction too: some clients fail where an abort marker comes
-        without its entry.
+        A fetch that begins at a marker gets the marker's transaction too: some clients fail on an abort marker that
+        comes without its entry.
         """
         found = []
         for i in range(bisect_left(self._last, fetch_offset), len(self._last)):
@@ -58,7 +58,7 @@ class AbortedIndex:
         return found
 
     def touching(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Those with records or marker in [start, end), as `overlapping`, but without trust in where it may stop."""
+        """As `overlapping`, without relying on `last_stable_offset` to stop early."""
         behind = bisect_left(self._last, start)
         return [self[i] for i in range(behind, len(self._last)) if self._first[i] < end]
 
@@ -69,8 +69,8 @@ class AbortedIndex:
         return found
 
     def correct(self, right: Iterable[AbortedTransaction], first_open: int) -> None:
-        """Takes `right`, in the order of their markers, in place of all there is; where readers may stop looking
-        follows from them and from the oldest transaction that is open."""
+        """Replaces all entries with `right`, which are in marker order. Their last stable offsets are recomputed from
+        the entries and from `first_open`, the first offset of the oldest open transaction."""
         entries = list(right)
         for i in range(len(entries) - 1, -1, -1):
             stable = min(entries[i].last_stable_offset, first_open)
@@ -81,16 +81,16 @@ class AbortedIndex:
             self.add(entry)
 
     def truncate_to(self, offset: int) -> None:
-        """Forgets the entries whose marker lies at or above `offset`."""
+        """Removes the entries whose marker is at or above `offset`."""
         self._keep(0, bisect_left(self._last, offset))
 
     def advance_start(self, offset: int) -> None:
-        """Forgets the entries that lie wholly below the log's start."""
+        """Removes the entries that are completely below `offset`, the new start of the log."""
         self._keep(bisect_left(self._last, offset), len(self._last))
 
     def forget(self, markers: Collection[int]) -> None:
-        """Compaction removed these markers, and the records of their transactions before: without the marker an entry
-        would make a reader take the producer's later records for aborted ones."""
+        """Removes the entries of markers that compaction has removed. It removed the transactions' records before. An
+        entry without its marker would make a reader skip the producer's later records too."""
         kept = [entry for entry in self if entry.last_offset not in markers]
         self._keep(0, 0)
         for entry in kept:

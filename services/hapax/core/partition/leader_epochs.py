@@ -1,6 +1,7 @@
-"""Where each leader's records begin: what a follower compares to find the last offset it has in common with a leader.
+"""Start offset of each leader epoch. A follower compares them to find the last offset that its log shares with its
+leader.
 
-Kafka keeps the same list in the `leader-epoch-checkpoint` file; epochs and offsets both rise (KIP-101, KIP-279).
+Kafka stores the same list in the `leader-epoch-checkpoint` file. Epochs and offsets both ascend (KIP-101, KIP-279).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ class LeaderEpochs:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = -1
-        """The epoch of the newest record; -1: none."""
+        """The epoch of the newest record; -1: there is none."""
         for epoch, start in entries:
             self.assign(epoch, start)
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """A batch of `epoch` stands at `start_offset`. Returns whether that is news (the checkpoint is due).
+        """The log has a batch of `epoch` at `start_offset`. Returns whether that adds an entry (the checkpoint is due).
 
-        Replaying a log from a snapshot says again what is known; an entry that lies at or above a new epoch's start
-        had no records and goes.
+        Replaying a log from a snapshot repeats known epochs. An entry at or above the start of a new epoch had no
+        records and is removed.
         """
         if epoch <= self.latest:
             return False
@@ -38,8 +39,8 @@ class LeaderEpochs:
         return True
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, where it ends), as OffsetForLeaderEpoch answers; (-1, -1) where there is
-        none or `epoch` is unknown because it is newer."""
+        """(largest known epoch <= `epoch`, its end offset), as in an OffsetForLeaderEpoch response. (-1, -1): there is
+        none, or `epoch` is newer than every known epoch."""
         if epoch > self.latest:
             return -1, -1
         if epoch == self.latest:
@@ -50,11 +51,11 @@ class LeaderEpochs:
         return self._epochs[following - 1], self._starts[following]
 
     def answer(self, epoch: int, current: int, log_end_offset: int) -> tuple[int, int]:
-        """What the leader of epoch `current` answers to OffsetForLeaderEpoch: (the largest epoch <= `epoch` that it
-        knows, where that one ends); (-1, -1) for an epoch that is newer than its own.
+        """The answer of the leader of epoch `current` to OffsetForLeaderEpoch: (largest known epoch <= `epoch`, its end
+        offset); (-1, -1): `epoch` is newer than its own.
 
-        Epochs in which nothing was written have no entry: they end where the last one with records does. An epoch
-        older than all that is left of the log ends where the log begins.
+        An epoch without records has no entry: it ends where the last epoch with records ends. An epoch older than the
+        whole log ends where the log begins.
         """
         if epoch >= current:
             return (epoch, log_end_offset) if epoch == current else (-1, -1)
@@ -67,14 +68,14 @@ class LeaderEpochs:
         return self.end_offset_of(epoch, log_end_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Forgets the epochs that begin at or above the new end of the log."""
+        """Removes the epochs that begin at or above the new end of the log."""
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self._epochs.pop()
         self.latest = self._epochs[-1] if self._epochs else -1
 
     def advance_start(self, offset: int) -> None:
-        """Forgets the epochs wholly below the log's start; the one that spans it begins there."""
+        """Removes the epochs that are completely below the log's new start. The epoch that spans it begins there."""
         spanning = bisect_right(self._starts, offset) - 1
         if spanning >= 0:
             del self._starts[:spanning]

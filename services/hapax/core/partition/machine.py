@@ -1,16 +1,16 @@
 """One partition's state, as a function of its log.
 
-The rules everything else follows from:
+Everything else follows from these rules:
 
-* **Decide, persist, replay.** `decide_*` only reads and says what to append; the broker appends; `replay*` alone
-  changes the state, in live operation, in recovery and on followers alike. Between a decision and its replay the
-  broker must not decide anything else for the partition (its mailbox is the only writer).
-* **Decisions are made at the end of the log, answers leave at the high watermark.** A duplicate's answer too:
-  it carries the offset that must lie below the high watermark first (rule 5).
-* **Nothing here is a client's word for it.** What replicas must agree on comes from the log alone; the wall clock is
-  used for leases only, and expiry is itself a record.
+* **Decide, persist, replay.** `decide_*` reads the state and returns what to append. The broker appends it. Only
+  `replay*` changes the state: in live operation, in recovery and on followers. Between a decision and its replay the
+  broker decides nothing else for the partition; it is the only writer.
+* **Decisions are made at the end of the log; answers leave at the high watermark.** This holds for a duplicate too:
+  its decision names the offset that must be below the high watermark first (rule 5).
+* **Replicas agree because their state comes from the log alone.** The wall clock is used for leases only, and expiry
+  is itself a record.
 
-Header and control record come decoded; see `hapax.core.batch` and `hapax.core.control`.
+Batch headers and control records are passed decoded; see `hapax.core.batch` and `hapax.core.control`.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ DEFAULT_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
 
 _EXPIRY_MARKS: Final = 48
-"""How finely the end of the log is remembered in time, for expiry: 48 marks in an expiry time, half-hourly."""
+"""Number of (time, end of the log) marks kept in one expiry time: half-hourly ones with the default of 24 h."""
 
 _MAX_AWAITED: Final = 1000
 
 
 class PartitionMachine:
-    """The state machine of one partition. All offsets are those of the log; all methods are synchronous and pure."""
+    """The state machine of one partition. All offsets are log offsets. All methods are synchronous and do no I/O."""
 
     __slots__ = (
         "_awaited", "_marks", "_open", "_undecided", "_undecided_first", "aborted", "expiry_ms", "high_watermark",
@@ -83,10 +83,10 @@ class PartitionMachine:
         leader_epochs: Iterable[tuple[int, int]] = (),
         expiry_ms: int = DEFAULT_EXPIRY_MS,
     ) -> None:
-        """A new partition, or one as it was at a snapshot: replay the log from `log_end_offset` on.
+        """A new partition, or one as of a snapshot. The caller then replays the log from `log_end_offset` on.
 
-        `aborted` and `leader_epochs` come from the `.txnindex` files and the checkpoint; what they know beyond the
-        snapshot is forgotten here and comes back with the replay. Without a snapshot everything is replayed, from
+        `aborted` and `leader_epochs` come from the `.txnindex` files and the checkpoint. Entries above the snapshot
+        are removed here and come back with the replay. Without a snapshot the whole log is replayed, from
         `log_start_offset` on.
         """
         self.expiry_ms = expiry_ms
@@ -134,8 +134,8 @@ class PartitionMachine:
                     )
             if (header.attributes & TRANSACTIONAL or self._open) and self._must_verify(header, context.verified):
                 return NEED_VERIFICATION
-        # The duplicate check came first: the retry of a conditional append that succeeded must find its own batch,
-        # not its condition broken by itself (rule 21).
+        # After the duplicate check: the retry of a conditional append that succeeded must find its own batch, not a
+        # condition that it broke itself (rule 21).
         if 0 <= context.expected_offset != self.log_end_offset:
             raise Refusal(
                 ErrorCode.OPERATION_NOT_ATTEMPTED,
@@ -144,8 +144,8 @@ class PartitionMachine:
         return APPEND
 
     def _check_stranger(self, header: BatchHeader) -> None:
-        """A producer without state here may begin at any sequence: the partition may have expired it. Except where
-        its lease ended here, and where an earlier batch of it was refused and is still to come."""
+        """A producer without state here may begin at any sequence, because the partition may have expired it. Raises
+        Refusal where its lease ended here, or where an earlier batch of it was refused and has not come again."""
         producer_id = header.producer_id
         if self.producers.lease_has_ended(producer_id):
             raise Refusal(
@@ -161,7 +161,7 @@ class PartitionMachine:
                 )
 
     def _check_sequence(self, header: BatchHeader, producer: Producer) -> Duplicate | None:
-        """None: the batch follows on. Raises Refusal."""
+        """None: the batch continues the producer's sequence. Raises Refusal."""
         base = header.base_sequence
         if header.producer_epoch != producer.epoch:
             if header.producer_epoch < producer.epoch:
@@ -176,8 +176,8 @@ class PartitionMachine:
         if base == expected:
             return None
         delta = header.last_offset_delta
-        # Only what was accepted in this epoch can be a duplicate. A producer without state may have begun anywhere,
-        # and what it sends from before that point was never stored: 46 would tell it otherwise, and lose it.
+        # Only a batch that was accepted in this epoch can be a duplicate. A producer without state may have begun at
+        # any sequence. An earlier sequence was never stored: error 46 would claim that it was, and lose it.
         if 0 < distance(base, expected) <= producer.epoch_records:
             last = (base + delta) & MAX_SEQUENCE
             window = self.producers.window()
@@ -203,12 +203,13 @@ class PartitionMachine:
         )
 
     def _decided_below(self, header: BatchHeader) -> int:
-        """What the producer wrote below this offset belongs to transactions that are decided.
+        """The producer's batches below this offset belong to decided transactions.
 
-        A client that aborts may number its next transaction's records like those it has given up: librdkafka purges
-        what waits to be sent again, stored or not. Those are no duplicates; they would be acknowledged and lost. Of all
-        errors UNKNOWN_PRODUCER_ID is the one at which it aborts and takes a new epoch (45 ends it). A retry is never
-        refused by this: whoever still waits for an answer has not ended its transaction.
+        A client that aborts may give its next transaction's records the sequences of records that it gave up:
+        librdkafka purges the batches that it would have to send again, stored or not. Such a batch is no duplicate; if
+        it were answered as one, it would be acknowledged and lost. UNKNOWN_PRODUCER_ID is the only error at which
+        librdkafka aborts and takes a new epoch (error 45 is fatal). A retry is never refused by this: a client that
+        still waits for an answer has not ended its transaction.
         """
         if not header.attributes & TRANSACTIONAL:
             return 0
@@ -216,13 +217,13 @@ class PartitionMachine:
         return self.log_end_offset if transaction is None else transaction.first_offset
 
     def _check_repeats(self, header: BatchHeader, place: int) -> None:
-        """Whether a batch of a transaction is the one that stands under its sequences, `place` batches back.
+        """Raises Refusal unless the batch is the stored one with its sequences, `place` batches back.
 
-        A version-1 client that numbers again as in `_decided_below` may have a batch on a connection that it has given
-        up. One that comes after the next transaction has been registered, and before that one's own first batch,
-        enters that transaction: nothing in it says whose it is. The next transaction's own batch is then no
-        duplicate of it. UNKNOWN_PRODUCER_ID makes the client abort, and that removes the stranger. A retry has the
-        same bytes.
+        A version-1 client that reuses sequences as in `_decided_below` may still have a batch in flight on a
+        connection that it has given up. If that batch arrives after the next transaction was registered and before
+        the transaction's own first batch, it enters that transaction: nothing in the batch names its transaction. The
+        transaction's own batch then has the same sequences, but is no duplicate. UNKNOWN_PRODUCER_ID makes the client
+        abort, which removes the foreign batch. A retry has the same bytes.
         """
         transaction = self._open.get(header.producer_id)
         if header.attributes & TRANSACTIONAL and transaction is not None and not transaction.holds(place, header.crc):
@@ -248,8 +249,8 @@ class PartitionMachine:
         if transaction.producer_epoch == header.producer_epoch:
             return not (transaction.verified or verified)
         if verified:
-            # The coordinator lets a transaction begin after the last one's markers are stored, so this is a marker
-            # under way; the client tries again.
+            # The coordinator lets a transaction begin once the markers of the last one are stored. So a marker is on
+            # its way here; the client tries again.
             raise Refusal(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"the transaction of epoch {transaction.producer_epoch} since offset {transaction.first_offset} "
@@ -258,15 +259,15 @@ class PartitionMachine:
         return True
 
     def _check_shard_epoch(self, shard_epoch: int) -> None:
-        """Rule 1. A take-over appends its fence first, or it fences nobody. One whose fence an unclean election took
-        was not replaced: it begins again."""
+        """Rule 1. A new owner appends its fence first. If an unclean election discarded the fence, the owner was not
+        replaced: it has to load the shard again."""
         if shard_epoch != self.shard_epoch:
             above = shard_epoch > self.shard_epoch
             code = ErrorCode.OPERATION_NOT_ATTEMPTED if above else ErrorCode.TRANSACTION_COORDINATOR_FENCED
             raise Refusal(code, f"shard epoch {shard_epoch}; the last fence is {self.shard_epoch}")
 
     def _check_internal_producer(self, header: BatchHeader) -> None:
-        """Transactional offsets bear the client's producer id: no sequences, but epochs count."""
+        """Transactional offsets carry the client's producer id. Sequences are not checked; epochs are."""
         producer = self.producers.get(header.producer_id)
         if producer is not None and header.producer_epoch < producer.epoch:
             raise _stale_epoch(header.producer_id, header.producer_epoch, producer)
@@ -274,8 +275,8 @@ class PartitionMachine:
     def decide_marker(self, marker: Marker) -> Append | Duplicate:
         """A transaction marker. Raises Refusal (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED).
 
-        Without an open transaction it is appended all the same: it keeps late batches of the transaction out, by its
-        epoch, and late markers, by its serial.
+        A marker is appended even if no transaction is open: its epoch keeps late batches of the transaction out, and
+        its serial late markers.
         """
         producer = self.producers.get(marker.producer_id)
         transaction = self._open.get(marker.producer_id)
@@ -318,7 +319,7 @@ class PartitionMachine:
         return APPEND
 
     def decide_markers(self, markers: Sequence[Marker]) -> list[Append | Duplicate | Refusal]:
-        """All markers of one append, in order; a refused one is returned, not raised, and hinders no other."""
+        """Decides all markers of one append, in order. A refusal is returned and does not affect the others."""
         decisions: list[Append | Duplicate | Refusal] = []
         appended: dict[int, tuple[int, int]] = {}
         for marker in markers:
@@ -337,7 +338,7 @@ class PartitionMachine:
         return decisions
 
     def decide_control(self, control: Control, shard_epoch: int) -> Append | Duplicate:
-        """A control batch of an internal writer: its shard's fence, or its markers for offsets. Raises Refusal."""
+        """A control batch of an internal writer: its shard's fence, or an offsets marker. Raises Refusal."""
         if isinstance(control, ShardFence):
             if control.shard_epoch != shard_epoch:
                 raise Refusal(ErrorCode.INVALID_RECORD, f"fence of epoch {control.shard_epoch}, not {shard_epoch}")
@@ -353,10 +354,10 @@ class PartitionMachine:
         raise Refusal(ErrorCode.INVALID_RECORD, "not a control record of an internal writer")
 
     def decide_producer_fence(self, fence: ProducerFence) -> ProducerFence:
-        """Takes a leased producer over, renews or ends its lease: what to append. Raises Refusal.
+        """Takes over a leased producer, or renews or ends its lease. Returns the record to append. Raises Refusal.
 
-        A lease that has ended may be taken over as long as the producer's state is there: until it is closed and its
-        counts are stored.
+        A lease that has ended may be taken over while the producer's state exists, that is until the lease is closed
+        and its counts are stored.
         """
         producer = self.producers.get(fence.producer_id)
         if producer is None:
@@ -375,10 +376,10 @@ class PartitionMachine:
         return fence
 
     def decide_expiry(self, now_ms: int) -> ProducerExpiry | None:
-        """To be called every ten seconds or so: the expiry to append as a control batch, or None.
+        """Returns the expiry to append as a control batch, or None. To be called about every ten seconds.
 
-        Each call looks at a few pages of producers only, and drops the dead it meets; a million come round in a
-        fraction of the expiry time.
+        Each call visits a few pages of the producer table and removes the dead rows in them. A million producers are
+        visited in a fraction of the expiry time.
         """
         marks = self._marks
         if not marks or now_ms - marks[-1][0] >= self.expiry_ms // _EXPIRY_MARKS:
@@ -391,16 +392,16 @@ class PartitionMachine:
         return None
 
     def sweep_dead(self) -> None:
-        """To be called now and then where the partition is copied: drops some of the producers that an expiry in the
-        log has forgotten. What is to expire the leader decides."""
+        """Removes some of the producers that an expiry record in the log has forgotten. To be called from time to time
+        on followers; only the leader decides what expires."""
         self.producers.sweep(16 + self.producers.pages // 1024, 0)
 
     def note_refused(self, header: BatchHeader) -> None:
-        """The broker refuses this batch for a while (no space, no coordinator), though in itself it is fine.
+        """The broker refuses this valid batch for a reason that passes (no space, no coordinator).
 
-        A producer without state may begin at any sequence; so that its next batch in flight is not taken for its
-        first, the refused one is awaited. Not part of the replicated state: after a restart the client resends in
-        order anyway.
+        A producer without state may begin at any sequence. So that its next batch in flight is not taken for its
+        first, the machine expects the refused batch before it. Not part of the replicated state: after a restart the
+        client sends its batches again in order.
         """
         producer_id = header.producer_id
         if producer_id < 0 or header.base_sequence < 0 or self.producers.get(producer_id) is not None:
@@ -413,8 +414,8 @@ class PartitionMachine:
         self._awaited[producer_id] = (header.producer_epoch, header.base_sequence)
 
     def name_transaction(self, producer_id: int, serial: int) -> bool:
-        """The coordinator has said which transaction the producer has open here (rule 24). The leader's knowledge: no
-        record carries it, so another leader asks again at its next batch. False: nothing is open."""
+        """The coordinator has named the transaction that the producer has open here (rule 24). Only the leader knows
+        it: no record carries it, so another leader asks again at the next batch. False: no transaction is open."""
         transaction = self._open.get(producer_id)
         if transaction is None:
             return False
@@ -424,23 +425,23 @@ class PartitionMachine:
         return True
 
     def seal(self, producer_id: int) -> None:
-        """What the producer has written here is being counted, for a commit that names it (rule 6). Its next batch is
-        asked about again: the coordinator refuses it once the commit is decided."""
+        """The producer's records here are being counted for a commit that names them (rule 6). Its next batch is
+        verified again: the coordinator refuses it once the commit is decided."""
         transaction = self._open.get(producer_id)
         if transaction is not None:
             transaction.verified = False
 
     def seal_all(self) -> None:
-        """A leadership begins. What a former leader has sealed, or was told, this one does not know."""
+        """A leadership begins. This leader does not know which producers a former leader has sealed or verified."""
         for transaction in self._open.values():
             transaction.verified = False
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader) -> None:
-        """A data batch as it stands in the log (`header.base_offset` and `leader_epoch` as assigned).
+        """A data batch from the log (`header.base_offset` and `leader_epoch` as assigned).
 
-        Trusts the log: what is in it has been decided. Raises ValueError where the batch lies below the log's end.
+        Trusts the log: its batches were decided before. Raises ValueError if the batch is below the log's end.
         """
         (
             base_offset, _, leader_epoch, _, crc, attributes, delta, _, timestamp, producer_id, epoch, sequence, count,
@@ -487,7 +488,7 @@ class PartitionMachine:
         )
 
     def replay_control(self, header: BatchHeader, control: Control) -> AbortedTransaction | None:
-        """A control batch as it stands in the log. Returns the entry for the `.txnindex` where it aborted something."""
+        """A control batch from the log. Returns the entry for the `.txnindex` if the batch aborted a transaction."""
         self._extend(header.base_offset, header.last_offset, header.leader_epoch)
         if isinstance(control, Marker):
             return self._replay_marker(header, control)
@@ -525,7 +526,7 @@ class PartitionMachine:
         return aborted
 
     def _enter_epoch(self, producer_id: int, epoch: int) -> tuple[int, int]:
-        """Makes the producer's row the one to change, in that epoch; returns (record count, serial)."""
+        """Selects the producer's row for the next `put_*`, in that epoch. Returns (record count, serial)."""
         producer = self.producers.get(producer_id)
         if producer is None:
             self.producers.put_new(producer_id, epoch)
@@ -535,8 +536,8 @@ class PartitionMachine:
         return producer.record_count, producer.serial
 
     def _leave_undecided(self, first_offset: int, marker_offset: int) -> None:
-        """Decided, but a reader may see it only once the marker is below the high watermark: until then a failover
-        could still take the marker back."""
+        """Holds back a decided transaction from readers until its marker is below the high watermark. Until then a
+        failover could still discard the marker."""
         if marker_offset < self.high_watermark:
             return
         self._undecided.append((first_offset, marker_offset))
@@ -554,7 +555,7 @@ class PartitionMachine:
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers with read_committed see what lies below (exclusive)."""
+        """read_committed readers see the records below this offset."""
         stable = self.high_watermark
         if 0 <= self._undecided_first < stable:
             stable = self._undecided_first
@@ -565,11 +566,11 @@ class PartitionMachine:
         return max(stable, self.log_start_offset)
 
     def aborted_transactions(self, fetch_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that overlap [fetch_offset, end_offset); `end_offset` is the end of the returned data."""
+        """Aborted transactions that overlap [fetch_offset, end_offset), the range of the returned records."""
         return self.aborted.overlapping(fetch_offset, end_offset)
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """By first offset. Not to be changed."""
+        """By first offset. The caller must not change them."""
         return list(self._open.values())
 
     @property
@@ -580,8 +581,8 @@ class PartitionMachine:
         return next(iter(self._open.values())).first_offset if self._open else None
 
     def describe_producer(self, producer_id: int) -> ProducerView | None:
-        """At the end of the log: an answer that others decide on waits until `log_end_offset` is reached by the high
-        watermark."""
+        """The state at the end of the log. An answer on which others decide must wait until the high watermark has
+        reached `log_end_offset`."""
         producer = self.producers.get(producer_id)
         if producer is None:
             return None
@@ -601,11 +602,11 @@ class PartitionMachine:
         )
 
     def may_have_forgotten(self, producer_id: int) -> bool:
-        """Of a producer without a view: whether it may have written here all the same, before it was forgotten."""
+        """Whether a producer without a view may have written here before its state was removed."""
         return self.producers.may_have_forgotten(producer_id)
 
     def describe_producers(self) -> Iterator[ProducerView]:
-        """All that live, by id."""
+        """All producers with state, by id."""
         for producer_id in sorted(self.producers.ids()):
             view = self.describe_producer(producer_id)
             if view is not None:
@@ -614,7 +615,7 @@ class PartitionMachine:
     # --- move -----------------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Everything below `offset` is committed. Returns whether it moved; it never goes back."""
+        """Everything below `offset` is committed. Returns whether the high watermark moved; it never goes back."""
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset
@@ -626,7 +627,7 @@ class PartitionMachine:
         return True
 
     def advance_log_start(self, offset: int) -> None:
-        """Records below are gone (retention, DeleteRecords). Producers' state stays: it is what tells duplicates."""
+        """Records below `offset` were removed (retention, DeleteRecords). Producers' state stays."""
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
@@ -636,8 +637,8 @@ class PartitionMachine:
         self.leader_epochs.advance_start(offset)
 
     def truncate_to(self, offset: int, snapshot: PartitionSnapshot | None) -> None:
-        """The log now ends at `offset`. State comes from the newest snapshot at or below it (None: there is none)
-        and from replaying the log between `log_end_offset`, as it is after this call, and `offset`."""
+        """The log was cut at `offset`. The state becomes that of `snapshot`, the newest at or below `offset` (None:
+        there is none). The caller then replays the log from `log_end_offset`, as it is after this call, to `offset`."""
         if snapshot is not None and snapshot.offset > offset:
             raise ValueError(f"snapshot at {snapshot.offset} for a log that ends at {offset}")
         self.high_watermark = min(self.high_watermark, offset)
@@ -645,15 +646,15 @@ class PartitionMachine:
         self.leader_epochs.truncate_to(offset)
 
     def adopt(self, snapshot: PartitionSnapshot, aborted: Iterable[AbortedTransaction]) -> None:
-        """The log has been copied up to where another replica took this snapshot: what lies before the copied part is
-        in the snapshot alone, and in `aborted`, which are all below it."""
+        """The log has been copied up to the offset of another replica's snapshot. State of removed records is only in
+        that snapshot and in `aborted`, which holds all aborted transactions below the snapshot."""
         if snapshot.offset < self.log_end_offset:
             raise ValueError(f"snapshot at {snapshot.offset} for a log that ends at {self.log_end_offset} already")
         self.aborted = AbortedIndex(entry for entry in aborted if entry.last_offset >= self.log_start_offset)
         self._load(snapshot)
 
     def snapshot(self) -> PartitionSnapshot:
-        """The state at the end of the log; costs one copy of the packed table."""
+        """The state at the end of the log. Costs one copy of the packed table."""
         return PartitionSnapshot(
             offset=self.log_end_offset,
             pages=self.producers.freeze(),

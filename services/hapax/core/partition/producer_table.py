@@ -1,13 +1,13 @@
-"""The producers a partition knows, packed: about 130 bytes each, window of five batches and all.
+"""The producers of a partition, packed: about 130 bytes each, with their windows of five batches.
 
-A tree of Python objects would take a kilobyte for each of a million idle producers. Here a producer is a row of
-`ROW_SIZE` bytes in a page, and pages grow by linear hashing: one page is split for every few new producers, so that
-no insertion ever pays for moving the table, and a lookup is one search over the keys of one page, in C.
+Python objects would take a kilobyte for each of a million idle producers. Here a producer is a row of `ROW_SIZE` bytes
+in a page. Pages grow by linear hashing: one page is split for every few new producers, so no insertion moves the whole
+table. A lookup is one search in C over the keys of one page.
 
-An expired producer is dead at once for every reader (`is_dead`), but its row stays until the clock hand (`sweep`)
-comes by: expiry of a million producers costs nothing at the moment it happens. A producer that has a lease, or had
-one, is dead only once the allocator has stored its counts; of such a one the sweep keeps the id for good, 8 bytes
-each, because its writes must be refused, not taken for a new producer's (rule 8).
+An expired producer is dead at once (`is_dead`), but its row stays until the clock hand (`sweep`) visits its page. So
+the expiry of a million producers costs nothing at the moment it happens. A producer with a present or former lease is
+dead only once the allocator has stored its counts. The sweep keeps the id of such a producer for ever, 8 bytes each,
+because its writes must be refused and not be taken for a new producer's (rule 8).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hapax.core.control import LEASE_COUNTED
 from hapax.core.sequence import MAX_SEQUENCE
 
 WINDOW: Final = 5
-"""Batches remembered for each producer: what a client may have in flight."""
+"""Batches remembered for each producer: as many as a client may have in flight."""
 
 ROWS_PER_PAGE: Final = 16
-"""On average; a page holds however many hash to it."""
+"""On average. A page holds all rows that hash to it."""
 
 ROW_LAYOUT: Final = ">hi" + "iq" * WINDOW + "qqqiqqi"
-"""epoch, last sequence, window of (records less one, last offset), newest first, then the rest of `Producer`.
+"""epoch, last sequence, window of (records less one, last offset), newest first, then the other fields of `Producer`.
 
-Sequences in the window follow on one another, so only the last is kept."""
+Sequences in the window are consecutive, so only the last one is stored."""
 
 ROW_SIZE: Final = Struct(ROW_LAYOUT).size
 _ENTRY_SIZE: Final = 12
@@ -64,25 +64,25 @@ class Producer(NamedTuple):
     last_sequence: int
     """Of the newest batch of this epoch; -1: none."""
     last_delta: int
-    """Its records less one; -1: none."""
+    """Records of that batch less one; -1: none."""
     last_batch_offset: int
-    """Its last offset; -1: none."""
+    """Last offset of that batch; -1: none."""
     last_offset: int
-    """Of the last batch, marker or fence, in any epoch: expiry goes by it."""
+    """Of the last batch, marker or fence, in any epoch. Expiry compares it."""
     last_timestamp: int
     record_count: int
-    """Over all generations and wraps, without aborted and undecided records."""
+    """Over all generations and sequence wraps, without records of aborted and of open transactions."""
     epoch_records: int
-    """Records accepted in this epoch without a gap, at most 2^31-1: what lies further back was never stored here."""
+    """Records accepted in this epoch without a gap, at most 2^31-1. Earlier sequences were never stored here."""
     keep_until_ms: int
-    """End of the lease, wall clock, LEASE_RELEASED or LEASE_COUNTED; -1: not leased."""
+    """End of the lease in wall-clock ms, LEASE_RELEASED or LEASE_COUNTED; -1: not leased."""
     serial: int
-    """Of the last decided transaction; -1: none known."""
+    """Of the last decided transaction; -1: not known."""
     coordinator_epoch: int
 
 
 class WindowEntry(NamedTuple):
-    """A batch of the window."""
+    """One batch of the window."""
 
     last_sequence: int
     delta: int
@@ -117,20 +117,20 @@ class ProducerTable:
         self._hand = 0
         self._ended = array("q")
         self.count = 0
-        """Rows, dead ones that the sweep has not reached included."""
+        """Rows, including dead ones that the sweep has not reached."""
         self.leased = False
-        """Whether any row ever had a lease: most partitions never look at one."""
+        """Whether any row ever had a lease. Most partitions never have one."""
         self.highest = -1
-        """The highest producer id that ever had a row here, as far as the log and its snapshots tell (rule 12)."""
+        """The highest producer id that ever had a row here, as far as the log and its snapshots show (rule 12)."""
         self.expired_below = -1
         self.expired_at_ms = -1
-        """When the last expiry was decided. Former releases forget leases by it."""
+        """When the last expiry was decided, in wall-clock ms. Earlier releases expire leases by it."""
 
     # --- look up --------------------------------------------------------------------------------------------------
 
     def get(self, producer_id: int) -> Producer | None:
-        """None where the partition has no state for it (or the state is dead). The row found is the one that the
-        next `put_*` changes."""
+        """None: the partition has no state for it, or the state is dead. The next `put_*` changes the row that was
+        found."""
         mixed = producer_id * _HASH >> 15
         pages = self._rows
         page = mixed & (self._low_mask << 1 | 1)
@@ -139,7 +139,7 @@ class ProducerTable:
         keys = self._keys[page]
         wanted = _key.pack(producer_id)
         at = keys.find(wanted)
-        while at & 7:  # not at a key's beginning: a key's end and its neighbour's start look like it (-1 & 7 is 7)
+        while at & 7:  # not a key's beginning: a key's end and the next key's start look like it (-1 & 7 is 7)
             if at < 0:
                 return None
             at = keys.find(wanted, at + 1)
@@ -154,7 +154,7 @@ class ProducerTable:
         return producer
 
     def is_dead(self, producer_id: int, last_offset: int, keep_until_ms: int) -> bool:
-        """Whether an expiry record has forgotten the producer, though its row may still be there."""
+        """Whether an expiry record covers the producer, although its row may still exist."""
         return (
             last_offset < self.expired_below
             and keep_until_ms <= LEASE_COUNTED
@@ -162,11 +162,11 @@ class ProducerTable:
         )
 
     def may_have_forgotten(self, producer_id: int) -> bool:
-        """Whether an id that is not here may have been here: what it wrote cannot be told."""
+        """Whether an id without state may have had state here, so that its records are not known."""
         return self.get(producer_id) is None and (self.expired_below > 0 or self.lease_has_ended(producer_id))
 
     def lease_has_ended(self, producer_id: int) -> bool:
-        """Whether the id once had a lease here, and its state is forgotten since."""
+        """Whether the id had a lease here and its state was removed since."""
         if not self.leased:
             return False
         position = bisect_left(self._ended, producer_id)
@@ -179,7 +179,7 @@ class ProducerTable:
         return keep_until >= 0 and self.is_dead(producer_id, last_offset, keep_until)
 
     def window(self) -> list[WindowEntry]:
-        """The batches of the producer last got, newest first."""
+        """The batches of the producer that `get` found last, newest first."""
         rows, at = self._at
         (sequence,) = _last_sequence.unpack_from(rows, at + 2)
         values = _window.unpack_from(rows, at + _WINDOW_AT)
@@ -210,7 +210,7 @@ class ProducerTable:
     # --- change ---------------------------------------------------------------------------------------------------
 
     def put_new(self, producer_id: int, epoch: int) -> None:
-        """A row without batches, in place of a dead one if there is one. The next `put_*` changes it."""
+        """Adds a row without batches, or reuses the producer's dead row. The next `put_*` changes it."""
         found = self._find(producer_id)
         row = _epoch.pack(epoch, -1) + _EMPTY_WINDOW + _NEW_TAIL
         if found is not None:
@@ -239,7 +239,7 @@ class ProducerTable:
             del self._ended[position]
 
     def put_epoch(self, epoch: int) -> None:
-        """A new epoch: the window is empty and sequences start at 0."""
+        """A new epoch: its window is empty and its sequences start at 0."""
         rows, at = self._at
         _epoch.pack_into(rows, at, epoch, -1)
         rows[at + _WINDOW_AT : at + _TAIL_AT] = _EMPTY_WINDOW
@@ -248,7 +248,7 @@ class ProducerTable:
     def put_batch(
         self, last_sequence: int, delta: int, last_offset: int, timestamp: int, record_count: int, epoch_records: int
     ) -> None:
-        """A batch enters the window; the counts are the new totals."""
+        """A batch enters the window. The counts are the new totals."""
         rows, at = self._at
         window = at + _WINDOW_AT
         tail = at + _TAIL_AT
@@ -258,7 +258,7 @@ class ProducerTable:
         _batch_counts.pack_into(rows, tail, last_offset, timestamp, record_count, epoch_records)
 
     def put_activity(self, last_offset: int, timestamp: int, record_count: int) -> None:
-        """Something that is no batch of the window: a marker, a fence, an internal writer's batch."""
+        """A marker, a fence or an internal writer's batch: it does not enter the window."""
         rows, at = self._at
         _activity.pack_into(rows, at + _TAIL_AT, last_offset, timestamp, record_count)
 
@@ -274,7 +274,7 @@ class ProducerTable:
     # --- grow and shrink ------------------------------------------------------------------------------------------
 
     def _split_one_page(self) -> None:
-        """Linear hashing: a page more, which takes its rows from the one page that its ids hashed to so far."""
+        """Linear hashing: adds one page, which takes its rows from the one page that its ids hashed to before."""
         new = len(self._rows)
         if new > self._low_mask << 1 | 1:
             self._low_mask = self._low_mask << 1 | 1
@@ -290,8 +290,8 @@ class ProducerTable:
             self._rows[page] += rows[index * ROW_SIZE : (index + 1) * ROW_SIZE]
 
     def sweep(self, pages: int, due_below: int) -> bool:
-        """Moves the clock hand over some pages: removes dead rows, and says whether it met a living one that an
-        expiry at `due_below` would forget."""
+        """Moves the clock hand over `pages` pages and removes their dead rows. Returns whether it met a live row that
+        an expiry at `due_below` would remove."""
         due = False
         for _ in range(min(pages, len(self._rows))):
             self._hand = (self._hand + 1) % len(self._rows)
@@ -311,7 +311,7 @@ class ProducerTable:
         return due
 
     def _remove(self, page: int, index: int) -> None:
-        """The page's last row takes the place of the removed one."""
+        """Replaces the row by the last row of its page."""
         keys, rows = self._keys[page], self._rows[page]
         keys[index * 8 : index * 8 + 8] = keys[-8:]
         rows[index * ROW_SIZE : (index + 1) * ROW_SIZE] = rows[-ROW_SIZE:]
@@ -326,7 +326,7 @@ class ProducerTable:
     # --- all of them ----------------------------------------------------------------------------------------------
 
     def ids(self) -> Iterator[int]:
-        """Of the living, in the order of pages."""
+        """Ids of live producers, page by page."""
         for keys, rows in zip(self._keys, self._rows, strict=True):
             for (producer_id,), (last_offset, keep_until) in zip(
                 _key.iter_unpack(keys), _liveness.iter_unpack(rows), strict=True
@@ -335,15 +335,15 @@ class ProducerTable:
                     yield producer_id
 
     def freeze(self) -> list[tuple[bytes, bytes]]:
-        """A copy of all pages (keys, rows), at the speed of memory; for a snapshot that is encoded bit by bit."""
+        """A copy of all pages (keys, rows) at memory speed, for a snapshot that is encoded in small steps."""
         return [(bytes(keys), bytes(rows)) for keys, rows in zip(self._keys, self._rows, strict=True)]
 
     def ended_leases(self) -> array[int]:
-        """Ids whose lease ended and whose row is gone, ascending. A copy."""
+        """A copy of the ids whose lease ended and whose row was removed, ascending."""
         return self._ended[:]
 
     def load(self, pages: Sequence[tuple[bytes, bytes]], ended: array[int]) -> None:
-        """Takes the pages of a snapshot as they are: where a row stands depends on their number alone."""
+        """Takes over the pages of a snapshot: the place of a row depends only on the number of pages."""
         if pages:
             self._keys = [bytearray(keys) for keys, _ in pages]
             self._rows = [bytearray(rows) for _, rows in pages]
@@ -359,11 +359,11 @@ class ProducerTable:
 
 
 def highest_key(keys: bytes | bytearray) -> int:
-    """Of a page that has one. Keys are big-endian and not negative, so the greatest bytes are the greatest id."""
+    """The highest id of a page that is not empty."""
     return int(max(_key.iter_unpack(keys))[0])
 
 
 def read_page(keys: bytes, rows: bytes) -> Iterator[tuple[int, Producer]]:
-    """The rows of a frozen page, dead ones included."""
+    """The rows of a frozen page, including dead ones."""
     for index, (producer_id,) in enumerate(_key.iter_unpack(keys)):
         yield producer_id, _make_producer(_producer.unpack_from(rows, index * ROW_SIZE))

@@ -1,22 +1,24 @@
-"""What the leader of a partition knows of its replicas, for the time of one leadership (KIP-497, KIP-966, rule 5).
+"""What a partition's leader knows of the other replicas during one leadership (KIP-497, KIP-966, rule 5).
 
-The rules everything else follows from:
+Everything else follows from these rules:
 
-* **The high watermark is what every replica has that could be elected.** Whoever elects looks at the stored in-sync
-  set, so an addition counts from the moment its write is sent, for the write may have arrived; a removal counts once
-  it is known to be stored, for it may not have.
-* **A replica has what it has synced** (by the durability setting), the leader too. What it fetched says nothing.
-* **A replica that was handed the producers as of an offset has them once it comes there**, and not before (rule 5).
-  Until then nothing may be compacted, or it would miss the ends of transactions whose records it has.
-* **Leading is confirmed by those who count for the high watermark**, since an election looks at the same set: the
-  first leader after this one is one of them (rule 23).
-* **Below min.insync.replicas nothing is committed.** Else one replica would commit alone what it alone can lose. So
-  a member that leaves the set then still has all that is, and may lead again where those that stayed come back without
-  it: the record names it as passed over. While the record names any, nothing is committed, whatever the setting is by
-  then; and who is named does not copy from the start, for that would remove what it is named for.
+* **The high watermark is what every electable replica has.** An election uses the stored in-sync set. So an addition
+  counts as soon as its write is sent, because the write may have arrived. A removal counts only once it is known to be
+  stored.
+* **A replica has what it has synced** (by the durability setting). This holds for the leader too. Fetched records do
+  not count.
+* **A replica that was given the producers as of an offset has them once its log reaches that offset** (rule 5). Until
+  then nothing may be compacted: the replica would miss the ends of transactions whose records it has.
+* **The replicas that count for the high watermark confirm that the leader still leads.** An election uses the same
+  set, so the next leader is one of them (rule 23).
+* **Below min.insync.replicas nothing is committed.** Otherwise one replica would commit records that it alone can lose.
+  So a member that leaves the set at that size still has every committed record. It may lead again if the members that
+  stayed return without their records: the partition's record names it as passed over. While the record names any
+  replica so, nothing is committed, whatever the setting is by then. A named replica does not copy from the start,
+  because that would remove the records for which it is named.
 
-A proposal is a compare-and-swap on one revision of the partition's record. Its outcome may stay unknown; it is decided
-as soon as a later revision is seen, or the store refuses any write that compares the same or a later revision.
+A proposal is a compare-and-swap on one revision of the partition's record. Its outcome may stay unknown. It is decided
+once a later revision is seen, or once the store refuses a write that compares the same or a later revision.
 """
 
 from __future__ import annotations
@@ -29,30 +31,30 @@ from hapax.core.types import NodeId, RegistrationEpoch
 
 UNKNOWN_END: Final = -1
 _SILENT_AFTER_MS: Final = 30_000
-"""A replica that has not asked for so long is not waited for."""
+"""Compaction does not wait for a replica that has not fetched for this many milliseconds."""
 
 
 class Eligible(NamedTuple):
-    """What the image of the cluster says of a live broker."""
+    """A live broker, as the cluster's metadata describes it."""
 
     registration: RegistrationEpoch
     joins: bool
-    """False: it is about to stop, and should not become a member any more."""
+    """False: it is about to stop, and must not be added to an in-sync set."""
 
 
 class Proposal(NamedTuple):
-    """The in-sync set that the leader wants stored, in place of the one of `revision`."""
+    """The in-sync set that is to replace the stored one of `revision`."""
 
     isr: tuple[NodeId, ...]
     added: tuple[NodeId, ...]
     removed: tuple[NodeId, ...]
     revision: int
     passed_over: tuple[NodeId, ...] = ()
-    """Who left the set and has all that is committed (`PartitionState.passed_over`)."""
+    """Replicas that left the set and have every committed record (`PartitionState.passed_over`)."""
 
 
 class Follower:
-    """One replica as the leader sees it."""
+    """One replica, as the leader knows it."""
 
     __slots__ = (
         "asked_ms", "caught_up_ms", "end", "handed_end", "marked_end", "marked_ms", "overtaken", "registration",
@@ -61,26 +63,26 @@ class Follower:
 
     def __init__(self, log_end: int, now_ms: int) -> None:
         self.registration = RegistrationEpoch(0)
-        """That its last fetch named; 0: it has not fetched yet."""
+        """Registration epoch that its last fetch named; 0: it has not fetched yet."""
         self.end = UNKNOWN_END
-        """It has synced everything below."""
+        """It has synced everything below this offset."""
         self.caught_up_ms = now_ms
-        """When it last had everything that the leader had at that time, as far as the checks saw it."""
+        """When a check last found that it had everything that the leader had at that time; monotonic ms."""
         self.marked_ms = now_ms
         self.marked_end = log_end
-        """The leader's end at the last check that it has passed since: reaching it means having been in sync then."""
+        """The leader's end at `marked_ms`. Once the replica reaches it, it was in sync at `marked_ms`."""
         self.asked_ms = now_ms - _SILENT_AFTER_MS
-        """When it last asked for records, or for the producers."""
+        """When it last asked for records or for the producers; monotonic ms."""
         self.handed_end = UNKNOWN_END
-        """The offset as of which it was given the producers."""
+        """Offset of the producers' snapshot that it was given."""
         self.overtaken = False
-        """What lies below that offset has been compacted since."""
+        """Records below that offset were compacted since."""
         self.round = 0
         """The newest round of questions after which it still followed this leader (`hapax.core.partition.barrier`)."""
 
 
 class Replication:
-    """See above. `fetched`, `synced`, `sent`, `stored` and `refused` tell what happened; the rest only reads."""
+    """See above. `fetched`, `synced`, `sent`, `stored` and `refused` report events; the other methods mostly read."""
 
     __slots__ = (
         "_accepted", "_effective_minimum", "_followers", "_me", "_members", "_min_insync", "_several",
@@ -91,8 +93,8 @@ class Replication:
         self, me: NodeId, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int,
         min_insync: int, now_ms: int, passed_over: Sequence[NodeId] = (), accepted: bool = True,
     ) -> None:
-        """`revision`: of the stored record, which names `replicas`, `isr` and `passed_over`, and says whether it is
-        `accepted`. `log_end`: the leader's, where its epoch begins."""
+        """`revision`: of the stored record, which holds `replicas`, `isr`, `passed_over` and `accepted`. `log_end`: the
+        leader's log end at the start of its epoch."""
         self._me = me
         self._followers = {node: Follower(log_end, now_ms) for node in replicas if node != me}
         self._members: tuple[Follower, ...] = ()
@@ -101,19 +103,20 @@ class Replication:
         self.epoch_start = log_end
         self.own_end = UNKNOWN_END
         self.pending: Proposal | None = None
-        """Sent, and neither refused nor seen in the store yet."""
+        """Sent to the store, neither refused nor seen stored yet."""
         self._several = False
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
         self.passed_over = tuple(passed_over)
         self._accepted = accepted
         self._starting_over: set[NodeId] = set()
-        """Who asked to copy from the start, and is counted on: to be neither in sync nor passed over."""
+        """Replicas that asked to copy from the start while they were in sync or passed over. `decide_isr` ends that
+        first."""
         self.revision = revision
         self._count(log_end, now_ms)
 
     def _count(self, log_end: int, now_ms: int) -> None:
-        """Who counts for the high watermark, after the stored set or the proposal changed."""
+        """Recomputes which replicas count for the high watermark, after the stored set or the proposal changed."""
         counted = dict.fromkeys(self.isr)
         if self.pending is not None:
             counted.update(dict.fromkeys(self.pending.added))
@@ -131,7 +134,7 @@ class Replication:
         self.own_end = end
 
     def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int) -> bool:
-        """A replica's fetch said that it has synced everything below `end`, in the leader's very history. False: it is
+        """A replica's fetch reported that it has synced everything below `end` of the leader's history. False: it is
         not a replica of this partition."""
         follower = self._followers.get(node)
         if follower is None:
@@ -143,14 +146,15 @@ class Replication:
         return True
 
     def heard(self, node: NodeId, newest_round: int) -> None:
-        """A replica's fetch of this partition, under this leader's epoch, was sent after that round's questions."""
+        """A replica's fetch of this partition, under this leader's epoch, was sent after the questions of that
+        round."""
         follower = self._followers.get(node)
         if follower is not None and follower.round < newest_round:
             follower.round = newest_round
 
     def handed(self, node: NodeId, end: int, now_ms: int) -> bool:
-        """A replica is given the producers as of `end`, to copy the log up to there. False: it is none, or it
-        is counted on as it is, in sync or passed over, and copies from the start once `decide_isr` has ended that."""
+        """A replica gets the producers as of `end`, and copies the log up to there. False: it is not a replica, or it
+        is in sync or passed over, and may copy from the start only once `decide_isr` has ended that."""
         follower = self._followers.get(node)
         if follower is None:
             return False
@@ -158,13 +162,13 @@ class Replication:
             self._starting_over.add(node)
             return False
         self._starting_over.discard(node)
-        follower.end = UNKNOWN_END  # it may be about to lose what it said it has
+        follower.end = UNKNOWN_END  # it may be about to remove the records that it reported
         follower.handed_end, follower.overtaken, follower.asked_ms = end, False, now_ms
         return True
 
     def asked(self, node: NodeId, offset: int, now_ms: int) -> bool:
-        """A replica asks for the log from `offset` on. False: compaction has overtaken it below the offset whose
-        producers it was given, and it has to begin anew."""
+        """A replica asks for the log from `offset` on. False: records below the offset of its producers' snapshot were
+        compacted, and it has to copy from the start again."""
         follower = self._followers.get(node)
         if follower is None:
             return True
@@ -172,7 +176,7 @@ class Replication:
         return not follower.overtaken or offset >= follower.handed_end
 
     def catching_up(self, now_ms: int) -> bool:
-        """A replica is on its way to the in-sync set: compaction waits for it."""
+        """Whether a replica is catching up. Compaction waits for it."""
         return any(
             (node not in self.isr or follower.end < follower.handed_end)
             and now_ms - follower.asked_ms < _SILENT_AFTER_MS
@@ -180,12 +184,12 @@ class Replication:
         )
 
     def compacting(self) -> None:
-        """What is committed may change from now on."""
+        """Compaction begins: committed records may be removed from now on."""
         for follower in self._followers.values():
             follower.overtaken = follower.handed_end >= 0
 
     def forgot(self, node: NodeId) -> None:
-        """It copies no more, and nothing that it said counts: it may be about to lose what it has."""
+        """The replica no longer copies. Its reported end no longer counts: it may be about to remove its records."""
         follower = self._followers.get(node)
         if follower is not None:
             follower.end = UNKNOWN_END
@@ -194,7 +198,7 @@ class Replication:
         self, replicas: Sequence[NodeId], isr: Sequence[NodeId], revision: int, *, log_end: int, now_ms: int,
         passed_over: Sequence[NodeId] = (), accepted: bool = True,
     ) -> None:
-        """The store holds this set, as of this revision."""
+        """The store holds this set as of this revision."""
         if revision < self.revision:
             return
         self.revision = revision
@@ -211,8 +215,8 @@ class Replication:
         self._count(log_end, now_ms)
 
     def sent(self, proposal: Proposal) -> None:
-        """It is on its way to the store: from now on it may have been stored. To be called before it is."""
-        if self.pending is not None:  # without an answer, or not seen in the store yet: that one may arrive instead
+        """The proposal is about to be sent, so that it may be stored from now on. To be called before it is sent."""
+        if self.pending is not None:  # not answered, or not seen stored yet: the earlier one may be stored instead
             added = (*self.pending.added, *(node for node in proposal.added if node not in self.pending.added))
             proposal = proposal._replace(added=added)
             self._several = True
@@ -220,8 +224,8 @@ class Replication:
         self._count(self.epoch_start, 0)
 
     def refused(self) -> None:
-        """The store did not take what was sent last: somebody else wrote first, or a member is not what it was. That
-        says nothing of what was sent before it."""
+        """The store refused the proposal that was sent last: another write came first, or a member's registration
+        changed. The outcome of earlier proposals stays unknown."""
         if not self._several:
             self.pending = None
             self._count(self.epoch_start, 0)
@@ -235,16 +239,16 @@ class Replication:
 
     @property
     def too_few(self) -> bool:
-        """acks=all is refused: fewer are in sync than min.insync.replicas asks for."""
+        """acks=all is refused: fewer replicas are in sync than min.insync.replicas."""
         return len(self.isr) < self._min_insync
 
     @property
     def sole(self) -> bool:
-        """Nobody else has a part in this partition."""
+        """This node has the only replica."""
         return self.pending is None and self.isr == (self._me,) and self.replicas == (self._me,)
 
     def committed(self) -> int:
-        """Every member has everything below: where the high watermark may be. Never to be taken back; -1: unknown."""
+        """Every member has everything below this offset, so the high watermark may be here. -1: not known."""
         if self.passed_over or len(self.isr) < self._effective_minimum:
             return UNKNOWN_END
         end = self.own_end
@@ -254,14 +258,15 @@ class Replication:
         return end
 
     def confirmed(self) -> int:
-        """The newest round after whose questions this node certainly still led: nobody who could be elected had begun
-        to lead. `ENDLESS`: nobody else could be."""
+        """The newest round after whose questions this node still led for certain: no electable replica had begun to
+        lead. `ENDLESS`: no other replica is electable."""
         return min((member.round for member in self._members), default=ENDLESS)
 
     # --- the in-sync set --------------------------------------------------------------------------------------------
 
     def may_join(self, node: NodeId, high_watermark: int) -> bool:
-        """It has all that is committed, and has seen this leader's history: worth a closer look by `decide_isr`."""
+        """Whether the replica has every committed record and has compared its history with this leader's, so that
+        `decide_isr` may add it."""
         if node in self.isr or (self.pending is not None and node in self.pending.added):
             return False
         return node in self.replicas and self._has_all(node, high_watermark)
@@ -271,7 +276,8 @@ class Replication:
         return follower is not None and follower.end >= max(high_watermark, self.epoch_start, follower.handed_end)
 
     def check_lag(self, log_end: int, now_ms: int, lag_max_ms: int) -> tuple[NodeId, ...]:
-        """Members that have not been in sync for replica.lag.time.max.ms. To be called a few times in that time."""
+        """Returns the members that have not been in sync for `lag_max_ms` (replica.lag.time.max.ms). To be called a few
+        times in that time."""
         lagging = []
         for node in self.isr:
             follower = self._followers.get(node)
@@ -292,8 +298,8 @@ class Replication:
     def decide_isr(
         self, high_watermark: int, live: Mapping[NodeId, Eligible], lagging: Sequence[NodeId] = ()
     ) -> Proposal | None:
-        """The set to be stored next, or None: it is as it should be. `live`: the brokers that are registered now. Not
-        to be asked while an answer may still come."""
+        """Returns the set to be stored next; None: no change. `live`: the brokers that are registered now. Not to be
+        called while a proposal's answer may still come."""
         removed = tuple(
             node for node in self.isr
             if node != self._me and (node not in live or node in lagging or node in self._starting_over))
@@ -309,7 +315,7 @@ class Replication:
         isr += tuple(node for node in kept if node not in isr)
         passed_over = self._left_out(isr)
         if not removed and not added and passed_over == self.passed_over and self.pending is None:
-            return None  # where nobody knows what is stored, the same set once more makes it known
+            return None  # with a pending proposal, proposing the same set again shows what is stored
         return Proposal(isr, added, removed, self.revision, passed_over)
 
     def _left_out(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
@@ -320,13 +326,13 @@ class Replication:
             node for node in former if node not in isr and node in self.replicas and node not in self._starting_over)
 
     def registration_of(self, node: NodeId) -> RegistrationEpoch:
-        """That a follower's last fetch named; 0: it has not fetched from this leader."""
+        """Registration epoch that a follower's last fetch named; 0: it has not fetched from this leader."""
         follower = self._followers.get(node)
         return RegistrationEpoch(0) if follower is None else follower.registration
 
     # --- describe ---------------------------------------------------------------------------------------------------
 
     def end_of(self, node: NodeId) -> int:
-        """The end that a replica has reported; -1: not known."""
+        """The synced end that a replica has reported; -1: not known."""
         follower = self._followers.get(node)
         return self.own_end if node == self._me else UNKNOWN_END if follower is None else follower.end

@@ -1,4 +1,4 @@
-"""What goes into and comes out of the partition machine (`hapax.core.partition.machine`)."""
+"""Arguments and results of the partition machine (`hapax.core.partition.machine`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hapax.core.partition.producer_table import WINDOW
 
 
 class AppendContext(NamedTuple):
-    """Where a batch comes from. Use the constants below on the hot path."""
+    """The origin of a batch. The hot path uses the constants below."""
 
     internal: bool = False
     """From a registered node of the cluster: exempt from sequence checks and verification (rule 1)."""
@@ -39,16 +39,26 @@ class NeedVerification(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """The log holds it already: append nothing, answer as for the original once `wait_for` is below the high
-    watermark, that is once `high_watermark > wait_for`."""
+    """The log already holds the batch: append nothing. Answer as for the original once `high_watermark > wait_for`."""
 
     base_offset: int
-    """Of the original batch; of the last marker for a marker. -1: forgotten, see `error`."""
+    """Of the original batch, or of the last marker for a marker. -1: no longer known, see `error`."""
     wait_for: int
-    """Last offset of the original, or a later one."""
+    """Last offset of the original, or a later offset."""
     error: ErrorCode = ErrorCode.NONE
-    """DUPLICATE_SEQUENCE_NUMBER where the original lies below the window of five and its offset is forgotten: clients
-    take that for success, so it waits like one (rule 15)."""
+    """DUPLICATE_SEQUENCE_NUMBER if the original is older than the window of five batches, so that its offset is no
+    longer known. Clients treat that error as success, so its answer waits like a success (rule 15)."""
+
+
+class WriteResult(NamedTuple):
+    """What a write to one partition is answered (Produce)."""
+
+    error: int
+    """An `ErrorCode`."""
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    reason: str = ""
 
 
 APPEND: Final = Append()
@@ -75,46 +85,46 @@ class OpenTransaction:
     client sent. From the log; shorter where a snapshot of a former release was loaded."""
 
     def note(self, checksum: int) -> None:
-        """A batch is appended. With LogAppendTime the leader writes its time into it and the checksum anew:
+        """A batch was appended. With LogAppendTime the leader changes its time and its checksum: then `checksum` is
         UNKNOWN_CHECKSUM."""
         self.checksums = (checksum, *self.checksums[: WINDOW - 1])
 
     def holds(self, place: int, checksum: int) -> bool:
-        """Whether the batch that lies `place` batches back may be the one of this checksum."""
+        """Whether the batch `place` batches back may have this checksum."""
         return place >= len(self.checksums) or self.checksums[place] in (UNKNOWN_CHECKSUM, checksum)
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerView:
-    """A producer as one describes it; the table itself is packed."""
+    """A producer's state for descriptions. The table itself is packed."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     """-1: no batch in this epoch."""
     last_offset: int
-    """Of its last batch or marker; -1: none."""
+    """Of its last batch or marker; -1: it has none."""
     last_timestamp: int
     coordinator_epoch: int
     txn_first_offset: int
     """-1: no open transaction."""
     record_count: int
-    """Over all generations and sequence wraps, without aborted and without undecided records."""
+    """Over all generations and sequence wraps, without records of aborted and of open transactions."""
     txn_record_count: int
     keep_until_ms: int
     """-1: not leased."""
     serial: int
-    """Of the last decided transaction, -1: none known."""
+    """Of its last decided transaction; -1: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """The state at one offset, detached from the machine. Bytes: `hapax.codec.snapshot`."""
+    """The state at one offset, independent of the machine. Encoded by `hapax.codec.snapshot`."""
 
     offset: int
-    """The log's end: replay goes on here."""
+    """The log's end at the snapshot. Replay continues here."""
     pages: Sequence[tuple[bytes, bytes]] = ()
-    """(keys, rows) of `ProducerTable`; rows of dead producers may be among them (see `expired_below`)."""
+    """(keys, rows) of `ProducerTable`. Rows of dead producers may be among them (see `expired_below`)."""
     ended_leases: array[int] = field(default_factory=lambda: array("q"))
     open_transactions: Sequence[OpenTransaction] = ()
     """By first offset."""

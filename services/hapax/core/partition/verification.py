@@ -1,24 +1,25 @@
-"""Verification of a partition's part in a transaction, at the write (rule 3, KIP-890).
+"""Verifies at the write that a partition belongs to a producer's transaction (rule 3, KIP-890).
 
-The first batch of a transaction in a partition waits until the coordinator has said that the partition belongs to the
-transaction: else a batch that comes after its transaction's end would open one that nobody ends (KAFKA-9144). Asking
-takes time, and the partition's mailbox must not wait, so:
+The first batch of a transaction in a partition waits until the coordinator has confirmed that the partition belongs to
+the transaction. Otherwise a batch that comes after the end of its transaction would open a transaction that no marker
+ends (KAFKA-9144). The question takes time, and the partition must not wait for it, so:
 
-* A batch that needs the answer is **parked**; whatever else comes from the same producer is parked behind it, so that
-  its batches stay in order. Everybody else's go on, and so do markers, also the same producer's.
-* **A marker makes an answer under way worthless**: it may speak of the transaction that the marker has just ended.
-  The question is asked again.
-* **What a marker has overtaken never enters the next transaction** (rule 24). A version-1 client has one epoch for all
-  its transactions and registers a partition before it writes there, which its coordinator allows only after the last
-  one's markers. So what was parked before a marker belongs to a transaction that this marker, or an earlier one, has
-  ended: it is refused at once. A version-2 batch is named by its epoch, and is asked about again.
-* **An answer names its transaction by the serial.** One that is not above the last serial decided here speaks of the
-  past, whatever became of the marker's other traces: it counts for nothing, and the question is asked again.
-* **An answer carries its shard's epoch**, and one below the highest that this broker has seen comes from a coordinator
-  that does not know it was replaced: it counts for nothing, and the question is asked again.
+* A batch that needs the answer is **parked**. Later batches of the same producer are parked behind it, so that they
+  stay in order. Batches of other producers pass, and so do all markers.
+* **A marker invalidates a question in flight**: its answer may be about the transaction that the marker has just
+  ended. The question is asked again.
+* **A parked batch that a marker has overtaken never enters the next transaction** (rule 24). A version-1 client has one
+  epoch for all its transactions. It registers a partition before it writes there, and the coordinator allows that only
+  after the last transaction's markers. So a batch parked before a marker belongs to a transaction that this marker, or
+  an earlier one, has ended: it is refused at once. A version-2 batch is identified by its epoch; its question is asked
+  again.
+* **An answer names its transaction by the serial.** An answer whose serial is not above the last serial decided here
+  is about the past. It is ignored, and the question is asked again.
+* **An answer carries its shard's epoch.** An epoch below the highest that this broker has seen comes from a coordinator
+  that does not know it was replaced. The answer is ignored, and the question is asked again.
 
-One `Verification` for each partition led; it holds writes as opaque objects and does no I/O. One `ShardEpochs` for the
-whole broker.
+There is one `Verification` for each partition led here. It holds writes as opaque objects and does no I/O. There is one
+`ShardEpochs` for the whole broker.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from hapax.core.errors import ErrorCode, Refusal
 Write = TypeVar("Write")
 
 MAX_QUESTIONS: Final = 3
-"""How often one question is asked again before the client is told to try later."""
+"""How often one question is asked before the client is told to try later."""
 
 FIRST_VERSION_WITH_ABORTABLE: Final = 11
-"""Produce version from which clients know TRANSACTION_ABORTABLE."""
+"""First Produce version in which clients know TRANSACTION_ABORTABLE."""
 FIRST_VERSION_THAT_ADDS: Final = 12
-"""Produce version from which a write registers its partition by itself (transactions version 2)."""
+"""First Produce version in which a write registers its partition (transactions version 2)."""
 
 _COORDINATOR_TROUBLE: Final = frozenset(
     {
@@ -65,38 +66,39 @@ class Question(NamedTuple):
     producer_id: int
     producer_epoch: int
     add: bool
-    """Register the partition if it is not part of the transaction yet (transactions version 2)."""
+    """Register the partition if it does not belong to the transaction yet (transactions version 2)."""
     after_serial: int = -1
-    """The last of the producer's transactions that is decided here; the one asked about comes later. -1: none known."""
+    """Serial of the producer's last transaction that is decided here. The question is about a later one. -1: not
+    known."""
 
 
 class Answer(NamedTuple):
-    """`error` NONE: the partition is part of the open transaction."""
+    """`error` NONE: the partition belongs to the open transaction."""
 
     ticket: int
     error: ErrorCode = ErrorCode.NONE
     shard: int = -1
     shard_epoch: int = -1
-    """-1: nobody answered (time-out, no connection)."""
+    """-1: there was no answer (time-out, no connection)."""
     reason: str = ""
     serial: int = -1
-    """Of the transaction that the answer is about; -1: not told."""
+    """Of the transaction that the answer is about; -1: not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Write]):
-    """What follows from an answer. Decide the verified writes in order, with `VERIFIED`, before anything else of
-    that producer; then ask the next question, if there is one."""
+    """The consequences of an answer. The caller decides the verified writes in order, with `VERIFIED`, before anything
+    else of that producer. Then it asks the next question, if there is one."""
 
     verified: list[Write] = field(default_factory=list)
     refused: list[tuple[Write, Refusal]] = field(default_factory=list)
     question: Question | None = None
     serial: int = -1
-    """Of the transaction that the verified writes belong to; -1: not told."""
+    """Of the transaction that the verified writes belong to; -1: not given."""
 
 
 class ShardEpochs:
-    """The highest epoch of each transaction shard that this broker has seen, in answers and in markers."""
+    """The highest epoch of each transaction shard that this broker has seen in answers and markers."""
 
     __slots__ = ("_highest",)
 
@@ -104,7 +106,7 @@ class ShardEpochs:
         self._highest: dict[int, int] = {}
 
     def admit(self, shard: int, epoch: int) -> bool:
-        """False: the sender has been replaced. Else remembers the epoch."""
+        """False: the sender was replaced. Otherwise remembers the epoch."""
         if epoch < self._highest.get(shard, -1):
             return False
         self._highest[shard] = epoch
@@ -123,7 +125,7 @@ class _Parked(NamedTuple, Generic[Write]):
 
 @dataclass(slots=True)
 class _Queue(Generic[Write]):
-    """Parked writes of one producer. The question under way is about the first one's epoch."""
+    """Parked writes of one producer. The question in flight is about the first write's epoch."""
 
     writes: deque[_Parked[Write]]
     ticket: int
@@ -137,7 +139,8 @@ class Verification(Generic[Write]):
     __slots__ = ("_decided", "_epochs", "_queues", "_tickets", "_waiting")
 
     def __init__(self, shard_epochs: ShardEpochs, decided: Callable[[int], int]) -> None:
-        """`decided(producer id)`: serial of its last transaction that has a marker in the partition's log, -1: none."""
+        """`decided(producer id)`: serial of its last transaction with a marker in the partition's log; -1: it has
+        none."""
         self._epochs = shard_epochs
         self._decided = decided
         self._queues: dict[int, _Queue[Write]] = {}
@@ -145,11 +148,11 @@ class Verification(Generic[Write]):
         self._tickets = 0
 
     def holds(self, producer_id: int) -> bool:
-        """Whether writes of the producer are parked: then its next one is to be parked too, whatever it is."""
+        """Whether writes of the producer are parked. Then its next write is parked too, whatever it is."""
         return producer_id in self._queues
 
     def park(self, header: BatchHeader, transactional_id: str, produce_version: int, write: Write) -> Question | None:
-        """Returns the question to ask; None where it is under way already."""
+        """Returns the question to ask; None: it is in flight already."""
         parked = _Parked(header, transactional_id, produce_version, write)
         queue = self._queues.get(header.producer_id)
         if queue is not None:
@@ -160,17 +163,18 @@ class Verification(Generic[Write]):
         return self._ask(queue)
 
     def under_way(self) -> list[int]:
-        """Tickets of the questions for whose answers writes wait."""
+        """Tickets of the questions on which parked writes wait."""
         return [queue.ticket for queue in self._queues.values()]
 
     def sealed(self, producer_id: int) -> None:
-        """What the producer has written is being counted: an answer under way may be older than that."""
+        """The producer's records are being counted: an answer in flight may be older than that."""
         queue = self._queues.get(producer_id)
         if queue is not None:
             queue.invalidated = True
 
     def marked(self, marker: Marker) -> list[tuple[Write, Refusal]]:
-        """A marker has been appended. Returns what it has ended, to be refused; what is left is asked about again."""
+        """A marker was appended. Returns the writes whose transaction it has ended, to be refused. For the others the
+        question is asked again."""
         queue = self._queues.get(marker.producer_id)
         if queue is None:
             return []
@@ -186,7 +190,8 @@ class Verification(Generic[Write]):
         return [(parked.write, _ended(parked, marker)) for parked in ended]
 
     def answer(self, answer: Answer) -> Outcome[Write]:
-        """An answer came, or the time for it is over (`NETWORK_EXCEPTION`). One that nobody waits for is ignored."""
+        """An answer came, or its time-out passed (`NETWORK_EXCEPTION`). An answer that no write waits for is
+        ignored."""
         producer_id = self._waiting.pop(answer.ticket, -1)
         queue = self._queues.get(producer_id)
         if queue is None or queue.ticket != answer.ticket:
@@ -213,7 +218,7 @@ class Verification(Generic[Write]):
         return Outcome(refused=refused, question=question)
 
     def _worthless(self, queue: _Queue[Write], answer: Answer, producer_id: int) -> str:
-        """Why the answer counts for nothing; empty: it counts."""
+        """Why the answer is ignored; empty: it counts."""
         outdated = answer.shard_epoch >= 0 and not self._epochs.admit(answer.shard, answer.shard_epoch)
         if queue.invalidated:
             return "it was overtaken each time"
@@ -224,7 +229,7 @@ class Verification(Generic[Write]):
         return ""
 
     def abandon(self) -> list[Write]:
-        """The partition is led elsewhere from now on: everything parked, to be refused."""
+        """This node no longer leads the partition. Returns all parked writes, to be refused."""
         writes = [parked.write for queue in self._queues.values() for parked in queue.writes]
         self._queues.clear()
         self._waiting.clear()
@@ -246,7 +251,7 @@ class Verification(Generic[Write]):
         )
 
     def _take_first_epoch(self, queue: _Queue[Write]) -> list[_Parked[Write]]:
-        """The parked writes that the answer is about: a later epoch behind them has a question of its own."""
+        """The parked writes that the answer is about. Writes of a later epoch have a question of their own."""
         epoch = queue.writes[0].header.producer_epoch
         taken = []
         while queue.writes and queue.writes[0].header.producer_epoch == epoch:
@@ -255,7 +260,7 @@ class Verification(Generic[Write]):
 
 
 def _ended(parked: _Parked[Write], marker: Marker) -> Refusal:
-    """What a version-1 client is told of a batch whose transaction ended while it was parked."""
+    """The refusal for a version-1 client's batch whose transaction ended while the batch was parked."""
     reason = f"transaction {marker.serial} was decided while the batch waited for its verification"
     fenced = parked.header.producer_epoch < marker.producer_epoch
     error = ErrorCode.PRODUCER_FENCED if fenced else ErrorCode.INVALID_TXN_STATE
@@ -263,10 +268,10 @@ def _ended(parked: _Parked[Write], marker: Marker) -> Refusal:
 
 
 def refusal_for(error: ErrorCode, reason: str, produce_version: int) -> Refusal:
-    """A coordinator's error as Produce answers it, by the client's version.
+    """A coordinator's error as a Produce error of the client's version.
 
-    Trouble with the coordinator becomes NOT_ENOUGH_REPLICAS: the one retriable error that makes no client fetch
-    metadata for nothing, or give up.
+    A failing coordinator becomes NOT_ENOUGH_REPLICAS: it is the only retriable error at which no client gives up or
+    fetches metadata in vain.
     """
     if error in _COORDINATOR_TROUBLE or (
         error == ErrorCode.CONCURRENT_TRANSACTIONS and produce_version < FIRST_VERSION_THAT_ADDS
@@ -277,6 +282,6 @@ def refusal_for(error: ErrorCode, reason: str, produce_version: int) -> Refusal:
         known = produce_version >= FIRST_VERSION_WITH_ABORTABLE
         code = ErrorCode.TRANSACTION_ABORTABLE if known else ErrorCode.INVALID_TXN_STATE
         return Refusal(code, reason or "the partition is not part of the transaction")
-    if error == ErrorCode.PRODUCER_FENCED:  # the coordinator's word; a partition says 47 to every client
+    if error == ErrorCode.PRODUCER_FENCED:  # a partition answers 47 to every client
         return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, reason)
     return Refusal(error, reason)

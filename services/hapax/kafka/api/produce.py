@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.errors import ErrorCode
+from hapax.core.partition.values import WriteResult
 from hapax.kafka.table import BULK_FRAME_BYTES, DEFERRED, ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.wire import messages
 from hapax.wire.peer import INTERNAL_WRITE_TAG
@@ -60,16 +61,6 @@ class ProduceRequest(NamedTuple):
     """Content of the tagged field of internal writers."""
 
 
-class PartitionResult(NamedTuple):
-    """The answer for a partition."""
-
-    error: int
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    reason: str = ""
-
-
 class ProduceCall:
     """A request in progress. The service settles each partition once, in any order, during the call or later."""
 
@@ -78,11 +69,26 @@ class ProduceCall:
     def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
         self.ctx = ctx
         self.request = request
-        self.results: list[PartitionResult | None] = [None] * len(request.partitions)
+        self.results: list[WriteResult | None] = [None] * len(request.partitions)
         self._waiting = len(request.partitions)
         self._answered = False
 
-    def settle(self, number: int, result: PartitionResult) -> None:
+    @property
+    def timeout_ms(self) -> int:
+        """How long the client waits for the in-sync replicas, in milliseconds."""
+        return self.request.timeout_ms
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self.ctx.connection.peer
+
+    @property
+    def connection(self) -> int:
+        """Serial number of the client's connection."""
+        return self.ctx.connection.serial
+
+    def settle(self, number: int, result: WriteResult) -> None:
         """`number`: index of the partition in the request."""
         self.results[number] = result
         if result.error:
@@ -296,7 +302,7 @@ def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
 
 
 def encode_response(
-    version: int, partitions: list[PartitionRecords], results: list[PartitionResult | None]
+    version: int, partitions: list[PartitionRecords], results: list[WriteResult | None]
 ) -> bytes:
     """`results`: in the order of `partitions`, in which those of a topic are adjacent."""
     flexible = version >= FIRST_FLEXIBLE
@@ -348,7 +354,7 @@ def _grouped(partitions: list[PartitionRecords]) -> list[tuple[str | bytes, int,
     return groups
 
 
-def _encode_partition(version: int, index: int, result: PartitionResult) -> bytes:
+def _encode_partition(version: int, index: int, result: WriteResult) -> bytes:
     error, base_offset, append_time, log_start, reason = result
     if version >= FIRST_FLEXIBLE:
         if not reason:

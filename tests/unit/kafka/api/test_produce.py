@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hapax.kafka.api.produce import PartitionRecords, PartitionResult, decode_request, encode_response
+from hapax.core.partition.values import WriteResult
+from hapax.kafka.api.produce import PartitionRecords, decode_request, encode_response
 from hapax.kafka.table import CloseConnection
 from hapax.wire.messages import ProduceRequest, ProduceResponse, set_unknown_tag
 from hapax.wire.peer import INTERNAL_WRITE_TAG
@@ -91,7 +92,7 @@ def test_responses_are_those_of_the_library(version: int, reason: str, topics: i
         for i in range(topics) for j in range(of_each)
     ]
     results = [
-        PartitionResult(n, 100 + n, 1_700_000_000_000 + n, 5, reason if n % 2 == 0 else "")
+        WriteResult(n, 100 + n, 1_700_000_000_000 + n, 5, reason if n % 2 == 0 else "")
         for n in range(topics * of_each)
     ]
     Response = ProduceResponse.TopicProduceResponse

@@ -1,0 +1,21 @@
+"""Counts the batches that had been stored before."""
+
+from __future__ import annotations
+
+
+class Duplicates:
+    """Of all partitions of a broker."""
+
+    __slots__ = ("answered", "too_old")
+
+    def __init__(self) -> None:
+        self.answered = 0
+        """Answered as the first time."""
+        self.too_old = 0
+        """Older than the producer's window of five batches, so that the first answer is no longer known."""
+
+    def count(self, *, too_old: bool) -> None:
+        if too_old:
+            self.too_old += 1
+        else:
+            self.answered += 1
