@@ -8,7 +8,6 @@ cluster in its metadata, or it reaches no handler.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import unquote
@@ -48,6 +47,8 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", MAX_RUNNING),
     ("grpc.so_reuseport", 0),
 )
+_LAST_ANSWERS_S: Final = 0.5
+"""A listener that closes with a grace waits at most this long for the answers of finished handlers to leave."""
 _HEALTH_POLL_S: Final = 1.0
 """Each stream that watches the health looks this often."""
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
@@ -64,14 +65,14 @@ class GrpcServer:
         self.address = ""
         self._running = RunningHandlers()
         self._server = grpc.aio.server(options=_OPTIONS)
-        calls = _Calls(handlers, cluster_id, self._running, streams=streams)
+        self._calls = _Calls(handlers, cluster_id, self._running, streams=streams)
         services = sorted({method.split("/")[1] for method in handlers})
         if streams:
             services.append(EXCHANGE.split("/")[1])
         health_pb2_grpc.add_HealthServicer_to_server(_Health(services, ready or (lambda: "")), self._server)
         reflection.enable_server_reflection(
             (*services, "grpc.health.v1.Health", reflection.SERVICE_NAME), self._server)
-        self._server.add_generic_rpc_handlers((calls,))
+        self._server.add_generic_rpc_handlers((self._calls,))
 
     async def start(self, host: str, port: int) -> None:
         try:
@@ -84,9 +85,11 @@ class GrpcServer:
         self.address = f"{host}:{bound}"
 
     async def close(self, grace: float = 0.0) -> None:
-        """Lets the handlers that run finish, at most `grace` seconds."""
+        """Lets the handlers that run finish, at most `grace` seconds, and their answers leave."""
         await self._running.finish(grace)
-        await self._server.stop(None)
+        if grace > 0:
+            self._calls.end_streams()
+        await self._server.stop(_LAST_ANSWERS_S if grace > 0 else None)
 
 
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -97,6 +100,7 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._handlers = handlers
         self._cluster_id = cluster_id
         self._running = running
+        self._streams: set[_Stream] = set()
         self._methods: dict[str, Any] = {}
         if streams:
             self._methods[EXCHANGE] = grpc.stream_stream_rpc_method_handler(self._exchange)
@@ -138,7 +142,17 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     async def _exchange(self, _: object, context: Any) -> None:
         peer = await self._peer(context)
         await context.send_initial_metadata(((CLUSTER_KEY, self._cluster_id),))
-        await _Stream(self._handlers, self._running, context, peer).serve()
+        stream = _Stream(self._handlers, self._running, context, peer)
+        self._streams.add(stream)
+        try:
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
+
+    def end_streams(self) -> None:
+        """Each stream sends the answers that are ready, and ends."""
+        for stream in self._streams:
+            stream.end()
 
 
 class _Stream:
@@ -156,27 +170,41 @@ class _Stream:
         self._unanswered = 0
         self._may_read = asyncio.Event()
         self._may_read.set()
+        self._ending = False
 
     async def serve(self) -> None:
-        """Returns when the caller has closed the stream. Handlers run on; their answers are dropped."""
-        writer = supervision.once(self._write(), "rpc-write", expected=(grpc.aio.BaseError,))
+        """Returns when the caller has closed the stream, or after `end`. Handlers run on; their later answers are
+        dropped."""
+        tasks = [
+            supervision.once(work, name, expected=(grpc.aio.BaseError,))
+            for work, name in ((self._read(), "rpc-read"), (self._write(), "rpc-write"))
+        ]
         try:
-            while (data := await self._context.read()) is not _EOF:
-                try:
-                    requests = calls_pb2.Requests.FromString(data).requests
-                except DecodeError:
-                    log.warning("closing a stream: not a batch of calls", peer=self._peer.address)
-                    await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a batch of calls")
-                self._unanswered += len(requests)
-                for request in requests:
-                    self._running.spawn(self._answer(request.id, request.method, request.message))
-                if self._unanswered >= MAX_RUNNING:
-                    self._may_read.clear()
-                    await self._may_read.wait()
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.BaseError):
-                await writer
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def end(self) -> None:
+        self._ending = True
+        self._wake.set()
+
+    async def _read(self) -> None:
+        while (data := await self._context.read()) is not _EOF:
+            try:
+                requests = calls_pb2.Requests.FromString(data).requests
+            except DecodeError:
+                log.warning("closing a stream: not a batch of calls", peer=self._peer.address)
+                await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a batch of calls")
+            self._unanswered += len(requests)
+            for request in requests:
+                self._running.spawn(self._answer(request.id, request.method, request.message))
+            if self._unanswered >= MAX_RUNNING:
+                self._may_read.clear()
+                await self._may_read.wait()
 
     async def _answer(self, call_id: int, method: str, message: bytes) -> None:
         handler = self._handlers.get(method)
@@ -199,7 +227,7 @@ class _Stream:
             self._may_read.set()
 
     async def _write(self) -> None:
-        while True:
+        while not self._ending:
             await self._wake.wait()
             self._wake.clear()
             while self._unsent:
