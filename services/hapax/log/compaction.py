@@ -35,14 +35,14 @@ from hapax.core.batch import COMPRESSION_MASK, CONTROL, TRANSACTIONAL, BatchHead
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import Refusal
 from hapax.core.partition.machine import AbortedTransaction
-from hapax.log.durable import sync_file, sync_folder
+from hapax.log.durable import SwapFailed, sync_file, sync_folder
 from hapax.log.index import MAX_RELATIVE_OFFSET
 from hapax.log.layout import HAS_GAPS, LOG, SEGMENT_SUFFIXES, TXN_INDEX, offset_name
 from hapax.log.segment import Segment
 from hapax.log.segment_log import SegmentLog
 from hapax.log.soundness import Damaged
 from hapax.log.txn_index import append_aborted
-from hapax.runtime.ports import Folder
+from hapax.runtime.ports import Folder, FolderClosed
 
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
@@ -346,14 +346,21 @@ class _Run:
         return offset_name(cleaned.base_offset, SWAP)
 
     async def _swap(self, group: Sequence[Segment], cleaned: Segment) -> None:
+        """Raises SwapFailed, SyncFailed. A process that went on after an error here would leave the swap file behind:
+        a later recovery would carry it out against segments that are no longer those that it names."""
         log, folder = self.log, self.log.folder
-        files = [suffix for suffix in SEGMENT_SUFFIXES if folder.exists(cleaned.path(suffix))]
-        _rename(folder, cleaned.base_offset, [segment.base_offset for segment in group], files)
-        cleaned.set_ending("")
-        log.replace(group, cleaned)
-        self.rules.forget(frozenset(self.forgotten))
-        await sync_folder(folder)
-        folder.remove(self._swap_path(cleaned))
+        try:
+            files = [suffix for suffix in SEGMENT_SUFFIXES if folder.exists(cleaned.path(suffix))]
+            _rename(folder, cleaned.base_offset, [segment.base_offset for segment in group], files)
+            cleaned.set_ending("")
+            log.replace(group, cleaned)
+            self.rules.forget(frozenset(self.forgotten))
+            await sync_folder(folder)
+            folder.remove(self._swap_path(cleaned))
+        except FolderClosed:
+            raise  # the topic was deleted, and its folder goes as a whole
+        except OSError as error:
+            raise SwapFailed(cleaned.file.path, error) from error
 
     async def _write_txn_index(self, cleaned: Segment, group: Sequence[Segment]) -> None:
         first, following = group[0].base_offset, self.log.base_after(group[-1])

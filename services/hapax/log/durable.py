@@ -16,6 +16,15 @@ class SyncFailed(Exception):
         self.path = path
 
 
+class SwapFailed(SyncFailed):
+    """A compacted segment has taken the place of the old ones in part. Only recovery can complete it: the process must
+    end, as after a failed sync."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        Exception.__init__(self, f"putting the compacted segment {path} in place failed: {error.strerror or error}")
+        self.path = path
+
+
 async def sync_file(file: File) -> None:
     """Raises SyncFailed."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from hapax.codec.control import encode_control
 from hapax.codec.records import decode_batch
 from hapax.core.control import ShardFence
 from hapax.log import compaction
+from hapax.log.durable import SyncFailed
 from hapax.log.times import find_record
 from hapax.runtime.disk import RealDisk, RealFolder
 from unit.broker.broker_fixtures import FOLDER, Harness
@@ -254,6 +256,37 @@ async def test_a_crash_at_any_step_leaves_the_old_or_the_new(
     for n in range(40):
         await write(harness, records({"new": str(n)}))
     assert image(harness) == before | {"new": "39"}
+
+
+@pytest.mark.parametrize("step", ["rename:0", "rename:1", "rename:2", "remove:0", "remove:1"])
+async def test_an_error_amid_the_renames_ends_the_process_and_recovery_completes_the_swap(
+    folder: RealDisk, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Were the swap file left beside a log that goes on, a later recovery would carry it out on other segments."""
+    harness = await begin(folder)
+    for n in range(150):
+        await write(harness, records({f"k{n % 4}": str(n)}, NOW + n))
+    before, end = image(harness), harness.replica.log.end_offset
+    name, _, count = step.partition(":")
+    real, left = getattr(RealFolder, name), [int(count)]
+
+    def fails(at: RealFolder, path: str, *rest: str) -> None:
+        if any(file.endswith(".swap") for file in harness.disk.list(FOLDER)):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.EIO, "Input/output error", path)
+        real(at, path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFolder, name, fails)
+        with pytest.raises(SyncFailed, match="in place failed: Input/output error"):
+            await harness.replica.maintenance.compact()
+    harness.crash()
+    await harness.open(internal=True)
+    assert (image(harness), harness.replica.log.end_offset) == (before, end)
+    assert len(harness.log_headers()) < 100, "the compacted segment is there"
+    assert not [n for n in harness.disk.list(FOLDER) if n.endswith((".cleaned", ".swap"))]
+    await check_lookups(harness)
 
 
 async def check_lookups(harness: Harness) -> None:
