@@ -7,5 +7,5 @@ from typing import Final
 from hapax.runtime.metrics import counter, gauge
 
 LEADING: Final = gauge("hapax_operator_leading", "1 while this process reconciles the resources.")
-RECONCILES: Final = counter("hapax_operator_reconciles_total", "Looks at a topic or a producer.")
-FAILED: Final = counter("hapax_operator_reconcile_failures_total", "Looks that failed and are repeated.")
+RECONCILES: Final = counter("hapax_operator_reconciles_total", "Reconciliations of a Topic or TransactionalProducer.")
+FAILED: Final = counter("hapax_operator_reconcile_failures_total", "Reconciliations that failed and are retried.")

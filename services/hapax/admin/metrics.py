@@ -7,9 +7,10 @@ from typing import Final
 from hapax.runtime.metrics import counter, gauge, histogram
 
 REQUESTS: Final = counter("hapax_admin_requests_total", "REST requests.", ["method", "status"])
-REQUEST_SECONDS: Final = histogram("hapax_admin_request_seconds", "From a request's head to its answer's end.")
+REQUEST_SECONDS: Final = histogram(
+    "hapax_admin_request_seconds", "Time from the start of a request to the end of its answer.")
 CONNECTIONS_CLOSED: Final = counter(
-    "hapax_admin_connections_closed_total", "Connections closed on clients.", ["why"])
-CONNECTIONS: Final = gauge("hapax_admin_connections", "Connections of clients.")
+    "hapax_admin_connections_closed_total", "Client connections that the service closed, by reason.", ["why"])
+CONNECTIONS: Final = gauge("hapax_admin_connections", "Open client connections.")
 CONNECTIONS_WAITING: Final = gauge(
-    "hapax_admin_connections_waiting", "Those of them that have sent no whole request.")
+    "hapax_admin_connections_waiting", "Open client connections that have sent no complete request yet.")

@@ -1,7 +1,6 @@
-"""The records of a batch that nobody vouches for: a few bytes of it may claim to be gigabytes.
+"""Decodes untrusted batches: a few compressed bytes may expand to gigabytes.
 
-`records.decode_batch` trusts that what was stored is what a client meant. Here what is decompressed has a bound, and
-whatever is wrong is told as a Refusal.
+`records.decode_batch` trusts its input. This module bounds the decompressed size and raises a Refusal for every fault.
 """
 
 from __future__ import annotations

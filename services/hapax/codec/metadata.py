@@ -39,7 +39,7 @@ EVENTS_TOPIC: Final = "__hapax_events"
 INTERNAL_TOPICS: Final = (TXN_STATE_TOPIC, OFFSETS_TOPIC, EVENTS_TOPIC)
 
 STANDING_STOPPING: Final = "stopping"
-"""A `NodeRecord.standing`: the node is about to end, and nobody should wait for it."""
+"""A `NodeRecord.standing`: the node is about to stop, and other nodes should not wait for it."""
 
 Role = Literal["broker", "coordinator", "pid", "controller"]
 ShardKind = Literal["txn", "group"]
@@ -252,7 +252,7 @@ class NodeRecord:
     """The first registration since this data folder was last stopped uncleanly; 0: this one (rule 5)."""
     standing: str = ""
     """Why a broker wants to lead nothing (`stopping`, `draining`, `full disk`, `slow disk`); empty: it is fit.
-    It keeps leading what nobody else in sync can lead."""
+    It keeps leading partitions that no other in-sync replica can lead."""
     listeners: tuple[tuple[str, str, int], ...] = ()
     """Name, host and port of each further Kafka listener: what clients that came by it are told."""
     heeds_passed_over: bool = False
@@ -303,7 +303,7 @@ class TopicRecord:
     """Only what was set for this topic, under Kafka's names."""
     internal: bool = False
     assignment: tuple[tuple[NodeId, ...], ...] = ()
-    """The replicas of the first so many partitions, where their creator chose them; read when they are made."""
+    """The replicas of the first partitions, if their creator chose them; read when the partitions are created."""
 
     def encode(self) -> bytes:
         return _encode({

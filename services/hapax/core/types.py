@@ -23,7 +23,7 @@ Serial = NewType("Serial", int)                        # int64, counts the trans
 RegistrationEpoch = NewType("RegistrationEpoch", int)  # int64, etcd create revision of a node's registration
 
 NO_NODE: Final = NodeId(-1)
-"""Stands for 'nobody': a partition without a leader, a shard without an owner."""
+"""Stands for "none": a partition without a leader, a shard without an owner."""
 NO_REGISTRATION: Final = RegistrationEpoch(0)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)

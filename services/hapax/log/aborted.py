@@ -1,7 +1,7 @@
-"""The aborted transactions of a log, from its `.txnindex` files; where these are damaged, from the log itself.
+"""Reads the aborted transactions of a log from its `.txnindex` files or, if these are damaged, from the log itself.
 
-The files have no checksum. What can be told from the entries alone is looked at: their markers lie in the segment, in
-order, each behind its transaction's first record.
+The files have no checksum. The check uses the entries alone: each marker must lie in the segment, in order, and after
+its transaction's first record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_END: Final = 2**63 - 1
 
 
 async def aborted_transactions(log: SegmentLog) -> list[AbortedTransaction]:
-    """All of them, in the order of their markers; damaged files are written anew. Raises OSError, SyncFailed."""
+    """All aborted transactions, by their markers' offsets. Rewrites damaged files. Raises OSError, SyncFailed."""
     found: list[AbortedTransaction] = []
     for segment, following in _with_ends(log):
         try:
@@ -62,7 +62,7 @@ def _plausible(entries: Sequence[AbortedTransaction], base: int, following: int)
 
 
 def _is_of_marker(segment: Segment, entry: AbortedTransaction) -> bool:
-    """Beyond the newest snapshot little is known of where the log ends: there must be a marker."""
+    """Whether the log holds the entry's marker. Checked beyond the newest snapshot, where the log may have been cut."""
     segment.load_indexes()
     place = segment.find(entry.last_offset)
     if place is None or place.base_offset != entry.last_offset:
@@ -72,7 +72,7 @@ def _is_of_marker(segment: Segment, entry: AbortedTransaction) -> bool:
 
 
 async def _recomputed(log: SegmentLog) -> list[AbortedTransaction]:
-    """From the log, up to where it is whole; the files are written anew."""
+    """From the log, up to the first damaged batch. Rewrites the files."""
     machine = PartitionMachine(log_start_offset=log.start_offset)
     found: list[AbortedTransaction] = []
     for segment in log.segments:

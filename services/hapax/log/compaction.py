@@ -145,7 +145,7 @@ class _Run:
         self.kept_transactions: set[int] = set()
         """Producers of which data was kept since their last marker."""
         self.has_unreadable = False
-        """What lies below holds keys that nobody knows."""
+        """An unreadable batch lies below; it may hold any key."""
         self.crc = 0
         self.forgotten: set[int] = set()
         """Abort markers that the segment being written leaves out."""

@@ -35,11 +35,11 @@ class LogConfig:
     compact: bool = False
     """Only the last record of each key is kept."""
     delete_retention_ms: int = 86_400_000
-    """How long a compacted log keeps tombstones after it compacted them first."""
+    """Milliseconds that a compacted log keeps a tombstone after it was first cleaned."""
     marker_retention_ms: int = 86_400_000
-    """The same for markers of which no record is left."""
+    """Milliseconds that it keeps a transaction marker after the last record of the transaction was removed."""
     checkpoint_bytes: int = 64 << 20
-    """A snapshot of the producers after so many appended bytes: what recovery scans at most."""
+    """Appended bytes after which a snapshot of the producers is written. Recovery scans at most about this much."""
 
     @classmethod
     def from_settings(cls, settings: Settings, *, internal: bool = False) -> LogConfig:

@@ -33,9 +33,9 @@ TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
-"""Ending of a segment's log that is on its way out."""
+"""Suffix of a segment's log file that is being removed."""
 SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
-"""The files of one segment. `.log` is the first to go: an index without its log is swept away at the next start."""
+"""The files of one segment. `.log` is removed first: the next start removes an index that has no log."""
 
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
@@ -80,7 +80,7 @@ def parse_partition_folder(name: str) -> TopicPartition | None:
 
 
 def gone_folder(folder: str, topic_id: bytes, kind: str) -> str:
-    """The name a folder gets before it is removed (`delete`), or when nobody knows its topic (`stray`)."""
+    """The name of a folder that is about to be removed (`delete`), or whose topic is unknown (`stray`)."""
     return f"{folder}.{topic_id.hex()}-{kind}"
 
 

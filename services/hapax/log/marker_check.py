@@ -1,10 +1,10 @@
-"""What the markers of a segment say of aborted transactions, held against the entries that readers are told.
+"""Compares the markers of a segment with the index of aborted transactions that readers are given.
 
-The entries come from `.txnindex` files, which have no checksum. An entry is wrong where it would make a reader show
-what was taken back, or leave out what was not: where no ABORT marker of its producer stands at its end, where records
-of its transaction lie before it begins, where an earlier marker of its producer lies within it, and where a reader
-would look no further although a later one begins below. What an entry says of records that retention or compaction
-removed nobody can refute, nor does it hide or show anything.
+The index comes from `.txnindex` files, which have no checksum. A wrong entry makes a reader return aborted records or
+skip committed ones. An entry is wrong in four cases: no ABORT marker of its producer stands at its end; records of its
+transaction lie before its first offset; an earlier marker of its producer lies within it; its last stable offset makes
+a reader stop before a later entry that begins below. An entry about records that retention or compaction has removed
+cannot be checked, and has no effect on readers.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ _SLICE: Final = 2000
 
 
 class AbortedSnapshot(NamedTuple):
-    """What a log's owner tells its readers, as of some moment."""
+    """The index that a log's owner gives to readers, as of one moment."""
 
     aborted: AbortedIndex
     """A copy."""
     first_open: int
-    """First offset of the oldest open transaction; where there is none, beyond every offset."""
+    """First offset of the oldest open transaction; beyond every offset if there is none."""
     source: AbortedIndex
     """What `aborted` was copied from."""
     cuts: int
     """`SegmentLog.cuts` at that moment."""
     from_known: bool
-    """The segment before the one in question was walked as well, or there is none."""
+    """The previous segment was checked as well, or there is none."""
     whole_from: int
-    """What an entry says from there on is told by records, too: neither retention nor compaction removed any."""
+    """From this offset on, all records are still there, so the entries must agree with them."""
 
 
 class MarkerChecker(Protocol):
-    """Whoever tells readers of a log what was aborted."""
+    """Implemented by the owner of a log's index of aborted transactions."""
 
     def begin(self, segment: Segment, following: int) -> MarkerCheck:
-        """For a walk over the whole segment, up to `following`."""
+        """Called before a walk over the whole segment, up to the offset `following`."""
         ...
 
     async def end(self, segment: Segment, check: MarkerCheck) -> None:
-        """The walk is done, and nothing was damaged. Raises OSError."""
+        """Called after the walk, if the segment is undamaged. Raises OSError."""
         ...
 
 
 class MarkerCheck:
-    """Of one segment. `look` is fed with its batches off the loop, then `finish` is called on it."""
+    """The check of one segment. `look` gets its batches, off the loop; then `finish` is called on the loop."""
 
     def __init__(self, base: int, following: int, told: AbortedSnapshot, undecided: Mapping[int, int]) -> None:
-        """`undecided`: producer id -> first offset of the transactions that began below `base` and are known to go
-        on there."""
+        """`undecided`: producer id -> first offset, for transactions that began below `base` and are still open there.
+        """
         self.following = following
         self.undecided = dict(undecided)
-        """In the end: of those that go on behind the segment."""
+        """After the walk: the transactions still open at the end of the segment."""
         self.corrections: dict[int, AbortedTransaction | None] = {}
-        """Offset of the marker -> the entry that it must have; None: none."""
+        """Offset of the marker -> the correct entry; None: it must have none."""
         self._base = base
         self.told = told
         self._marked: dict[int, int] = {}
@@ -73,7 +73,7 @@ class MarkerCheck:
         self._unmet: set[int] = set()
 
     def look(self, batch: memoryview) -> None:
-        """A transactional or control batch, whole and sound, after all before it."""
+        """Takes the next transactional or control batch, whose CRC was checked."""
         header = read_header(batch)
         if header.producer_id < 0:
             return
@@ -83,7 +83,7 @@ class MarkerCheck:
         try:
             control = decode_control(batch, header)
         except Refusal:
-            return  # whoever replays it says so
+            return  # the replay reports it
         if isinstance(control, Marker):
             self._load()
             self._marker(header.base_offset, control)

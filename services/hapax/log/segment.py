@@ -37,8 +37,8 @@ class Place(NamedTuple):
 
 
 class Segment:
-    """A file of batches and its indexes. Whoever reads from the file holds the segment until done: it is closed only
-    when it is dropped and nobody holds it."""
+    """A file of batches and its indexes. A reader holds the segment while it reads from the file: a dropped segment is
+    closed when the last holder releases it."""
 
     __slots__ = (
         "_digest", "_dropped", "_ending", "_holders", "_modified", "_roll_age", "_since_index", "_undated_ms",
@@ -66,9 +66,9 @@ class Segment:
         self.sound = Sound(0 if create else self.file.size())
         self.damage: Damage | None = None
         self.surveyed_ms = -1
-        """When it was last checked as a whole; -1: not yet."""
+        """Monotonic milliseconds of the last check of the whole segment; -1: not checked yet."""
         self.markers_checked = create
-        """Its markers say what readers are told of aborted transactions, as far as it begins with what is known."""
+        """Its markers agree with the index of aborted transactions (`hapax.log.marker_check`)."""
         self._modified = -1 if create else self.file.modified()
         self._digest: int | None = None
         self._roll_age = _NEVER
@@ -107,7 +107,7 @@ class Segment:
         self._since_index += size
 
     def set_roll_age(self, age_ms: int) -> None:
-        """The segment ends that long after the timestamp of its first batch."""
+        """The segment ends this many milliseconds after the timestamp of its first batch."""
         self._roll_age = age_ms
         if self.first_timestamp >= 0:
             self.roll_after = self.first_timestamp + age_ms
@@ -138,11 +138,11 @@ class Segment:
             self._set_max_timestamp()
 
     def closed(self) -> None:
-        """Nothing is written to it any more."""
+        """Called after the last write."""
         self._modified = self.file.modified()
 
     def was_touched(self) -> bool:
-        """Somebody else has written to the closed file since this was asked last."""
+        """Whether another process has written to the closed file since the last call."""
         modified = self.file.modified()
         if modified == self._modified:
             return False
@@ -171,15 +171,15 @@ class Segment:
 
     @property
     def newest_ms(self) -> int:
-        """From when its newest batch is: by its timestamp, or by the file's time where no batch has one, as in Kafka.
-        -1: not known."""
+        """Time of its newest batch in milliseconds: the timestamp or, if no batch has one, the file's modification
+        time, as in Kafka. -1: unknown."""
         if self.max_timestamp >= 0 or not self.size:
             return self.max_timestamp
         return self.file.modified() // 1_000_000 or NO_TIMESTAMP
 
     def is_undated_for(self, age_ms: int, now_ms: int) -> bool:
-        """The first call was that long ago, and no batch has a timestamp yet: no batch will make it roll by age.
-        """
+        """Whether `age_ms` has passed since the first call and no batch has a timestamp. Such a segment never rolls by
+        a batch's age."""
         if self.max_timestamp >= 0:
             return False
         if self._undated_ms < 0:
@@ -275,8 +275,8 @@ class Segment:
             self._dropped()
 
     def drop(self, *, remove: bool) -> None:
-        """Closes the file as soon as nobody holds it. With `remove` the names go at once, for a log that was cut may
-        give them to another segment soon, and the bytes in their own time."""
+        """Closes the file when the last holder releases it. With `remove`, the names are removed at once, because a log
+        that was cut may soon give them to another segment; the bytes are freed later."""
         if remove:
             gone = self.path(LOG) + DELETED
             if self.folder.exists(self.path(LOG)):

@@ -16,7 +16,7 @@ class SegmentList:
         """Base offsets of `segments`."""
         self.end_offset = 0
         self.cuts = 0
-        """Rises whenever bytes are taken away."""
+        """Rises whenever the log is cut or restarted."""
         self._active: Segment
 
     def add_segment(self, segment: Segment) -> None:

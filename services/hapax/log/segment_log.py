@@ -36,7 +36,7 @@ Bytes = bytes | bytearray | memoryview
 
 _SNAPSHOTS_KEPT: Final = 2
 _SCAN_COST_OF_BATCH: Final = 256
-"""A batch costs recovery as much as so many bytes, however small it is."""
+"""Bytes. Recovery spends about this much effort on each batch in addition to its size."""
 
 
 class Unsynced(NamedTuple):
@@ -63,26 +63,26 @@ class SegmentLog(SegmentList):
         self.synced_offset = 0
         """Everything below is durable."""
         self.scan_cost = 0
-        """Bytes since the last checkpoint, and something for each batch: what recovery would have to scan."""
+        """What recovery would scan: bytes since the last checkpoint, plus `_SCAN_COST_OF_BATCH` for each batch."""
         self.snapshot_offsets: list[int] = []
         self.on_roll: Callable[[int], None] | None = None
         """Called with the new segment's base offset, before anything is appended to it."""
         self.committed_offset = 0
-        """The newest snapshot at or below it is kept: nothing below is ever cut, so a cut log can start from there."""
+        """The log is never cut below it, so the newest snapshot at or below it is kept: a cut log starts from there."""
         self.surveys = Surveys(self)
         self.has_gaps = self.folder.exists(HAS_GAPS)
-        """The folder says that offsets are missing by right, whatever the topic's cleanup policy is by now."""
+        """The folder records that offsets are missing on purpose, whatever the topic's cleanup policy is now."""
         self.pinned = False
-        """Closed segments must stay for now: compaction is reading them."""
+        """Closed segments must not be removed: compaction is reading them."""
         self._torn = False
-        """Behind the active segment's end lie bytes of a write that failed, since they could not be cut off either."""
+        """Bytes of a failed write lie behind the end of the active segment, because cutting them off failed too."""
         self._unsynced: dict[Segment, int] = {}
         """Changed segments -> how many syncs had begun when they were last changed. Never their size: a file that is
         cut may have grown to its former size when a sync ends that has not seen what it holds now."""
         self._syncs_begun = 0
         self._unsynced_files: dict[str, int] = {}
         self._unsynced_folders: dict[Folder, int] = {}
-        """What must be synced for its name or content; the number tells a later wish from an earlier one."""
+        """Files and folders to sync for their names or content -> number of the newest request to do so."""
         self._wishes = 0
         self._unindexed: list[Segment] = []
         self._unwritten_aborted = AbortedIndex()
@@ -269,7 +269,7 @@ class SegmentLog(SegmentList):
             for name in files:
                 await self._sync_small(name)
         except FolderClosed:
-            return  # the log is closed, and nobody waits for it any more
+            return  # the log was closed, and its files are no longer needed
         for folder in folders:
             await sync_folder(folder)
         for name, wish in files.items():
@@ -296,7 +296,7 @@ class SegmentLog(SegmentList):
         Raises OSError where the disk is full: nothing is lost then, and the next checkpoint does it. Raises SyncFailed.
         """
         if self._torn:
-            self._cut_torn()  # after a clean stop nobody looks for it
+            self._cut_torn()  # recovery does not look for torn bytes after a clean stop
         while self.synced_offset < offset or self.has_unsynced_names:
             await self.sync()
         for segment in list(self._unindexed):
@@ -469,7 +469,7 @@ class SegmentLog(SegmentList):
         return replay_from
 
     def restart_at(self, offset: int) -> None:
-        """Removes everything and begins anew at `offset`, above what there was. Durable with the next sync."""
+        """Removes all segments and starts an empty log at `offset`, above the old end. Durable with the next sync."""
         self.cuts += 1
         for snapshot in self.snapshot_offsets:
             self.folder.remove(offset_name(snapshot, SNAPSHOT))

@@ -1,9 +1,9 @@
-"""Which bytes of a segment are known to be what was written, and the walk that finds out about the others.
+"""Tracks which bytes of a segment are known to be undamaged, and checks the others.
 
-A process knows the bytes that it wrote or recovered itself, and those that it has checked since. Everything else has
-been lying on a disk, and disks rot: before it is served it is read off the loop and checked batch by batch. The CRC
-covers a batch from its attributes on; base offset and leader epoch are held against the batches beside it and against
-the partition's leader epochs. Index entries that lead into the range are checked with it.
+A process trusts the bytes that it wrote or recovered itself, and those that it has checked since. Other bytes may have
+rotted on the disk: before they are served, they are read off the loop and checked batch by batch. The CRC covers a
+batch from its attributes on. Base offset and leader epoch are compared with the neighbouring batches and with the
+partition's leader epochs. Index entries that point into the range are checked with it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ NOWHERE: Final = 2**63
 _PIECE: Final = 512 << 10
 """Bytes that are read and checked at once."""
 _BATCHES_AT_ONCE: Final = 1000
-"""Of small ones: a thread that checks more of them in one go would keep the loop waiting for the interpreter."""
+"""Batches checked without a pause. A thread that checks more small ones would keep the loop waiting for the GIL."""
 _FRONT = struct.Struct(">qiibIhi8xq")
 """Of a header: base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta, max timestamp."""
 _OFFSET = struct.Struct(">q")
 
 Pace = Callable[[int], Awaitable[None]]
-"""Waits until so many more bytes may be read."""
+"""Called with a number of bytes; returns when they may be read."""
 
 
 class Sound:
-    """The ranges of a segment's file that are known to be whole batches, as they were written."""
+    """The ranges of a segment's file that are known to hold whole, undamaged batches."""
 
     __slots__ = ("_ends", "_starts", "trusted_from")
 
@@ -59,7 +59,7 @@ class Sound:
         self._starts[first:last], self._ends[first:last] = [start], [end]
 
     def cut(self, position: int) -> None:
-        """What stood from `position` on is gone; what comes there is written by this process."""
+        """The file was cut at `position`. This process writes everything from there on."""
         while self._starts and self._starts[-1] >= position:
             del self._starts[-1], self._ends[-1]
         if self._ends:
@@ -67,7 +67,7 @@ class Sound:
         self.trusted_from = min(self.trusted_from, position)
 
     def doubt(self, trusted_from: int = NOWHERE) -> None:
-        """Nothing below `trusted_from` is known any more."""
+        """Forgets all checks below `trusted_from`."""
         self._starts.clear()
         self._ends.clear()
         self.trusted_from = trusted_from
@@ -83,23 +83,23 @@ class Run(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What a segment's file holds that was not written there."""
+    """Damage in a segment's file, and what can still be read."""
 
     path: str
     position: int
-    """Of the first batch that is damaged."""
+    """Byte position of the first damaged batch."""
     offset: int
-    """The first one that cannot be read."""
+    """First offset that cannot be read."""
     reason: str
     runs: tuple[Run, ...]
-    """What can be read all the same."""
+    """The undamaged batches."""
 
     def run_of(self, offset: int) -> Run | None:
         return next((run for run in self.runs if run.first_offset <= offset < run.next_offset), None)
 
 
 class Damaged(Exception):
-    """The offset asked for lies in a damaged part of the log."""
+    """The requested offset lies in a damaged part of the log."""
 
     def __init__(self, path: str, offset: int) -> None:
         super().__init__(f"{path} is damaged at offset {offset}")
@@ -108,7 +108,7 @@ class Damaged(Exception):
 
 
 class Walk:
-    """A walk over a segment's batches from one of them on, piece by piece; it ends at the first that is not whole."""
+    """Checks a segment's batches one after the other, piece by piece. Stops at the first damaged one."""
 
     def __init__(
         self, position: int, expected: int, *, size: int, following: int, epochs: Sequence[tuple[int, int]] = (),
@@ -121,11 +121,11 @@ class Walk:
         between the index entries that the walk makes itself. `on_transactional` is called, off the loop, with each
         transactional or control batch."""
         self.position = position
-        """Up to here all is well."""
+        """Everything before it is undamaged."""
         self.expected = expected
         self.first_offset = -1
         self.flaw = ""
-        """Why the batch at `position` is not what was written; "": nothing was found."""
+        """Why the batch at `position` is damaged; "": no damage found."""
         self.index_is_wrong = False
         """An index entry in the range disagrees with the batches."""
         self.entries: list[tuple[int, int]] = []

@@ -1,9 +1,11 @@
-"""Finding records by time. Whatever is looked at is checked first, as for every other read (see `soundness`), and so is
-the entry of the time index that says where to begin. That a segment is older as a whole, its last entry alone says.
+"""Finds records by time.
 
-What a batch's header says of its greatest timestamp is its client's word, and a former version's compaction left it as
-it was: where no record has it, the search goes on behind the batch. A batch is looked into off the loop. Of one that
-cannot be read the first offset is the answer: a reader that begins there misses nothing.
+Batches are checked before they are used, as for every other read (see `soundness`), and so is the time-index entry at
+which the search starts. A segment is skipped as too old by the last entry of its time index alone.
+
+A batch header's greatest timestamp comes from the client, and compaction by former versions did not update it. If no
+record of the batch has it, the search continues after the batch. Records are decoded off the loop. If a batch cannot be
+decoded, its first offset is the answer: a reader that starts there misses nothing.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ async def _first_not_older(log: SegmentLog, segment: Segment, timestamp: int, le
         if batch is not None and batch.max_timestamp == entry[0]:
             begin = max(begin, entry[1])
             break
-        await log.surveys.run(segment)  # which makes the index anew
+        await log.surveys.run(segment)  # rebuilds the index
     return await _soundly(
         log, segment, lambda: segment.index.position_before(begin), lambda: segment.find_timestamp(timestamp, begin))
 

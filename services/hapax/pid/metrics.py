@@ -6,8 +6,8 @@ from typing import Final
 
 from hapax.runtime.metrics import counter, gauge
 
-BLOCKS: Final = counter("hapax_pid_blocks_allocated_total", "Blocks of producer ids.")
+BLOCKS: Final = counter("hapax_pid_blocks_allocated_total", "Blocks of producer ids allocated.")
 IDS_BELOW: Final = gauge(
-    "hapax_pid_producer_ids_below", "Every producer id that this allocator gave out is below this one.")
+    "hapax_pid_producer_ids_below", "Upper bound, exclusive, of the producer ids that this allocator has given out.")
 LEASES_GRANTED: Final = counter("hapax_pid_leases_granted_total", "Leases granted or taken over.")
-LEASES_REFUSED: Final = counter("hapax_pid_leases_refused_total", "Calls about leases that were refused.", ["code"])
+LEASES_REFUSED: Final = counter("hapax_pid_leases_refused_total", "Lease calls refused, by error code.", ["code"])

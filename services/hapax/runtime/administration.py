@@ -16,11 +16,11 @@ from hapax.runtime.ports import Network, RpcError
 
 _SERVICE: Final = "/hapax.internal.v1.Controller/"
 _LONGEST_S: Final = 60.0
-"""Longest that a client may make a call wait, whatever its time-out says."""
+"""Longest wait for a call, whatever time-out the client sets."""
 _ANSWER_S: Final = 0.5
-"""The controller answers by itself at the time-out; this much later it counts as gone."""
+"""The controller answers at the time-out at the latest. This much later it is treated as gone."""
 _VISIBLE_S: Final = 2.0
-"""A change that the controller reports is seen by this node's own image within so long."""
+"""Longest wait until this node's own image shows a change that the controller has reported."""
 
 _Answer = TypeVar("_Answer", bound=Message)
 _Request: TypeAlias = (

@@ -1,9 +1,9 @@
 """A node's image of the cluster's metadata, kept current by a watch on the metadata store.
 
-The image is made of immutable values that are replaced when a key changes, so a caller may keep one across an await
-and see that it is stale by looking again. Every lookup is O(1). After the store was away, or the watch's
-revision was compacted, the image is read anew and the differences are reported like any other change; a store that
-went backwards is refused (rule 12).
+The image consists of immutable values that are replaced when a key changes. A caller may keep one across an await, and
+looks it up again to see whether it is stale. Every lookup is O(1). After an outage of the store, or when the watch's
+revision was compacted, the image is read again as a whole, and the differences are reported like any other change. A
+store that went back in time is refused (rule 12).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class NodeView:
         return self.record.port
 
     def address(self, listener: str) -> tuple[str, int]:
-        """Host and port for a client that came by this listener; those of the nodes' own where there is no other."""
+        """Host and port for a client that connected to this listener. Default: those of the first listener."""
         for name, host, port in self.record.listeners:
             if name == listener:
                 return host, port
@@ -116,7 +116,7 @@ class NodeView:
 
     @property
     def rank(self) -> int:
-        """How fit it is to lead by its own word; the cluster may want it drained besides, see `ClusterView.rank`."""
+        """How fit it is to lead according to itself. `ClusterView.rank` takes draining and silence into account too."""
         if not self.record.standing:
             return FIT
         return STOPPING if self.record.standing == STANDING_STOPPING else UNFIT
@@ -137,7 +137,7 @@ class TopicView:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has."""
+        """Number of partitions."""
         return self.record.partitions
 
     @property
@@ -155,7 +155,7 @@ class PartitionView:
     index: PartitionIndex
     record: PartitionRecord
     mod_revision: int
-    """What a compare-and-swap of this partition compares."""
+    """Compared by compare-and-swap writes of this partition."""
 
     @property
     def id(self) -> TopicIdPartition:
@@ -268,18 +268,18 @@ class ClusterView:
         return [self._nodes[n] for n in sorted(self._nodes) if role is None or self._nodes[n].role == role]
 
     def departed_coordinators(self, within_s: float) -> list[NodeView]:
-        """Those that were live no longer ago than that, by id."""
+        """Coordinators that left within the last `within_s` seconds, by id."""
         since = asyncio.get_running_loop().time() - within_s
         for node_id in [node_id for node_id, (_, left) in self._departed.items() if left < since]:
             del self._departed[node_id]
         return [self._departed[node_id][0] for node_id in sorted(self._departed)]
 
     def is_draining(self, node_id: NodeId) -> bool:
-        """The broker is to lose what it holds and to get nothing new."""
+        """Whether the broker is being drained: its partitions move away, and it gets no new ones."""
         return node_id in self._draining
 
     def draining(self) -> list[NodeId]:
-        """All brokers that `is_draining` is true of, also those that are gone."""
+        """All brokers being drained, including those that are gone."""
         return sorted(self._draining)
 
     def rank(self, node: NodeView) -> int:
@@ -289,7 +289,7 @@ class ClusterView:
         return min(node.rank, UNFIT) if node.node_id in self._draining else node.rank
 
     def live_brokers(self) -> Brokers:
-        """What elections look at."""
+        """The input of elections."""
         return {
             node.node_id: Live(
                 node.registration, node.record.intact_since, self.rank(node), node.record.heeds_passed_over)
@@ -328,7 +328,7 @@ class ClusterView:
             yield from of_topic.values()
 
     def leader_of(self, topic_id: TopicId, index: int) -> NodeView | None:
-        """The live leader that accepts writes: what Metadata may tell. None: LEADER_NOT_AVAILABLE."""
+        """The live leader that accepts writes, as Metadata answers it. None: LEADER_NOT_AVAILABLE."""
         partition = self.partition(topic_id, index)
         if partition is None or not partition.record.accepted:
             return None
@@ -443,9 +443,9 @@ class ClusterView:
                 async for events in self._store.watch(self.keys.prefix, self.revision + 1):
                     self._apply_events(events)
             except MetadataCompacted:
-                log.info("watch fell behind a compaction, reading the image anew", revision=self.revision)
+                log.info("the watched revision was compacted; reading the whole image", revision=self.revision)
             except MetadataUnavailable as error:
-                log.warning("watch lost, reading the image anew", revision=self.revision, error=error)
+                log.warning("watch lost; reading the whole image", revision=self.revision, error=error)
                 await asyncio.sleep(_BACKOFF_FIRST_S * (0.5 + self._random.random()))
             await self._read_until_answered()
 

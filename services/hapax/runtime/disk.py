@@ -1,10 +1,9 @@
 """The real disk port: the files below one data folder.
 
-Reads and writes are system calls on the loop: they meet the page cache, which takes microseconds. Whatever may wait
-for the device (`sync`, `read_ahead`) runs in a few threads of its own, so that the loop never blocks (rule 18).
+Reads and writes are system calls on the loop: they reach the page cache, which takes microseconds. Calls that may wait
+for the device (`sync`, `read_ahead`) run in a few threads, so that the loop never blocks (rule 18).
 
-A data folder belongs to one process: `open_folder` holds an exclusive lock on it until the process ends, however it
-ends.
+A data folder belongs to one process: `open_folder` holds an exclusive lock on it until the process ends.
 """
 
 from __future__ import annotations
@@ -195,7 +194,7 @@ class RealFolder:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            await asyncio.wait([writing])  # the thread goes on: whoever writes the file next must not meet it
+            await asyncio.wait([writing])  # the thread goes on; the next write of the file must not overlap it
             raise
 
     def _off_loop(self, call: Callable[..., object], *arguments: object) -> asyncio.Future[None]:
@@ -293,7 +292,7 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
         try:
             loop.call_soon_threadsafe(disk._finish, future, error)
         except RuntimeError:
-            return  # The loop was closed: nobody waits any more.
+            return  # The loop was closed, so no task waits.
 
 
 def _with_handle(folder: int, call: Callable[..., object], arguments: tuple[object, ...]) -> None:

@@ -4,17 +4,17 @@ aetcd supplies the message classes; the calls are made on grpcio here, because a
 only, and its watcher drops the end of a stream without an error (a watch that ends silently is a node that serves
 old metadata for ever). Differences from the wire that callers rely on:
 
-* a write is sent once. Where its outcome is unknown, `MetadataUnavailable` says so and the caller reads first;
-  reads, and writes that certainly never left, are tried again on the next endpoint until the time-out;
-* calls are sent to a member that has just answered something: one that is gone ends no connection, and of a write that
-  was lost with it nobody knows the outcome;
-* a call that has had no answer for a second asks its member for a sign of life, and ends where there is none, or where
-  the members have a new leader: what was on its way to the former one is lost, and nobody says so;
-* all members are connected to before they are needed: where a machine goes, a server of names may go with it, and a
-  lease ends sooner than the next one is asked;
-* a watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
-  instead of keeping silent, and pings find a peer that is frozen or gone. A watch of a revision that lies in the
-  store's future ends at once: etcd would wait for it, and a store that was restored would hide its events till then.
+* A write is sent once. If its outcome is unknown, `MetadataUnavailable` is raised and the caller reads first. Reads,
+  and writes that certainly never left this process, are retried on the next endpoint until the time-out.
+* Calls go to a member that has answered recently. A member whose machine is gone does not close its connections, and
+  the outcome of a write sent to it stays unknown.
+* A call without an answer for a second checks that its member is alive. It ends if the member is not, or if the members
+  have elected a new leader: requests on their way to the old leader are lost without an error.
+* All members are connected before they are needed: a name server may fail together with a machine, and a DNS time-out
+  is longer than a lease.
+* A watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
+  instead of staying silent. Pings find a peer that is frozen or gone. A watch of a revision in the store's future ends
+  at once: etcd would wait for that revision, and a restored store would hide its events until then.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ MAX_TXN_OPERATIONS: Final = 128
 _PAGE: Final = 5_000
 """Keys per Range call of `list`: a response stays far below gRPC's and etcd's size limits."""
 _LISTINGS: Final = 3
-"""Attempts at a listing of several pages: a compaction of the history between two of them ends one."""
+"""Attempts at a listing of several pages. A compaction of the history between two pages ends an attempt."""
 _PAUSE_S: Final = 0.05
 _ASK_AFTER_S: Final = 1.0
 _ANSWER_S: Final = 1.0
-"""A call or a watch on which nothing has come for the one asks its member for a sign of life, and waits for it for the
-other: a member whose machine stands still or cannot be reached ends no connection, and gRPC's own pings must be
-seldom. What is not asked for, a lone member or a slow one, has the whole time-out."""
+"""A call or watch that receives nothing for `_ASK_AFTER_S` checks that its member is alive and waits `_ANSWER_S` for
+the answer. A member whose machine is frozen or unreachable does not close its connections, and etcd limits how often
+gRPC may ping. A member that is alone, or alive but slow, has the whole time-out."""
 _FRESH_S: Final = 1.0
 _PREFERRED_S: Final = 0.2
-"""A member that has answered nothing for the one is asked for a sign of life before a call is sent to it; where that
-takes longer than the other the others are asked, too, and whoever answers first gets the call."""
+"""A member that has not answered for `_FRESH_S` is checked before a call is sent to it. If that takes longer than
+`_PREFERRED_S`, all members are checked, and the first that answers gets the call."""
 _SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=b"\0", serializable=True, count_only=True)
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -76,7 +76,7 @@ _CHANNEL_OPTIONS: Final = (
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _HAS_LEADER: Final = (("hasleader", "true"),)
 _NEVER_SENT: Final = ("failed to connect", "connections to all backends failing", "DNS resolution failed")
-"""gRPC's words for a call that no connection carried: its effect cannot have happened."""
+"""gRPC's error texts for a call that was never sent: it cannot have taken effect."""
 _COMPARE_TARGETS: Final = {
     "mod_revision": rpc_pb2.Compare.MOD,
     "create_revision": rpc_pb2.Compare.CREATE,
@@ -85,7 +85,7 @@ _COMPARE_TARGETS: Final = {
 
 
 class _Lost(Exception):
-    """Nobody will answer this call any more; it may have had its effect."""
+    """This call will get no answer; it may have taken effect."""
 
 
 class _Endpoint:
@@ -96,7 +96,7 @@ class _Endpoint:
         self.term = 0
         """The newest raft term that an answer to a call has shown."""
         self.answered_at = float("-inf")
-        """By the loop's clock, when it last answered anything."""
+        """Time of its last answer, by the loop's clock."""
         self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self.range = self._unary("/etcdserverpb.KV/Range", rpc_pb2.RangeRequest, rpc_pb2.RangeResponse)
         self.txn = self._unary("/etcdserverpb.KV/Txn", rpc_pb2.TxnRequest, rpc_pb2.TxnResponse)
@@ -171,7 +171,7 @@ class EtcdStore:
         return TxnResult(response.succeeded, response.header.revision)
 
     async def grant_lease(self, ttl_s: float) -> int:
-        # Granting twice leaves a lease that nobody uses and that ends by itself.
+        # A repeated grant leaves an unused lease, which expires.
         request = rpc_pb2.LeaseGrantRequest(TTL=max(1, round(ttl_s + 0.499)))
         response = await self._call("grant_lease", lambda endpoint: endpoint.grant, request, repeatable=True)
         return int(response.ID)

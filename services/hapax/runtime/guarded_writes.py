@@ -1,8 +1,8 @@
-"""Many small compare-and-swaps of the metadata store in few transactions, all under one fence.
+"""Packs many small compare-and-swap writes into few transactions of the metadata store, all under one fence.
 
-The controller assigns, and a broker accepts, a hundred partitions at a time. Each change has compares of its own; one
-that fails must not hold up the others of its transaction, so a refused transaction is split in halves until the
-changes that are stale stand alone.
+The controller assigns, and a broker accepts, a hundred partitions at a time. Each write has compares of its own. A
+write whose compare fails must not hold up the others, so a refused transaction is split in halves until each stale
+write stands alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_OPERATIONS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class GuardedWrite:
-    """Writes that belong together, and what they compare."""
+    """Writes that succeed or fail together, and their compares."""
 
     compares: tuple[Compare, ...]
     writes: tuple[Put | Delete, ...]
@@ -32,13 +32,13 @@ class GuardedWrite:
 class WriteOutcome:
     done: list[GuardedWrite] = field(default_factory=list)
     stale: list[GuardedWrite] = field(default_factory=list)
-    """Refused by their own compares, or all of them by the fence."""
+    """Refused by their own compares; if the fence failed, all of them."""
     revision: int = 0
-    """Of the store after the last transaction: `ClusterView.reached` waits for it."""
+    """The store's revision after the last transaction; `ClusterView.reached` waits for it."""
 
 
 async def write_changes(store: MetadataStore, fence: Compare, changes: Sequence[GuardedWrite]) -> WriteOutcome:
-    """Raises MetadataUnavailable; then any of the changes may have been written."""
+    """Raises MetadataUnavailable; then each of the changes may or may not have been written."""
     outcome = WriteOutcome()
     pending = _packed(changes)
     while pending:
@@ -59,8 +59,8 @@ async def write_changes(store: MetadataStore, fence: Compare, changes: Sequence[
 
 
 def _packed(changes: Sequence[GuardedWrite]) -> list[list[GuardedWrite]]:
-    """As many changes per transaction as its limit allows; one place among the compares is the fence's. Two that write
-    the same key are not of one transaction: etcd refuses it, and would refuse the same plan again without end."""
+    """Fills each transaction up to etcd's limit, with one compare reserved for the fence. Two changes that write the
+    same key never share a transaction: etcd refuses such a transaction at every attempt."""
     batches: list[list[GuardedWrite]] = []
     compares = _MAX_OPERATIONS
     written: set[str] = set()
@@ -82,11 +82,11 @@ async def accept_partitions(
     store: MetadataStore, view: ClusterView, registration: Registration, partitions: Sequence[TopicIdPartition],
     least: Callable[[PartitionView], int] = lambda _: 1,
 ) -> WriteOutcome:
-    """A leader's word that it accepts writes for these partitions, under the leader epochs that `view` shows. `least`:
-    how many have to be in sync for it to commit anything; where fewer are, those that were passed over stay named.
+    """Records that this leader accepts writes for these partitions, under the leader epochs that `view` shows. `least`:
+    the number of in-sync replicas needed to commit; with fewer, the replicas that were passed over stay named.
 
-    Leaves out those that are not assigned to this registration (any more) and those accepted already. What comes back
-    as `stale` was assigned anew meanwhile: the view will show it. Raises MetadataUnavailable.
+    Skips partitions that are not assigned to this registration, or are accepted already. Those returned as `stale` were
+    reassigned meanwhile; the view will show it. Raises MetadataUnavailable.
     """
     changes = []
     for topic_id, index in partitions:

@@ -1,4 +1,4 @@
-"""A planned stop: a node says that it is about to end, and others take over what they can while it still serves."""
+"""A planned stop: the node announces it, and other nodes take over its work while it still serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = telemetry.logger("handover")
 async def hand_over(
     registration: Registration, view: ClusterView, finished: Callable[[ClusterView, NodeId], bool], timeout_s: float
 ) -> None:
-    """Returns once `finished(view, node id)`, or no controller acts, or the time has passed."""
+    """Returns when `finished(view, node id)` is true, no controller acts, or `timeout_s` seconds have passed."""
     node = registration.record.node_id
 
     def nothing_to_wait_for(view: ClusterView) -> bool:
@@ -34,13 +34,14 @@ async def hand_over(
             await registration.stand(STANDING_STOPPING)
             await view.wait_for(nothing_to_wait_for)
     except (TimeoutError, MetadataUnavailable, MetadataLeaseGone) as error:
-        log.warning("not everything was taken over in time", error=error or f"{timeout_s} s have passed")
+        log.warning("the handover did not finish in time", error=error or f"{timeout_s} s have passed")
     else:
         log.info("handed over", ms=round(1000 * (loop.time() - began)))
 
 
 def partitions_finished(view: ClusterView) -> Callable[[ClusterView, NodeId], bool]:
-    """Whether others lead, and accept, whatever this broker leads now and others can, and nobody waits for it."""
+    """True when other brokers lead and accept each partition that this broker leads now and that they can lead, and no
+    in-sync set still waits for it."""
     led = {partition.id: partition.record.leader for partition in view.partitions()}
 
     def finished(view: ClusterView, node: NodeId) -> bool:
@@ -62,7 +63,7 @@ def partitions_finished(view: ClusterView) -> Callable[[ClusterView, NodeId], bo
 
 
 def shards_finished(view: ClusterView, node: NodeId) -> bool:
-    """Whether a coordinator owns nothing that another one would take."""
+    """True when the coordinator owns no shard, or no other coordinator can take one."""
     others = any(other.node_id != node and view.rank(other) > STOPPING for other in view.nodes("coordinator"))
     return not others or not any(
         shard.record.owner == node for kind in ("txn", "group") for shard in view.shards(kind).values())

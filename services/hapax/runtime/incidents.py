@@ -1,4 +1,4 @@
-"""One log line per incident that a stranger can cause, but never a flood of them."""
+"""Rate-limited log lines for incidents that a remote client can cause."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ LINES_PER_SECOND: Final = 10
 
 
 class Incidents:
-    """`incidents("frame", "closing a connection", peer=...)`: at most ten lines a second of a kind are written; how
-    many were left out is said with the next second's first line. Kinds are constants of the program."""
+    """`incidents("frame", "closing a connection", peer=...)` writes at most `LINES_PER_SECOND` lines per second of each
+    kind. The first line of a later second says how many were left out. Kinds are constants of the program."""
 
     def __init__(self, log: Logger, now_s: Callable[[], float]) -> None:
         self._log = log
@@ -22,7 +22,7 @@ class Incidents:
     def __call__(
         self, kind: str, message: str, exc_info: BaseException | None = None, **fields: object
     ) -> None:
-        """With `exc_info` (a fault of the program, not of the stranger) the line is an error with its traceback."""
+        """With `exc_info` (a fault of this program, not of the client) the line is an error with a traceback."""
         second = int(self._now_s())
         window, count = self._windows.get(kind, (second, 0))
         if window != second:

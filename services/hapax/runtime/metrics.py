@@ -1,9 +1,9 @@
-"""Metrics: declared once with help, unit and Kafka's name for the same thing; plain numbers on the hot path.
+"""Metrics: declared once with help, unit and the name of Kafka's equivalent; plain numbers on the hot path.
 
-A service declares its metrics in a module `metrics.py` of its own (`REQUESTS = counter("hapax_requests_total", ...)`);
-docs/metrics.md is made from those modules. An observation is an addition to an attribute. What a process can look up
-when it is asked (gauges, totals that it keeps anyway) is observed: read when somebody scrapes, in steps between which
-the loop turns.
+A service declares each metric once, in its module `metrics.py` (`REQUESTS = counter("hapax_requests_total", ...)`);
+docs/metrics.md is generated from those modules. Recording a value adds to an attribute. Values that a process can look
+up on demand (gauges, totals that it keeps anyway) are observed: read at each scrape, in steps between which the loop
+runs other tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 _UNITS: Final = ("seconds", "bytes")
 _SLICE_S: Final = 0.004
-"""A scrape holds the loop up for so long at a time, and then for one step more."""
+"""Seconds that a scrape may hold up the loop without a pause, plus the time of one step."""
 _LINES: Final = 200
 """Lines of one step."""
 _TEXTS_KEPT: Final = 20_000
@@ -41,7 +41,7 @@ class Metric:
     labels: tuple[str, ...] = ()
     unit: str = ""
     kafka: str = ""
-    """The MBean of Kafka, or the metric of its clients, that says the same."""
+    """The equivalent MBean of Kafka or metric of its clients."""
     bounds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:

@@ -13,25 +13,26 @@ from hapax.runtime.metrics import Metrics, counter, gauge
 from hapax.runtime.self_corrections import CORRECTIONS
 
 BUILD: Final = gauge(
-    "hapax_build_info", "Always 1: the release of this process.", ["version"], kafka="kafka.server:type=app-info")
-RESIDENT_BYTES: Final = gauge("hapax_process_resident_bytes", "Memory in use.", unit="bytes")
+    "hapax_build_info", "Always 1; the label is this process's release.", ["version"],
+    kafka="kafka.server:type=app-info")
+RESIDENT_BYTES: Final = gauge("hapax_process_resident_bytes", "Resident memory of the process.", unit="bytes")
 OPEN_FILES: Final = gauge(
-    "hapax_process_open_files", "File handles.",
+    "hapax_process_open_files", "Open file handles.",
     kafka="java.lang:type=OperatingSystem,name=OpenFileDescriptorCount")
 FILES_MAX: Final = gauge(
-    "hapax_process_open_files_max", "File handles that it may have.",
+    "hapax_process_open_files_max", "Limit of open file handles.",
     kafka="java.lang:type=OperatingSystem,name=MaxFileDescriptorCount")
 TASKS: Final = gauge("hapax_process_tasks", "Tasks of the event loop.")
 TASK_FAILURES: Final = counter(
     "hapax_task_failures_total",
-    "Unexpected exceptions in tasks, calls and requests, each with a traceback in the log. A task that has to run for "
-    "ever starts again; one without which the process is of no use ends it.", ["task"])
+    "Unexpected exceptions in tasks, calls and requests, each logged with a traceback. A task that must run forever is"
+    " restarted; the failure of a vital task ends the process.", ["task"])
 SELF_CORRECTIONS: Final = counter(
     "hapax_self_corrections_total",
-    "What a comparison of intent with state had to correct, by kind; each is a fault of this program: an event was "
-    "lost.", ["kind"])
+    "Corrections by sweeps that compare the intended state with the actual one, by kind. Each is a bug in Hapax: an "
+    "event was lost.", ["kind"])
 CPU_SECONDS: Final = counter(
-    "hapax_process_cpu_seconds_total", "Processor time, of the system's calls too.", unit="seconds",
+    "hapax_process_cpu_seconds_total", "Processor time of the process, system calls included.", unit="seconds",
     kafka="java.lang:type=OperatingSystem,name=ProcessCpuTime")
 
 

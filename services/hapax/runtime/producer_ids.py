@@ -27,7 +27,7 @@ class ProducerIdsUnavailable(Exception):
 
 
 class ProducerIds:
-    """`await ids.next()` is a new producer id. `start()` fetches the first block before anybody asks."""
+    """`await ids.next()` is a new producer id. `start()` fetches the first block ahead of need."""
 
     def __init__(
         self, network: Network, view: ClusterView, node_id: NodeId, random: Randomness, block_size: int = 1000
@@ -52,7 +52,7 @@ class ProducerIds:
             waiter.cancel()
 
     def take(self) -> ProducerId | None:
-        """An id that is at hand, or None: then wait for `next`."""
+        """An id if one is stored; None: wait for `next`."""
         producer_id = None if self._waiters else self._blocks.take()
         self._fetch_if_wanted()
         return producer_id
@@ -81,7 +81,7 @@ class ProducerIds:
             self._fetch_if_wanted()
 
     async def _fetch(self) -> None:
-        """Until there are ids enough and nobody waits."""
+        """Fetches blocks until enough ids are stored and no caller waits."""
         delay = _BACKOFF_FIRST_S
         attempt = 0
         while self._blocks.wants_block or self._waiters:

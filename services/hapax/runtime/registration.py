@@ -38,9 +38,9 @@ log = telemetry.logger("registration")
 
 DEFAULT_TTL_S: Final = 9.0
 _RENEWALS_PER_TTL: Final = 5
-"""A machine that stalls for four fifths of a lease loses nobody."""
+"""Renewals during one lease. A machine may stall for four fifths of a lease without losing its registration."""
 _WAIT_SLACK_S: Final = 1.0
-"""Beyond the lease's time to live: etcd checks for ended leases twice a second."""
+"""Added to the lease's time to live: etcd looks for expired leases twice a second."""
 _RETRY_S: Final = 0.1
 _GIVE_UP_S: Final = 3.0
 

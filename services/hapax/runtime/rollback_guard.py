@@ -1,4 +1,4 @@
-"""What a node remembers of the metadata store, so that a store restored from an old backup is refused (rule 12)."""
+"""Refuses a metadata store that was rolled back, for example restored from an old backup (rule 12)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class StoreRefused(Exception):
 
 
 class RollbackGuard:
-    """The cluster id and the highest revision, producer id and counter of producer ids seen; kept in the data folder
-    where there is one.
+    """Remembers the cluster id and the highest revision, producer id and producer-id counter that this node has seen.
+    Kept in the data folder if there is one, otherwise for the life of the process.
 
-    Written at most every second, and at once when producer ids are handed out, which happens by the thousand: it
-    is a lower bound, so a stale one only detects less. Without a disk it still holds for the life of the process.
+    The file is written at most once per second, and at once when a block of producer ids is handed out. Its values are
+    lower bounds: a stale file detects less, but never refuses a good store.
 
-    What a log proves against a store cannot be proved again later, when the store has moved on: such a refusal is
-    kept too, and ends every later start until a person removes the file.
+    A log that proves a store wrong cannot prove it again after the store has moved on. Such a refusal is therefore
+    stored too, and ends every later start until an operator removes the file.
     """
 
     def __init__(self, cluster_id: str, disk: Disk | None = None) -> None:
         self.cluster_id = cluster_id
         self.revision = 0
         self.producer_id = -1
-        """In use: in a log, or handed to this node."""
+        """Highest producer id in use: found in a log, or handed to this node; -1: none."""
         self.producer_ids_below = 0
-        """Handed out to anybody, as the store said."""
+        """The store's counter: all ids handed out to any node are below it."""
         self.refused = ""
         self._disk = disk
         self._dirty = False
@@ -63,7 +63,7 @@ class RollbackGuard:
             raise StoreRefused(f"{self.refused}. Put the right store in place, then remove {FILE} from this folder")
 
     def check_revision(self, revision: int) -> None:
-        """Raises StoreRefused where the store's revision is behind; remembers it otherwise."""
+        """Raises StoreRefused if the store's revision is behind the highest one seen; otherwise remembers it."""
         if revision < self.revision:
             raise StoreRefused(
                 f"the metadata store is at revision {revision}, but this node has seen {self.revision}: "
@@ -74,7 +74,7 @@ class RollbackGuard:
             self._note()
 
     def note_producer_id(self, producer_id: int) -> None:
-        """A producer id in use: the allocator's counter must be above it."""
+        """Remembers a producer id in use: the allocator's counter must be above it."""
         if producer_id > self.producer_id:
             self.producer_id = producer_id
             self._note(0.0)
@@ -85,12 +85,12 @@ class RollbackGuard:
             self._note(0.0)
 
     def refuse(self, reason: str) -> None:
-        """For good: see above."""
+        """Stores the refusal, so that later starts are refused too."""
         self.refused = reason
         self._note(0.0)
 
     def check_producer_counter(self, next_producer_id: int) -> None:
-        """Raises StoreRefused where the store would hand out an id again."""
+        """Raises StoreRefused if the store would hand out an id a second time."""
         if next_producer_id <= self.producer_id:
             raise StoreRefused(
                 f"the metadata store would hand out producer id {next_producer_id}, but {self.producer_id} is in "
@@ -124,9 +124,9 @@ class RollbackGuard:
         try:
             await self._disk.write_atomically(FILE, json.dumps(fields).encode())
         except OSError as error:
-            # A full disk must not end the service over a lower bound; the next change tries again.
+            # The file is only a lower bound: a full disk must not end the service. The next change tries again.
             self._dirty = True
-            log.warning("could not write what was seen of the metadata store", file=FILE, error=error)
+            log.warning("could not store the highest revision and producer id seen", file=FILE, error=error)
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -116,224 +116,256 @@ class Settings:
 
     # --- identity and addresses ---
     node_id: Annotated[int, Between(0, 2**31 - 1)] = 0
-    """Brokers count from 0, coordinators from 100, PID allocators from 200, controllers from 300."""
+    """Id of this node, unique in the cluster. Brokers count from 0, coordinators from 100, PID allocators from 200,
+    controllers from 300."""
     node_id_generation_enable: bool = False
-    """Takes the lowest id that is free of the hundred from `node.id` on. For PID allocators and controllers, which keep
-    nothing under their id: pods of a Deployment have no number of their own."""
+    """true: the process takes the lowest free id of the hundred that starts at `node.id`. Meant for PID allocators and
+    controllers, which store nothing under their id: the pods of a Deployment have no stable number."""
     cluster_id: Annotated[str, Like(r"[A-Za-z0-9_-]{1,64}")] = "hapax"
-    """All metadata lives in etcd below `/hapax/<cluster.id>`; a data folder of another cluster is refused."""
+    """Name of the cluster. All metadata lives in etcd below `/hapax/<cluster.id>`. A node refuses a data folder that
+    belongs to another cluster."""
     broker_rack: str | None = None
-    """Rack of this node, for placement."""
+    """Rack or availability zone of this node. Replicas of a partition are spread over racks."""
     listeners: str = "PLAINTEXT://127.0.0.1:9092"
-    """Where the Kafka listener binds; port 0 picks a free one. More than one with commas between them, each with a name
-    of its own: `PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095`. The first is the nodes' own."""
+    """Addresses on which the Kafka listeners bind; port 0 picks a free port. Separate several with commas and name
+    each: `PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095`. The nodes themselves use the first one."""
     advertised_listeners: str | None = None
-    """What clients are told to connect to, by the name of the listener that they came by; default: where it is bound.
-    A port may be `30000+node.id`, the sum."""
+    """Addresses that clients are given to connect to, one for each listener name; default: the bound address. Set it
+    where clients reach the node by another name, such as behind a load balancer. A port may be written `30000+node.id`,
+    which is the sum."""
     rpc_listen: str = "127.0.0.1:0"
-    """Where the internal gRPC services (`hapax.internal.v1`) listen. Only the cluster's own processes call them."""
+    """Address on which the internal gRPC services (`hapax.internal.v1`) listen; port 0 picks a free port. Only the
+    cluster's own processes call them."""
     rpc_advertised: str | None = None
-    """The address of `rpc.listen` that other services are given; default: where it is bound."""
+    """Address of `rpc.listen` that other services are given; default: the bound address. Set it where they reach the
+    node by another name."""
     public_rpc_listen: str = "127.0.0.1:0"
-    """Where the public gRPC services (`hapax.v1`) listen. Clients call them."""
+    """Address on which the public gRPC services (`hapax.v1`) listen; port 0 picks a free port. Clients call them."""
     public_rpc_advertised: str | None = None
-    """The address of `public.rpc.listen` that clients are given; default: where it is bound."""
+    """Address of `public.rpc.listen` that clients are given; default: the bound address."""
     rpc_hot_path: Literal["frames", "grpc"] = "frames"
     """How other services call this node for the calls on the path of every transaction: verification of partitions and
     transaction markers. `frames`: on a listener of their own, which costs least CPU. `grpc`: like all other calls."""
     frames_listen: str = "127.0.0.1:0"
-    """Where brokers and coordinators listen for frames, with `rpc.hot.path=frames`."""
+    """Address on which brokers and coordinators listen for frames, with `rpc.hot.path=frames`; port 0 picks a free
+    port."""
     frames_advertised: str | None = None
-    """The address of `frames.listen` that other services are given; default: where it is bound."""
+    """Address of `frames.listen` that other services are given; default: the bound address."""
     http_listen: str = "127.0.0.1:0"
-    """Where /healthz, /readyz, /syncz and /metrics are served."""
+    """Address on which /healthz, /readyz, /syncz and /metrics are served; port 0 picks a free port."""
     etcd_endpoints: str = "127.0.0.1:2379"
-    """Comma-separated `host:port` of etcd."""
+    """Addresses of etcd as `host:port`, separated by commas."""
     etcd_timeout_ms: Millis = 5_000
-    """A call to etcd that takes longer counts as failed."""
+    """Milliseconds after which a call to etcd counts as failed."""
     log_dir: str = "data"
-    """Data folder of this process: segments of a broker; identity and highest seen revision of every node."""
+    """Data folder of this process. A broker keeps its segments there; every node keeps its identity and the highest
+    revision of the metadata store that it has seen."""
     broker_session_timeout_ms: Annotated[int, Between(500)] = 9_000
-    """Time to live of a node's registration in etcd (at least 2 s there); its partitions and shards move after that."""
+    """Milliseconds that a node's registration in etcd outlives its last renewal; etcd's own minimum is 2000. Then the
+    node's partitions and shards move to other nodes. Lower values detect a lost node sooner, but a slow network may
+    then end a healthy one's registration."""
     broker_heartbeat_interval_ms: Annotated[int, Between(50)] = 500
-    """So often the acting controller asks each broker and coordinator for a sign of life (and is asked itself by the
-    other controllers)."""
+    """Milliseconds between two health checks of each broker and coordinator by the acting controller. The other
+    controllers check the acting one at the same interval."""
     broker_heartbeat_timeout_ms: Annotated[int, Between(100)] = 3_000
-    """Who has not answered for so long is passed over: others lead its partitions and own its shards until it answers
-    again. Its registration stays."""
+    """A node that has not answered for this many milliseconds is treated as dead: other nodes take over its partitions
+    and shards until it answers again. It stays registered."""
     drain_timeout_ms: Annotated[int, Between(0)] = 10_000
-    """After SIGTERM, requests in flight may finish for so long."""
+    """Milliseconds that requests in flight may take to finish after SIGTERM. On Kubernetes, keep the pod's termination
+    grace period longer than this."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least level of the lines written to stderr."""
+    """Lowest level of the log lines written to stderr."""
 
     # --- durability and the segment log ---
     durability: Literal["fsync", "page-cache"] = "fsync"
-    """fsync: a write is acknowledged once it is on disk (group-committed). page-cache: as Kafka's default."""
+    """When a write is acknowledged. fsync: once it is on disk; concurrent writes share one sync. page-cache: once the
+    operating system has it, as by Kafka's default; faster, but a power failure on all replicas at once loses
+    acknowledged records."""
     log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 1 << 30
-    """A segment is rolled before it grows past this."""
+    """A new segment begins before the current one grows past this many bytes."""
     log_roll_hours: Annotated[int, Between(1)] = 168
-    """A segment is rolled at this age; log.roll.ms wins where set."""
+    """A new segment begins when the current one is this many hours old. `log.roll.ms` takes precedence."""
     log_roll_ms: Annotated[int, Between(1)] | None = None
-    """A segment is rolled at this age."""
+    """A new segment begins when the current one is this many milliseconds old; default: `log.roll.hours`."""
     log_index_interval_bytes: Annotated[int, Between(0)] = 4096
-    """Distance in the log between two entries of the offset index."""
+    """Bytes of log between two entries of the offset index. Smaller values find an offset faster and need a larger
+    index."""
     log_index_size_max_bytes: Annotated[int, Between(4)] = 10 << 20
-    """A segment is rolled when its index is that large."""
+    """A new segment begins when the current one's offset index reaches this many bytes."""
     log_retention_bytes: Unlimited = -1
-    """Oldest segments are deleted while the partition is larger."""
+    """While a partition is larger than this many bytes, its oldest segments are deleted; -1: no limit."""
     log_retention_hours: Annotated[int, Between(-1)] = 168
-    """Segments whose newest record is older are deleted; minutes and ms win where set."""
+    """A segment is deleted when its newest record is this many hours old; -1: never. `log.retention.minutes` and
+    `log.retention.ms` take precedence."""
     log_retention_minutes: Annotated[int, Between(-1)] | None = None
-    """As log.retention.hours."""
+    """As `log.retention.hours`, in minutes; -1: never. `log.retention.ms` takes precedence."""
     log_retention_ms: MaybeMillis = None
-    """As log.retention.hours; -1: kept for ever."""
+    """As `log.retention.hours`, in milliseconds; -1: never."""
     log_retention_check_interval_ms: Millis = 300_000
-    """How often retention is applied."""
+    """Milliseconds between two checks for segments to delete."""
     log_cleanup_policy: Annotated[str, Like(r"(delete|compact)(,\s*(delete|compact))*")] = "delete"
-    """delete: old segments go; compact: only the last record of each key stays; or both, with a comma."""
+    """delete: old segments are deleted. compact: only the last record of each key is kept. Both may be given, separated
+    by a comma."""
     log_cleaner_delete_retention_ms: Annotated[int, Between(0)] = 86_400_000
-    """How long a compacted topic keeps tombstones."""
+    """Milliseconds that a compacted topic keeps a tombstone after it was first cleaned. A consumer that reads from the
+    beginning must reach the end within this time to see every deletion."""
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
-    """Whose clock a record's timestamp is."""
+    """CreateTime: the producer sets a record's timestamp. LogAppendTime: the broker does."""
     log_snapshot_interval_bytes: Bytes = 64 << 20
-    """A snapshot of the producers is written after so many bytes, which bounds what recovery scans."""
+    """Bytes of log between two snapshots of a partition's producers. After a crash the broker reads the log from the
+    last snapshot on, so lower values shorten recovery and cost more writes."""
     message_max_bytes: Bytes = 1_048_588
-    """Largest record batch that is accepted."""
+    """Largest record batch in bytes, after compression, that is accepted."""
 
     log_flush_slow_ms: Millis = 5_000
-    """A sync that takes longer: the broker gives its leaderships up until its disk is quick again."""
+    """When a sync takes more than this many milliseconds, the broker gives up its leaderships until its disk is fast
+    again."""
 
     log_scrub_bytes_per_second: Annotated[int, Between(0)] = 16 << 20
-    """Bytes a second that are read from closed segments to find damage before somebody needs them; 0: none are."""
+    """Bytes per second read from closed segments to find damage before a reader does; 0: no scrubbing. Lower it where
+    the disk is busy."""
     log_scrub_interval_ms: Millis = 7 * 24 * 3600 * 1000
-    """How often each closed segment is read for that."""
+    """Milliseconds between two scrubs of a closed segment."""
 
     # --- replicas ---
     replica_lag_time_max_ms: Annotated[int, Between(100)] = 30_000
-    """A replica that has not had all of its leader's log for so long is not in sync any more."""
+    """A replica that has not caught up with its leader for this many milliseconds leaves the in-sync set."""
     replica_fetch_wait_max_ms: Annotated[int, Between(1, 30_000)] = 500
-    """A follower's fetch waits so long at a leader that has nothing new."""
+    """Longest time in milliseconds that a follower's fetch waits at a leader that has nothing new."""
     replica_fetch_max_bytes: Bytes = 1 << 20
-    """Most bytes of a partition in one answer to a follower; a larger batch is sent all the same."""
+    """Most bytes of one partition in an answer to a follower. A larger first batch is sent all the same."""
     replica_fetch_response_max_bytes: Bytes = 4 << 20
-    """Most bytes of one answer to a follower, which appends them at one go; Kafka's default is 10 MiB."""
+    """Most bytes in one answer to a follower, which appends them without a pause. Kafka's default is 10 MiB."""
     replica_fetch_backoff_ms: Millis = 1_000
-    """Longest pause before a follower asks again after an error."""
+    """Longest pause in milliseconds before a follower fetches again after an error."""
     replica_high_watermark_checkpoint_interval_ms: Millis = 5_000
-    """How often high watermarks are written to `replication-offset-checkpoint`."""
+    """Milliseconds between two writes of the high watermarks to `replication-offset-checkpoint`."""
     leader_replication_throttled_rate: Annotated[int, Between(1)] = 100 << 20
-    """Bytes a second that a broker sends to replicas that are not in sync; Kafka's default has no limit."""
+    """Bytes per second that a broker sends to replicas that are not in sync. Lower it where catching up disturbs
+    clients. Kafka's default has no limit."""
     follower_replication_throttled_rate: Annotated[int, Between(1)] = 100 << 20
-    """Bytes a second that a broker fetches for replicas that are not in sync; Kafka's default has no limit."""
+    """Bytes per second that a broker fetches for replicas that are not in sync. Kafka's default has no limit."""
 
     # --- topics ---
     num_partitions: Count = 1
-    """Partitions of a topic that is created without a number."""
+    """Partitions of a topic that is created without a partition count."""
     default_replication_factor: Annotated[int, Between(1, 32767)] = 1
-    """Replicas of a topic that is created without a number."""
+    """Replicas of a topic that is created without a replication factor."""
     min_insync_replicas: Annotated[int, Between(1)] = 1
-    """A write with acks=all needs so many replicas in sync."""
+    """Replicas that must be in sync for a write with acks=all. Fewer: the write fails with NOT_ENOUGH_REPLICAS."""
     unclean_leader_election_enable: bool = False
-    """true: where no in-sync replica is alive another one may lead, and what it does not have is lost."""
+    """true: when no in-sync replica is alive, a replica that is not in sync may lead. Records that it does not have are
+    lost."""
     auto_leader_rebalance_enable: bool = True
-    """A replica that a partition prefers as its leader gets the leadership back, a few partitions at a time."""
+    """true: the controller moves leadership back to each partition's preferred replica, a few partitions at a time."""
     auto_create_topics_enable: bool = True
-    """Metadata for an unknown topic creates it where the client allows it."""
+    """true: a Metadata request for an unknown topic creates it, if the client allows that."""
     delete_topic_enable: bool = True
-    """False: DeleteTopics is refused."""
+    """false: DeleteTopics is refused."""
 
     # --- producers ---
     producer_id_expiration_ms: Millis = 86_400_000
-    """A partition forgets an idle producer after so long (log-append time)."""
+    """A partition forgets a producer that has written nothing for this many milliseconds, by log-append time."""
     transaction_partition_verification_enable: bool = True
-    """Each first write of a transaction to a partition is verified with its coordinator."""
+    """true: the broker asks the coordinator before a transaction's first write to a partition. It prevents hanging
+    transactions from late writes; leave it on."""
     pid_block_size: Annotated[int, Between(1, 1_000_000)] = 1_000
-    """Producer ids that a node takes from the allocator at once."""
+    """Producer ids that a node takes from the allocator at once. Larger blocks need fewer calls; the rest of a block is
+    lost when the node restarts."""
     pid_lease_max_ms: Millis = 7 * 86_400_000
-    """Longest lease of a single producer id."""
+    """Longest lease of a single producer id in milliseconds."""
 
     # --- connections ---
     socket_request_max_bytes: Bytes = 100 << 20
-    """A larger frame closes its connection."""
+    """Largest request in bytes. A larger one closes its connection."""
     connections_max_idle_ms: Annotated[int, Between(-1)] = 600_000
-    """A connection without a request for so long is closed."""
+    """A connection that sends no request for this many milliseconds is closed; -1: never."""
     connections_frame_timeout_ms: Millis = 30_000
-    """Half a frame and silence for so long closes the connection."""
+    """A connection that stops in the middle of a request is closed after this many milliseconds."""
     max_connections: Annotated[int, Between(1)] = 10_000
-    """Further connections are closed at once."""
+    """Most connections of one node. Further ones are closed at once."""
     queued_max_requests: Annotated[int, Between(1)] = 500
-    """Requests in flight of one connection; further ones are not read."""
+    """Most requests of one connection that are processed at once. Until one is answered, no further request is read
+    from it."""
     queued_max_request_bytes: Annotated[int, Between(1)] = 256 << 20
-    """Memory for requests in flight of a node; above it no connection is read."""
+    """Most bytes of requests that a node processes at once. Above it, the node reads from no connection."""
     metrics_partitions_max: Annotated[int, Between(0)] = 5_000
-    """So many partitions of a broker have metrics of their own; the sums count all."""
+    """Most partitions of a broker that have metrics of their own. The sums count all partitions."""
     fetch_max_bytes: Annotated[int, Between(1024)] = 57_671_680
     """Most bytes that one Fetch returns."""
     request_timeout_ms: Millis = 30_000
-    """Time-out of calls between services."""
+    """Time-out in milliseconds of calls between services."""
 
     # --- coordinator ---
     transaction_state_log_num_partitions: Count = 50
-    """Shards of the transaction coordinator; fixed when the cluster is made."""
+    """Shards of the transaction coordinator. Fixed when the cluster is created."""
     transaction_state_log_replication_factor: Annotated[int, Between(1, 32767)] = 3
-    """Replicas of the transaction log and of the events; fewer while there are fewer brokers."""
+    """Replicas of the transaction log and of the event log; fewer while there are fewer brokers."""
     transaction_state_log_min_isr: Annotated[int, Between(1)] = 2
     """min.insync.replicas of the internal topics, once they have at least three replicas."""
     transaction_state_log_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 4 << 20
-    """Segment size of the transaction log. Only closed segments are compacted, so this bounds what a take-over reads
-    beside one record per id; Kafka's default is 100 MiB."""
+    """Segment size of the transaction log in bytes. Only closed segments are compacted. A coordinator that takes over a
+    shard therefore reads one record per transactional id and about one segment more. Kafka's default is 100 MiB."""
     transaction_max_timeout_ms: Millis = 900_000
-    """A client that asks for a longer transaction time-out is refused."""
+    """Longest transaction time-out in milliseconds that a client may ask for. A longer one is refused."""
     transactional_id_expiration_ms: Millis = 7 * 86_400_000
-    """An idle transactional id is forgotten after so long."""
+    """A transactional id that has been idle for this many milliseconds is removed."""
     transactional_token_expiration_ms: Millis = 365 * 86_400_000
-    """As transactional.id.expiration.ms, for an id that holds a commit token."""
+    """As `transactional.id.expiration.ms`, for an id that holds a commit token."""
     transaction_single_use_retention_ms: Millis = 900_000
-    """The commit token of a scope that has one commit only, such as a Spark batch write, is kept for this time after
-    it; so is a transactional id that had no other use. Callers repeat a commit whose answer was lost within it."""
+    """Milliseconds that the commit token of a scope with a single commit, such as a Spark batch write, is kept after
+    that commit. A transactional id that had no other use is kept as long. A caller that lost the answer to its commit
+    must repeat it within this time."""
     transaction_max_members: Annotated[int, Between(1)] = 1_000
-    """Writers of one multi-writer transaction, such as the task attempts of a Spark batch that write rows. Each takes
-    some 60 bytes of the decision's record and two bits for each partition of its topics; socket.request.max.bytes of
-    the brokers bounds that record."""
+    """Most writers of one multi-writer transaction, such as the task attempts of a Spark batch that write rows. The
+    decision's record takes about 60 bytes for each, and two bits for each partition of its topics; the brokers'
+    `socket.request.max.bytes` bounds that record."""
     transaction_max_scopes: Annotated[int, Between(1)] = 100
-    """Scopes of commit tokens that one transactional id holds."""
+    """Most commit-token scopes that one transactional id holds."""
     transaction_remove_expired_transaction_cleanup_interval_ms: Millis = 3_600_000
-    """How often expired ids are looked for."""
+    """Milliseconds between two searches for expired transactional ids."""
     transaction_completion_wait_ms: Annotated[int, Between(0)] = 1_000
-    """A new transaction's first call is held so long for the last one's markers before the client is sent away."""
+    """Milliseconds that the first call of a new transaction waits for the markers of the previous one. After that the
+    client is told to retry."""
     transaction_late_after_ms: Millis = 300_000
-    """A transaction open on a partition for transaction.max.timeout.ms and this longer is healed."""
+    """A transaction that has been open on a partition for `transaction.max.timeout.ms` plus this many milliseconds is
+    aborted by the cluster."""
     offsets_topic_num_partitions: Count = 50
-    """Shards of the group coordinator; fixed when the cluster is made."""
+    """Shards of the group coordinator. Fixed when the cluster is created."""
     offsets_topic_replication_factor: Annotated[int, Between(1, 32767)] = 3
     """Replicas of the offsets topic; fewer while there are fewer brokers."""
     offsets_topic_segment_bytes: Annotated[int, Between(14, 2**31 - 1)] = 4 << 20
-    """Segment size of the offsets topic; see transaction.state.log.segment.bytes. Kafka's default is 100 MiB."""
+    """Segment size of the offsets topic in bytes; see `transaction.state.log.segment.bytes`. Kafka's default is 100
+    MiB."""
     offsets_retention_minutes: Annotated[int, Between(1)] = 10_080
-    """Committed offsets of an idle group are forgotten after so long."""
+    """Minutes after which the committed offsets of an idle group are removed."""
     offsets_retention_check_interval_ms: Millis = 600_000
-    """How often that is looked for."""
+    """Milliseconds between two searches for expired offsets."""
     offset_metadata_max_bytes: Annotated[int, Between(0)] = 4_096
-    """Longest metadata string of a committed offset."""
+    """Longest metadata string of a committed offset in bytes."""
 
     # --- REST API ---
     admin_listen: str = "127.0.0.1:8080"
-    """Where the REST API is served; port 0 picks a free one. HTTP without TLS: an ingress or a mesh adds it."""
+    """Address on which the REST API is served; port 0 picks a free port. HTTP without TLS: put an ingress or a service
+    mesh in front of it for TLS."""
     admin_auth: Literal["tokens", "none"] = "tokens"
-    """tokens: every call needs one of `admin.tokens.file`. none: whoever reaches the port may do everything."""
+    """tokens: every call needs a token from `admin.tokens.file`. none: every client that reaches the port may do
+    everything."""
     admin_tokens_file: str | None = None
-    """Bearer tokens, one a line: `NAME ROLE TOKEN`, the role `read-only` or `admin`, the token as it is or as
-    `sha256:HEX` of it. Read again when it changes."""
+    """File of bearer tokens, one per line: `NAME ROLE TOKEN`. The role is `read-only` or `admin`; the token is plain or
+    `sha256:HEX` of it. The file is read again when it changes."""
     admin_request_max_bytes: Annotated[int, Between(1024, 64 << 20)] = 256 << 10
-    """A larger body is refused, as soon as it is seen to be."""
+    """Largest request body in bytes. A larger one is refused as soon as its size is known."""
     admin_request_timeout_ms: Annotated[int, Between(100)] = 30_000
-    """A call that takes longer is answered 503. A client may ask for less with the header `Request-Timeout-Ms`."""
+    """A call that takes more than this many milliseconds is answered 503. A client may ask for less with the header
+    `Request-Timeout-Ms`."""
     admin_receive_timeout_ms: Annotated[int, Between(100)] = 10_000
-    """The head of a request, then its body, and an answer's reading by the client: each may take so long."""
+    """Milliseconds each for receiving a request's headers, for receiving its body and for sending the answer. A slower
+    client gets status 408 or is disconnected."""
     admin_idle_timeout_ms: Annotated[int, Between(100)] = 30_000
-    """A connection without a request for so long is closed."""
+    """A connection without a request is closed after this many milliseconds."""
     admin_max_connections: Annotated[int, Between(1)] = 2_000
-    """With more than these, the one that has sent no whole request for longest is closed."""
+    """Most connections. With one more, the connection that has gone longest without a complete request is closed."""
 
     # --- views ---
 

@@ -1,13 +1,13 @@
-"""Starts every task of a process and says what its failure means. No other module creates one (a tidy test holds it).
+"""Starts every task of a process and defines what its failure means. No other module creates tasks; a tidy test checks.
 
-* `keep`: it has to run for ever. After an unexpected exception it starts again, with a back-off.
-* `vital`: without it the process is of no use. After an unexpected exception `fault` is called, which ends the
-  process with one line, or what the task was part of.
-* `once`: it ends by itself. An unexpected exception is logged and counted; whoever awaits the task gets it, too.
-* `judged`: whoever awaits it handles each exception. Nothing is added.
+* `keep`: the task must run forever. After an unexpected exception it is restarted with a back-off.
+* `vital`: the process cannot work without the task. After an unexpected exception `fault` is called, which ends the
+  process, or the component that the task is part of.
+* `once`: the task ends by itself. An unexpected exception is logged and counted, and raised to the awaiting caller.
+* `judged`: the awaiting caller handles every exception. Nothing is added.
 
-`contained` is for one step of many that must not end the others. Each unexpected exception is logged with its traceback
-and counted by the task's name in `FAILURES`, which `process_metrics` shows. Tests fail on a count that they did not
+`contained` isolates one step of many from the others. Each unexpected exception is logged with its traceback and
+counted by the task's name in `FAILURES`, which `process_metrics` exports. Tests fail on a count that they do not
 expect.
 """
 
@@ -32,7 +32,7 @@ _STEADY_S: Final = 60.0
 """After a run this long the back-off starts from its first value."""
 
 FAILURES: Final[Counter[str]] = Counter()
-"""Name of the task -> unexpected exceptions since the process began."""
+"""Name of the task -> unexpected exceptions since the process started."""
 
 
 def keep(work: Callable[[], Awaitable[None]], name: str, random: Randomness, detail: object = "") -> Task:
@@ -44,7 +44,8 @@ def vital(
     work: Coroutine[Any, Any, None], name: str, fault: Callable[[BaseException], None], detail: object = "",
     expected: tuple[type[BaseException], ...] = (),
 ) -> Task:
-    """`fault` hears of the exception after it was logged and counted; of `expected` ones, too, which are not."""
+    """`fault` is called with the exception after it was logged and counted. `expected` exceptions are passed on without
+    that."""
     task = asyncio.get_running_loop().create_task(work, name=_full(name, detail))
 
     def ended(task: Task) -> None:
@@ -61,7 +62,7 @@ def vital(
 def once(
     work: Coroutine[Any, Any, T], name: str, detail: object = "", expected: tuple[type[BaseException], ...] = ()
 ) -> asyncio.Task[T]:
-    """`expected`: exceptions that are an outcome like any other, for whoever awaits the task."""
+    """`expected`: exceptions that are a normal outcome for the awaiting caller; they are not logged or counted."""
     task = asyncio.get_running_loop().create_task(work, name=_full(name, detail))
 
     def ended(task: asyncio.Task[T]) -> None:
@@ -114,7 +115,7 @@ async def _kept(work: Callable[[], Awaitable[None]], name: str, random: Randomne
 
 
 def _was_asked_to_end(task: asyncio.Task[Any], error: BaseException) -> bool:
-    """A task that awaits what somebody else cancelled gets CancelledError, too, and that is no reason to end."""
+    """A task also gets CancelledError when it awaits a future that another task cancelled; that must not end it."""
     return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
 
 
