@@ -22,7 +22,7 @@ HEADER_SIZE: Final = 61
 LENGTH_END: Final = 12
 """Base offset and batch length: what must be read before the size of a batch is known."""
 PREFIX_SIZE: Final = 16
-"""Base offset, batch length and leader epoch: the part that a leader rewrites, not covered by the CRC."""
+"""Bytes of base offset, batch length and leader epoch. The leader rewrites them, and the CRC does not cover them."""
 CRC_START: Final = 21
 """The CRC covers the bytes from here (the attributes) to the end of the batch."""
 CURRENT_MAGIC: Final = 2
@@ -127,12 +127,6 @@ def iterate_batches(buffer: Buffer, position: int = 0, end: int | None = None) -
             return
         yield position, header
         position = following
-
-
-def encode_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch, which its leader assigns. Written in front of the client's bytes from 16 on,
-    they save copying the batch."""
-    return _PREFIX.pack(base_offset, batch_length, leader_epoch)
 
 
 def patch_prefix(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0) -> None:

@@ -83,10 +83,6 @@ class RecordBatchBuilder:
         """Bytes so far, header included, before compression."""
         return int(self._builder.size())
 
-    def set_producer(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Before `build`: the identity is given when a batch is first sent, not when it is filled."""
-        self._builder.set_producer_state(producer_id, producer_epoch, base_sequence)
-
     def build(self) -> bytearray:
         """The batch, compressed and with its CRC. The builder is spent."""
         batch: bytearray = self._builder.build()

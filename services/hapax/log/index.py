@@ -115,11 +115,6 @@ class OffsetIndex:
         at = bisect_right(self.positions, position)
         return self.positions[at - 1] if at else 0
 
-    def batch_start_above(self, position: int) -> int | None:
-        """The least indexed batch start > `position`."""
-        at = bisect_right(self.positions, position)
-        return self.positions[at] if at < len(self.positions) else None
-
     def truncate(self, position: int) -> None:
         """Forgets the batches at `position` and after it."""
         at = bisect_left(self.positions, position)

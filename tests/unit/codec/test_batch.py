@@ -15,7 +15,6 @@ from hapax.codec.batch import (
     assemble_batch,
     check_batch,
     check_client_batch,
-    encode_prefix,
     iterate_batches,
     patch_append_time,
     patch_prefix,
@@ -61,7 +60,7 @@ def test_a_leader_patches_offset_and_epoch_without_a_new_crc() -> None:
     batch = build()
     patched = bytearray(batch)
     patch_prefix(patched, 1 << 40, 9)
-    assert patched == encode_prefix(1 << 40, read_header(batch).batch_length, 9) + batch[PREFIX_SIZE:]
+    assert patched[PREFIX_SIZE:] == batch[PREFIX_SIZE:]
     header = read_header(patched)
     check_batch(patched, header)
     assert (header.base_offset, header.leader_epoch, header.next_offset) == (1 << 40, 9, (1 << 40) + 3)
