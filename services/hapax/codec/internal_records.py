@@ -1,7 +1,7 @@
 """Records of the internal topics: a key, a value or none (a tombstone), no headers, never compressed.
 
-Coordinators append a handful at a time and read back a few ten thousand at a take-over; both are done here without
-the cost of a general record parser.
+Coordinators append a few records at a time, and read tens of thousands when they take over a shard. This codec does
+both without the cost of a general record parser.
 """
 
 from __future__ import annotations

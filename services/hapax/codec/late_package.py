@@ -1,8 +1,8 @@
-"""Packages whose `__init__` is not run until somebody asks for one of its names.
+"""Packages whose `__init__` runs only when one of its names is used.
 
-A library's package often imports its whole client when all that is needed is one module of it: 0.3 s and 25 MB for
-kafka-python's protocol classes, 0.5 s for aiokafka's record code. Placed late, the modules below are imported
-without running the package's own `__init__`.
+A library's package often imports its whole client when only one module of it is needed: 0.3 s and 25 MB for
+kafka-python's protocol classes, 0.5 s for aiokafka's record code. Modules of a late package are imported without
+running the package's own `__init__`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Compaction: of each key only the last record stays; offsets never change.
+"""Compaction keeps only the last record of each key. Offsets never change.
 
-What is compacted lies below the last stable offset, so every transaction in it is decided: records of aborted ones go,
-and a marker goes once nothing of its transaction is left that needs it. Of the shard fences the last one stays.
+The compacted range lies below the last stable offset, so every transaction in it is decided. Records of aborted
+transactions are removed. A marker is removed when no remaining record needs it. The last shard fence is kept.
 
-It works in slices, so that the loop is never held up, and its result takes the place of the old segments at once: the
-new files are complete and durable first, then a small swap file says what they replace, then names change. A crash at
-any point leaves either the old segments or what the swap file completes.
+The work is done in slices, so that the loop is never blocked. The result replaces the old segments in one step: first
+the new files are made complete and durable, then a small swap file records what they replace, then files are renamed.
+After a crash at any point, either the old segments are there, or recovery completes the swap.
 
-A tombstone goes no sooner than `delete.retention.ms` after a run kept it first: that run writes the time, the delete
-horizon, into the batch (KIP-534). So does a marker of which no record is left. Each replica is compacted by itself, so
-horizons differ among replicas; a record that two of them have is the same in both.
+A tombstone is removed no sooner than `delete.retention.ms` after the first run that kept it. That run writes the time
+of removal, the delete horizon, into the batch (KIP-534). The same holds for a marker whose records are all gone. Each
+replica compacts its own log, so horizons differ among replicas; a record that two replicas have is the same in both.
 
-What clients sent behind a valid CRC may be anything. A batch of which the records cannot be read stays as it is, and
-so do all tombstones behind it, for it may hold an older value of their keys.
+A batch with a valid CRC may still hold unreadable records. Such a batch is kept unchanged, and so are all tombstones
+after it, because it may hold an older value of their keys.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ SWAP: Final = ".swap"
 
 _SLICE_BYTES: Final = 64 << 10
 _MAX_DIRTY_BYTES: Final = 64 << 20
-"""Of one run, compressed or not, but for its first segment."""
+"""Most dirty bytes of one run, compressed or not; its first segment may be larger."""
 _MAX_KEYS: Final = 1 << 20
-"""Of one run, and those of one batch: then it ends in the midst of a segment. They take some 200 MB of memory."""
+"""Most keys of one run, plus those of one batch; the run may end in the middle of a segment. About 200 MB of memory."""
 _LONG_KEY: Final = 64
-"""Bytes; of longer keys only a digest is held in memory."""
+"""Bytes. For longer keys, only a digest is held in memory."""
 _RECORDS_ON_LOOP: Final = 1000
-"""A batch of more, or a compressed one, is looked into off the loop."""
+"""A batch with more records, or a compressed one, is decoded off the loop."""
 _LEAST_DIRTY_RATIO: Final = 0.2
-"""Dirty bytes, in relation to clean ones, below which a run is not worth its writes."""
+"""Least ratio of dirty to clean bytes for which a run is worth its writes."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Compacted:
     """What a run did."""
 
     up_to: int
-    """Offset below which every key is there once."""
+    """Below this offset every key occurs once."""
     bytes_before: int = 0
     bytes_after: int = 0
     segments_before: int = 0
@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 
 class Rules(NamedTuple):
-    """What the partition knows and the log does not say by itself."""
+    """Input of a run that the log itself does not contain."""
 
     limit: int
     """Compact below this offset: the last stable offset, at most the newest snapshot's."""
@@ -90,14 +90,14 @@ class Rules(NamedTuple):
     marker_retention_ms: int
     """The same for a marker, from the first run that finds no record of its transaction."""
     condemn: Callable[[int, Refusal], None]
-    """Hears of each batch, by its base offset, of which the records cannot be read: it stays as it is."""
+    """Called with the base offset of each batch whose records cannot be read. The batch is kept unchanged."""
     forget: Callable[[frozenset[int]], None]
     """Called at the moment when abort markers (their offsets) are gone, with all records of their transactions: their
     entries of the aborted-transaction index must go at the same moment."""
 
 
 def dirty_segments(log: SegmentLog, compacted_to: int, limit: int) -> list[Segment]:
-    """The closed segments that a run would add to what is compacted; [] where it is not worth it yet."""
+    """The closed segments that the next run would compact; [] if a run is not worth it yet."""
     dirty: list[Segment] = []
     dirty_bytes = clean_bytes = 0
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
@@ -112,8 +112,8 @@ def dirty_segments(log: SegmentLog, compacted_to: int, limit: int) -> list[Segme
 
 
 async def compact(log: SegmentLog, compacted_to: int, rules: Rules) -> Compacted | None:
-    """One run; None where there is nothing to do. Raises OSError (a full disk: nothing has changed), SyncFailed,
-    Damaged (nothing has changed either)."""
+    """One run; None if there is nothing to do. Raises OSError (for example a full disk) and Damaged, both with the log
+    unchanged, and SyncFailed."""
     dirty = dirty_segments(log, compacted_to, rules.limit)
     if not dirty or log.damages:
         return None

@@ -1,8 +1,8 @@
 """A segment's sparse indexes, in Kafka's format.
 
-Entries are kept in packed arrays while the segment is written, and appended to their files at a checkpoint, at a
-roll and at a clean stop: what a crash loses lies past the last snapshot and is rebuilt by recovery's scan. A closed
-segment's indexes are read when they are first asked.
+Entries are kept in packed arrays while the segment is written. They are appended to their files at a checkpoint, at a
+roll and at a clean stop. Entries that a crash loses lie past the last snapshot, and recovery's scan rebuilds them. A
+closed segment's indexes are read at their first use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OffsetIndex:
         self.relative_offsets = array("I")
         self.positions = array("I")
         self.suspect = False
-        """Its entries are not in order: it is to be rebuilt before anybody relies on it."""
+        """Its entries are not in order: it must be rebuilt before use."""
         self._loaded = loaded
         self._flushed = 0
 

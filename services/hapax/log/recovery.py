@@ -1,8 +1,8 @@
-"""Opening a partition's log: after a clean stop from its last snapshot, after a crash by scanning what follows it.
+"""Opens a partition's log: after a clean stop from its last snapshot, after a crash by scanning what follows it.
 
-A scan trusts nothing: every batch from the snapshot on is checked by its CRC, the log is cut at the first one that
-is not whole, and what is kept is written again and synced before it counts. Writing again matters: after a failed
-sync the page cache shows bytes that no later sync would bring to the disk (rule 13).
+The scan checks the CRC of every batch from the snapshot on, and cuts the log at the first batch that is not whole. The
+kept batches are written again and synced before they count: after a failed sync, the page cache shows bytes that no
+later sync would bring to the disk (rule 13).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from hapax.log.txn_index import cut_aborted
 from hapax.runtime.ports import Disk, Folder, OpenFolder
 
 _CHUNK: Final = 512 << 10
-"""Bytes that are scanned between two turns of the loop; a larger batch is read whole."""
+"""Bytes scanned without a pause for the loop. A larger batch is read as a whole."""
 _MAX_BATCH: Final = 1 << 30
 _ANY_EPOCH: Final = 2**31 - 1
 
 
 class State(Protocol):
-    """What is rebuilt from the log: the partition's machine, as its replica wraps it."""
+    """The state rebuilt from the log: the partition's machine, wrapped by its replica."""
 
     def restore(
         self, snapshot: bytes | None, offset: int, start_offset: int, aborted: Sequence[AbortedTransaction],
         leader_epochs: Sequence[tuple[int, int]],
     ) -> None:
-        """Starts from a snapshot taken at `offset`, or (None) from nothing at the log's start.
+        """Starts from a snapshot taken at `offset` or, if None, empty at the log's start.
 
-        `aborted` and `leader_epochs` may know more than the snapshot: that comes back with the replay. Raises
+        `aborted` and `leader_epochs` may contain later entries than the snapshot; the replay adds those again. Raises
         ValueError for a damaged snapshot.
         """
         ...
@@ -73,17 +73,17 @@ class Recovery:
     truncated_why: str = ""
     end_offset: int = 0
     incomplete: bool = False
-    """The state lacks what the log does not tell any more: no snapshot says it either."""
+    """The state may lack records that the log has removed and no snapshot contains."""
 
 
 async def open_log(
     disk: Disk, folder: str | OpenFolder, config: LogConfig, state: State, *, clean: bool,
     known_epoch: int = _ANY_EPOCH,
 ) -> tuple[SegmentLog, Recovery]:
-    """Opens the log of a folder that exists: its name, or its handle, which is closed with the log.
+    """Opens the log of an existing folder, given by its name or its handle, which is closed with the log.
 
-    `clean`: the last stop said that nothing needs a scan. `known_epoch`: the partition's leader epoch by now. No CRC
-    covers a batch's epoch; one above this and above the checkpoint's is damage. Raises OSError, SyncFailed.
+    `clean`: the last stop was clean, so no scan is needed. `known_epoch`: the partition's current leader epoch. No CRC
+    covers a batch's epoch; an epoch above this one and above the checkpoint's is damage. Raises OSError, SyncFailed.
     """
     log = SegmentLog(disk, folder, config)
     try:

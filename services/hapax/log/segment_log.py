@@ -1,8 +1,8 @@
 """A partition's log: segments in Kafka's layout, one writer, many readers.
 
-What is durable when: `append` reaches the page cache; `sync` makes everything appended so far durable, and with the
-first call also the files' names; `checkpoint` makes the indexes durable and writes a snapshot of the producers, from
-which recovery starts. A name, an index entry or a snapshot is never ahead of the bytes it speaks of.
+Durability: `append` reaches the page cache. `sync` makes everything appended so far durable; its first call also covers
+the files' names. `checkpoint` makes the indexes durable and writes a snapshot of the producers, from which recovery
+starts. A name, an index entry or a snapshot is never durable before the bytes that it refers to.
 """
 
 from __future__ import annotations

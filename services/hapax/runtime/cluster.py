@@ -213,8 +213,8 @@ _Question = Callable[["ClusterView"], object]
 class ClusterView:
     """Follows `/hapax/<cluster_id>/`. `start()` returns when the image is complete as of some revision.
 
-    `on_refused` is called once, from the following task, when the store must not be followed any more; the service
-    then ends with that one line. `start()` raises StoreRefused itself.
+    `on_refused` is called once, by the watching task, when the store must no longer be followed; the service then ends
+    with that one line. `start()` raises StoreRefused itself.
     """
 
     def __init__(
@@ -358,7 +358,7 @@ class ClusterView:
     # --- following
 
     async def start(self) -> None:
-        """Reads the image, waiting without end while the store is away. Raises StoreRefused."""
+        """Reads the image; waits without a limit while the store is unavailable. Raises StoreRefused."""
         await self._read_until_answered()
         self._follower = supervision.vital(
             self._follow(), "cluster-view", self._ended, expected=(StoreRefused, MetadataFormatError))
@@ -374,14 +374,14 @@ class ClusterView:
         await self.rollback_guard.close()
 
     def on_change(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Calls back after each batch was applied, on the loop; returns what ends it. Must not block."""
+        """Calls `callback` on the loop after each batch of events. It must not block. The result unsubscribes it."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
     async def wait_for(self, question: Callable[[ClusterView], _T], timeout: float | None = None) -> _T:
-        """The answer to the question about the image, as soon as it is true. Raises TimeoutError.
+        """The first true answer of `question` about the image. Raises TimeoutError after `timeout` seconds.
 
-        The image may have changed again before the caller goes on: use the answer, and look nothing up again.
+        The image may have changed again before the caller continues: use the answer instead of a new lookup.
         """
         answer = question(self)
         if answer:
@@ -403,8 +403,9 @@ class ClusterView:
     # --- producer ids (rule 12)
 
     async def check_producer_id(self, producer_id: int) -> bool:
-        """The highest producer id that a log on which this node relies has in it. False: the store would hand it out
-        again; it is refused, and the service ends. Waits while the store is away and the image does not tell."""
+        """Checks the highest producer id found in a log that this node relies on. False: the store would hand it out
+        again; the store is refused, and the service ends. Waits while the store is unavailable and the image is too
+        old to tell."""
         if producer_id >= self.producer_ids_below:
             counter = await self._asked_until_answered(self._read_counter)
             if producer_id >= counter:
@@ -417,7 +418,7 @@ class ClusterView:
         return True
 
     def refuse(self, reason: str) -> None:
-        """A log proves that the store went back: the service ends, and does not start again by itself."""
+        """A log proves that the store went back in time. The service ends, and later starts are refused."""
         self.rollback_guard.refuse(reason)
         self._refuse(StoreRefused(reason))
 
@@ -450,7 +451,7 @@ class ClusterView:
             await self._read_until_answered()
 
     def _ended(self, error: BaseException) -> None:
-        """An image that is not followed any more is a danger: whatever ended it ends the service."""
+        """A stale image is dangerous, so any end of the watching task ends the service."""
         self._refuse(
             error if isinstance(error, StoreRefused) else StoreRefused(f"metadata unreadable: {error!r}"), error)
 

@@ -1,8 +1,8 @@
-"""Who a node is: the ranges of node ids, and the `meta.properties` that stands in every data folder (rule 22).
+"""A node's identity: the ranges of node ids, and the file `meta.properties` in every data folder (rule 22).
 
-The file is Kafka's (`version=1`, `cluster.id`, `node.id`, `directory.id`), so third-party tools can read it. Its
-directory id tells one folder from another of the same node: a process that restarts on the same folder may replace
-its predecessor's registration without waiting for that one's lease.
+The file has Kafka's format (`version=1`, `cluster.id`, `node.id`, `directory.id`), so third-party tools can read it.
+The directory id distinguishes the folders of one node: a process that restarts on the same folder may replace its
+predecessor's registration before that one's lease has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hapax.runtime.ports import Disk, Randomness
 from hapax.runtime.settings import Settings
 
 FIRST_NODE_ID: Final[dict[Role, int]] = {"broker": 0, "coordinator": 100, "pid": 200, "controller": 300}
-"""Where each role begins to count. Clients know brokers and coordinators alike as nodes, hence one space of ids."""
+"""First node id of each role. All roles share one space of ids, because clients see brokers and coordinators alike."""
 
 FILE: Final = "meta.properties"
 
@@ -31,18 +31,18 @@ class FolderRefused(Exception):
 class FolderIdentity:
     cluster_id: str
     node_id: NodeId | None
-    """None: its processes take whichever id is free."""
+    """None: the folder's processes take any free id."""
     directory_id: str
     """32 hex digits, drawn when the folder was made."""
 
 
 def fixed_id(settings: Settings) -> NodeId | None:
-    """The node id that the settings name, None where they leave it open."""
+    """The node id from the settings; None if the process chooses it."""
     return None if settings.node_id_generation_enable else NodeId(settings.node_id)
 
 
 def open_ids(settings: Settings) -> range:
-    """The node ids that a process may choose from, empty where it has its own."""
+    """The node ids that a process may choose from; empty if the settings fix its id."""
     first = settings.node_id
     return range(first, first + _IDS_OF_A_ROLE) if settings.node_id_generation_enable else range(0)
 

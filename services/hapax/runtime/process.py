@@ -1,7 +1,7 @@
-"""What every service's process does around its service: settings, ports, health, signals, a clean end.
+"""The process around every service: settings, ports, health, signals and a clean stop.
 
-`main.py` of a service is `run(argv, "pid", start)`. Exit codes: 0 ended as asked (SIGTERM, SIGINT), 1 the service
-cannot go on (one line says why), 2 bad settings.
+A service's `main.py` calls `run(argv, "pid", start)`. Exit codes: 0 after SIGTERM or SIGINT; 1 when the service cannot
+continue (one log line says why); 2 for bad settings.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ log = telemetry.logger("process")
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 _KNOWN_BY_ID: Final = ("broker", "coordinator")
-"""What they hold is assigned to their node id."""
+"""Roles whose partitions or shards are assigned to their node id."""
 
 
 class Service(Protocol):
     """What a service's `start` returns."""
 
     def ready(self) -> str:
-        """"" while it serves, else what it waits for."""
+        """Empty while the service serves; otherwise what it waits for."""
         ...
 
     async def drain(self) -> None:
-        """Refuses new work, finishes what runs, hands over what others can take."""
+        """Refuses new work, finishes the running work, and hands over to other nodes what they can take."""
         ...
 
     async def close(self) -> None: ...
@@ -52,15 +52,15 @@ class Service(Protocol):
 
 @runtime_checkable
 class Follower(Protocol):
-    """A service that holds copies of what others lead."""
+    """A service that holds replicas led by other nodes."""
 
     def in_sync(self) -> str:
-        """"" while none of them has to catch up, else how many."""
+        """Empty while all its replicas are in sync; otherwise how many are not."""
         ...
 
 
 class Start(Protocol):
-    """A service's `start`: returns once the service serves (or will, and says so by `ready`)."""
+    """A service's `start`. Returns when the service serves, or will serve later, which `ready` then reports."""
 
     def __call__(
         self, ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str,
@@ -69,9 +69,9 @@ class Start(Protocol):
 
 
 def run(argv: Sequence[str], role: Role | Literal["admin"], start: Start, *, keeps_data: bool = True) -> int:
-    """Runs one service until it is asked to end; returns the exit code. `argv` is without the program's name. One that
-    keeps no data has no folder and no disk."""
-    # gRPC reads it when its first channel or server is made. Without it the library logs every peer that ends.
+    """Runs one service until it is told to stop; returns the exit code. `argv` excludes the program's name. A service
+    that keeps no data has no data folder and no disk."""
+    # gRPC reads this when it makes its first channel or server. Without it the library logs every peer that ends.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         settings = parse_arguments(argv)
@@ -134,7 +134,7 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
 
 
 def _called(role: Role | Literal["admin"], settings: Settings) -> str:
-    """In the log. An id that is yet to be found says so itself, when it is registered."""
+    """The service's name in the log. A generated node id is logged at registration."""
     if settings.node_id_generation_enable:
         return role
     return f"{role}-{settings.node_id - (0 if role == 'admin' else FIRST_NODE_ID[role])}"
@@ -149,7 +149,7 @@ def _ended(reason: str) -> int:
     if reason:
         log.error(reason)
         return 1
-    log.info("ended as asked")
+    log.info("stopped as requested")
     return 0
 
 

@@ -1,14 +1,14 @@
 """A node's registration in the metadata store: its key under a lease, kept alive until the service ends.
 
 The key's create revision is the node's registration epoch. A process that restarts on the same data folder deletes
-its predecessor's key by compare-and-swap and creates its own, so that it need not wait for the old lease to end;
-the controller sees a new epoch and gives out new leader epochs. Any other process under a taken node id waits at most
-one lease for it to become free, and then gives up. A process that may choose its id (`among`) takes its predecessor's,
-or else the lowest that is free.
+its predecessor's key by compare-and-swap and creates its own, so that it need not wait for the old lease to end. The
+controller sees a new epoch and assigns new leader epochs. Any other process with a node id that is taken waits at most
+one lease for it, and then gives up. A process that may choose its id (`among`) takes its predecessor's id or, if it
+has none, the lowest free one.
 
-While the store is away the service goes on: what it may still do is decided by epochs at the partition leaders, not
-by its lease (rule 12). Once the store answers and the registration is gone, or is another process's, `on_lost` is
-called with one sentence and the service must end.
+The service continues during an outage of the store: epochs at the partition leaders decide what it may do, not its
+lease (rule 12). If the store then answers that the registration is gone or belongs to another process, `on_lost` is
+called with one sentence, and the service must end.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Registration:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the lease certainly has not run out yet: False once the store was away for a whole lease."""
+        """True while the lease cannot have expired. False after an outage of the store for a whole lease."""
         return asyncio.get_running_loop().time() < self._confirmed_until
 
     def fence(self) -> Compare:
-        """What this node's own writes compare: they fail once the registration is gone or another's."""
+        """The compare for this node's own writes: they fail if the registration is gone or another process's."""
         return Compare(self._key, "create_revision", self.epoch)
 
     async def stand(self, standing: str) -> bool:
-        """Says how fit the node is (`NodeRecord.standing`); False: the registration is gone. Raises
+        """Writes how fit the node is (`NodeRecord.standing`). False: the registration is gone. Raises
         MetadataUnavailable, MetadataLeaseGone."""
         self._standing = standing
         record = replace(self.record, standing=standing)
@@ -91,7 +91,7 @@ class Registration:
         return said.succeeded
 
     def declare(self, standing: str) -> None:
-        """As `stand`, in the background, until the store has it. A node that stops stays so."""
+        """As `stand`, in the background, until the store has it. A stopping node keeps that standing."""
         if self._standing == STANDING_STOPPING:
             return
         self._standing = standing
@@ -104,11 +104,11 @@ class Registration:
                 if not await self.stand(self._standing):
                     return
             except (MetadataUnavailable, MetadataLeaseGone) as error:
-                log.warning("could not say how fit this node is, trying again", error=error)
+                log.warning("could not write how fit this node is; trying again", error=error)
                 await asyncio.sleep(_RETRY_S * (0.5 + self._random.random()))
 
     async def close(self) -> None:
-        """Gives the registration up at once: others take over without waiting for the lease."""
+        """Revokes the registration, so that other nodes take over without waiting for the lease to end."""
         tasks = [task for task in (self._keeper, self._speaker) if task is not None]
         self._keeper = self._speaker = None
         for task in tasks:
@@ -121,7 +121,7 @@ class Registration:
                 await self._store.revoke_lease(self.lease)
                 self.lease = 0
         except (MetadataUnavailable, TimeoutError) as error:
-            log.warning("could not give the registration up, its lease will end by itself", error=error)
+            log.warning("could not revoke the registration; it ends with its lease", error=error)
 
     # --- taking the key
 
@@ -152,7 +152,7 @@ class Registration:
         self._keeper = supervision.keep(self._keep, "registration", self._random)
 
     async def _choose(self) -> KeyValue | None:
-        """Settles for an id; the key that stands there is this folder's own. Raises NodeIdTaken."""
+        """Chooses an id. Returns the existing key if it is this folder's own. Raises NodeIdTaken."""
         listed, _ = await self._store.list(self._keys.nodes)
         taken = {kv.key: kv for kv in listed}
         keys = {self._keys.node(NodeId(node_id)): NodeId(node_id) for node_id in self._among}
@@ -215,7 +215,7 @@ class Registration:
                 pause = _RETRY_S
                 if not self.confirmed and not away:
                     away = True
-                    log.warning("metadata store is away for a whole lease, serving on by epochs", error=error)
+                    log.warning("metadata store is away for a whole lease; serving on, fenced by epochs", error=error)
                 continue
             pause, away = self._ttl_s / _RENEWALS_PER_TTL, False
             lost = self._lost(remaining, existing)
@@ -245,9 +245,9 @@ async def register(
     ttl_s: float = DEFAULT_TTL_S,
     among: range = range(0),
 ) -> Registration:
-    """Registers the node, waiting without end while the store is away. Draws the session where `record` has none.
+    """Registers the node; waits without a limit while the store is unavailable. Draws a session if `record` has none.
 
-    `among`: the node ids to choose from; where there are none it is the record's. Raises NodeIdTaken.
+    `among`: the node ids to choose from; if empty, the record's id is used. Raises NodeIdTaken.
     """
     if not record.session:
         record = replace(record, session=random.randbytes(16))
