@@ -20,7 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
 LENGTH_END: Final = 12
-"""Base offset and batch length: what must be read before the size of a batch is known."""
+"""Base offset and batch length: the bytes needed to know the size of a batch."""
 PREFIX_SIZE: Final = 16
 """Bytes of base offset, batch length and leader epoch. The leader rewrites them, and the CRC does not cover them."""
 CRC_START: Final = 21
@@ -39,7 +39,7 @@ _ATTRIBUTES_AT: Final = 21
 
 _unpack_header = _HEADER.unpack_from
 make_header: Final = cast("Callable[[Iterable[int]], BatchHeader]", partial(tuple.__new__, BatchHeader))
-"""`BatchHeader._make` without its check of the length, which is a call of Python's for each batch."""
+"""`BatchHeader._make` without its length check, which costs a Python call for each batch."""
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -51,7 +51,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def read_batch_size(buffer: Buffer, position: int = 0) -> int:
-    """Bytes of the whole batch at `position`, of which 12 must be there. May be nonsense where bytes are damaged."""
+    """Size in bytes of the whole batch at `position`. 12 bytes must be there. Meaningless if they are damaged."""
     return int(_LENGTH.unpack_from(buffer, position + 8)[0]) + LENGTH_END
 
 
@@ -159,7 +159,7 @@ def assemble_batch(
     leader_epoch: int = -1,
     last_offset_delta: int | None = None,
 ) -> bytearray:
-    """A whole batch around `records`, which are encoded (and compressed as the attributes say) already."""
+    """A whole batch around `records`, which are already encoded, and compressed as the attributes say."""
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     covered = (
         _AFTER_CRC.pack(

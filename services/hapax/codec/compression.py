@@ -1,7 +1,7 @@
-"""The compressions of record batches.
+"""The compression codecs of record batches.
 
-What a client sent may claim to be gigabytes: `decompress_bounded` never makes more of it than it is allowed to. It is
-what every service uses; `decompress` is for a client's own reading.
+Untrusted input may claim to expand to gigabytes: `decompress_bounded` never produces more than its limit. Every service
+uses it; `decompress` is for a client's own reading.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Compression(IntEnum):
 
 
 def compress(compression: int, records: bytes) -> bytes:
-    """A batch's records, as a `compression.type` has them. The same bytes give the same bytes."""
+    """Compresses a batch's records. The same input gives the same output."""
     return records if compression == Compression.NONE else _COMPRESS[compression](records)
 
 
 def decompress(compression: int, records: bytes) -> bytes:
-    """The opposite. Raises Refusal: CORRUPT_MESSAGE, or UNSUPPORTED_COMPRESSION_TYPE."""
+    """Decompresses a batch's records. Raises Refusal: CORRUPT_MESSAGE, or UNSUPPORTED_COMPRESSION_TYPE."""
     if compression == Compression.NONE:
         return records
     if compression not in _DECOMPRESS:
@@ -64,7 +64,7 @@ def decompress(compression: int, records: bytes) -> bytes:
 
 
 def decompress_bounded(compression: int, records: bytes, max_bytes: int) -> bytes:
-    """As `decompress`. Raises Refusal(MESSAGE_TOO_LARGE), too, where more than `max_bytes` would come of it."""
+    """As `decompress`. Also raises Refusal(MESSAGE_TOO_LARGE) if the output would exceed `max_bytes`."""
     if compression == Compression.NONE:
         _check(len(records), max_bytes)
         return records
@@ -81,7 +81,7 @@ def decompress_bounded(compression: int, records: bytes, max_bytes: int) -> byte
 
 
 def _gzip_encode(records: bytes) -> bytes:
-    """Without the time of day that gzip's own writer puts in front."""
+    """Without the timestamp that gzip's own writer puts into the header."""
     member = zlib.compressobj(wbits=_GZIP)
     return member.compress(records) + member.flush()
 

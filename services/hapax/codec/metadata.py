@@ -46,7 +46,7 @@ ShardKind = Literal["txn", "group"]
 
 
 class MetadataFormatError(ValueError):
-    """A value in the store is not one that this program understands."""
+    """A value in the store that this program does not understand."""
 
 
 # --- keys ---------------------------------------------------------------------------------------------------
@@ -105,11 +105,11 @@ class Keys:
         return f"{self.nodes}{node_id}"
 
     def draining(self, node_id: NodeId) -> str:
-        """There while a broker is to lose what it holds and to get nothing new, whether it runs or not."""
+        """Exists while a broker is being drained, whether the broker runs or not."""
         return f"{self.prefix}draining/{node_id}"
 
     def silent(self, node_id: NodeId) -> str:
-        """There while a node that is registered does not answer the controller."""
+        """Exists while a registered node does not answer the controller."""
         return f"{self.prefix}silent/{node_id}"
 
     @property
@@ -211,7 +211,7 @@ def _decode(what: str, value: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """Written once, when the cluster is made. The numbers of shards are fixed from then on (rule 22)."""
+    """Written once, when the cluster is created. The numbers of shards are fixed from then on (rule 22)."""
 
     cluster_id: str
     txn_shards: int
@@ -243,20 +243,21 @@ class NodeRecord:
     """`host:port` of its internal gRPC listener."""
     http_address: str = ""
     session: bytes = b""
-    """16 random bytes drawn by the process; internal writes prove themselves with it (rule 17)."""
+    """16 random bytes drawn by the process. They authenticate internal writes (rule 17)."""
     rack: str = ""
     identity: str = ""
-    """Names the node's data folder (or its place under a runner): a process with the same identity may replace
-    the registration of its predecessor before that one's lease has ended. Empty: never."""
+    """Identifies the node's data folder (or its place under a local runner). A process with the same identity may
+    replace its predecessor's registration before the lease has ended. Empty: never."""
     intact_since: RegistrationEpoch = NO_REGISTRATION
     """The first registration since this data folder was last stopped uncleanly; 0: this one (rule 5)."""
     standing: str = ""
     """Why a broker wants to lead nothing (`stopping`, `draining`, `full disk`, `slow disk`); empty: it is fit.
     It keeps leading partitions that no other in-sync replica can lead."""
     listeners: tuple[tuple[str, str, int], ...] = ()
-    """Name, host and port of each further Kafka listener: what clients that came by it are told."""
+    """Name, host and port of each further Kafka listener, as given to clients that use it."""
     heeds_passed_over: bool = False
-    """A broker that commits nothing while a partition's record names any, accepted or not (`PartitionState`)."""
+    """True for a broker that commits nothing while a partition's record names passed-over replicas, accepted or not
+    (`PartitionState`)."""
     public_rpc_address: str = ""
     """`host:port` of its public gRPC listener."""
     frames_address: str = ""
@@ -324,7 +325,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopicRecord:
-    """What stays of a deleted topic: its id never comes back (rule 10)."""
+    """Remains after a topic is deleted, so that its id is never used again (rule 10)."""
 
     topic_id: TopicId
     name: str
@@ -341,11 +342,11 @@ class DeletedTopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord(PartitionState):
-    """Assigned by the controller; the leader answers by compare-and-swap: `accepted_epoch = leader_epoch`."""
+    """Assigned by the controller. The leader accepts by compare-and-swap: `accepted_epoch = leader_epoch`."""
 
     def encode(self) -> bytes:
-        """`passed_over` has another name once the leader has accepted: a former version, which would leave it there and
-        commit, drops what it does not know."""
+        """`passed_over` gets another name once the leader has accepted. A former version would keep the field and
+        commit all the same; it drops a field that it does not know."""
         unclean = {} if self.unclean_ms < 0 else {"unclean_epoch": self.unclean_epoch, "unclean": self.unclean_ms}
         return _encode({
             "leader": self.leader, "leader_epoch": self.leader_epoch,
@@ -373,7 +374,7 @@ class PartitionRecord(PartitionState):
 
 @dataclass(frozen=True, slots=True)
 class DrainingRecord:
-    """There while a broker is to lose what it holds and to get nothing new."""
+    """Exists while a broker is being drained: its partitions move away, and it gets no new ones."""
 
     since_ms: int
 
@@ -383,10 +384,10 @@ class DrainingRecord:
 
 @dataclass(frozen=True, slots=True)
 class SilentRecord:
-    """There while a node that is registered does not answer the controller: it is passed over meanwhile."""
+    """Exists while a registered node does not answer the controller; the node is passed over meanwhile."""
 
     registration: RegistrationEpoch
-    """The process that is meant; another one of that node is not."""
+    """The process that does not answer. Another process of that node is not silent."""
     since_ms: int
 
     def encode(self) -> bytes:
@@ -400,7 +401,7 @@ class SilentRecord:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleRecord:
-    """There while reassignments run that shall not take all there is."""
+    """Exists while reassignments run with a bandwidth limit."""
 
     bytes_per_second: int
     """Of each broker, for the replicas that reassignments add."""
@@ -417,7 +418,7 @@ class ThrottleRecord:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """Who owns a coordinator's shard. The epoch rises with every change of owner or of its registration."""
+    """The owner of a coordinator's shard. The epoch rises with every change of the owner or of its registration."""
 
     owner: NodeId
     owner_registration: RegistrationEpoch
@@ -449,7 +450,7 @@ class PidCounterRecord:
 
 @dataclass(frozen=True, slots=True)
 class PidLeaseRecord(Lease):
-    """A producer identity on lease. `generation` is persisted here before a partition hears of it (rule 8)."""
+    """A leased producer identity. `generation` is stored here before any partition receives it (rule 8)."""
 
     def encode(self) -> bytes:
         return _encode({

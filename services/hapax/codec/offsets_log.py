@@ -30,7 +30,7 @@ GROUP_KEY_VERSION: Final = 2
 
 _TOPIC_ID_TAG: Final = 0
 _EXPIRE_TAG: Final = 10000
-"""int64: an offset's own end, which Kafka's versions have no field for beside the topic's id."""
+"""int64: the offset's own expiry time. Kafka's versions have no field for it beside the topic's id."""
 
 _i16: Final = struct.Struct(">h")
 _i32: Final = struct.Struct(">i")
@@ -46,7 +46,7 @@ class MembershipRecord(NamedTuple):
 
 
 class OffsetsLogError(ValueError):
-    """A record that is of a known version and yet cannot be decoded."""
+    """A record of a known version that cannot be decoded."""
 
 
 def encode_key(record: OffsetRecord) -> bytes:
@@ -85,7 +85,7 @@ def encode_group_key(group: str) -> bytes:
 
 
 def decode_record(key: bytes, value: bytes | None) -> OffsetRecord | MembershipRecord | None:
-    """None for a key of a kind that this program does not read. Raises OffsetsLogError for a damaged one."""
+    """None for a key of a kind that this program does not read. Raises OffsetsLogError for a damaged key."""
     try:
         reader = _Reader(key)
         version = reader.i16()

@@ -1,8 +1,8 @@
-"""Where each record of a batch lies, for what looks into clients' batches on a broker: compaction and lookups by time.
+"""Locates the records of a batch, for code that inspects clients' batches on a broker: compaction and lookups by time.
 
-A client may send anything behind a valid header and CRC. What is decompressed has a bound, and so has the number of
-records; every length is checked. The caller leaves a batch alone that fails. Runs without aiokafka's reader,
-which costs a broker 10 MB.
+A client may send any bytes behind a valid header and CRC. The decompressed size and the number of records are bounded,
+and every length is checked. The caller leaves a batch alone if this fails. It does not use aiokafka's reader, which
+costs a broker 10 MB.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hapax.core.errors import ErrorCode, Refusal
 MAX_RECORDS_BYTES: Final = 32 << 20
 """Of one batch's records, decompressed."""
 MAX_RECORDS: Final = 1 << 18
-"""Of one batch; 256 Ki records are about 70 MB of memory while they are looked at."""
+"""Most records of one batch. 256 Ki records take about 70 MB of memory while they are inspected."""
 
 RawRecord = tuple[int, int, int, int, int, bytes | None, bool]
-"""Where it begins and ends, its timestamp delta, where its offset delta stands, the offset delta, its key, whether it
-is a tombstone. A bare tuple: half the price of a named one, on a path that sees every record of a coordinator's log."""
+"""Start and end of the record, timestamp delta, position of the offset delta, offset delta, key, whether it is a
+tombstone. A plain tuple costs half as much as a named one, on a path that sees every record of a coordinator's log."""
 TIMESTAMP_DELTA: Final = 2
 OFFSET_DELTA: Final = 4
 KEY: Final = 5
@@ -32,7 +32,7 @@ _INT64: Final = 1 << 63
 
 
 def raw_records(batch: Buffer, header: BatchHeader) -> tuple[bytes, list[RawRecord]]:
-    """The decompressed records of one whole batch, and where each of them lies. Raises Refusal: CORRUPT_MESSAGE,
+    """The decompressed records of one whole batch, and the place of each. Raises Refusal: CORRUPT_MESSAGE,
     UNSUPPORTED_COMPRESSION_TYPE, MESSAGE_TOO_LARGE."""
     data = bytes(memoryview(batch)[HEADER_SIZE : header.size])
     if header.record_count > MAX_RECORDS:

@@ -97,8 +97,8 @@ def decode_key(data: bytes) -> str | None:
 
 
 def decode_delta_key(data: bytes) -> tuple[str, ProducerId] | None:
-    """Whose delta it is: the transactional id, and the member's producer id or -1. None for a key of another version.
-    Raises ValueError."""
+    """The transactional id, and the member's producer id or -1. None for a key of another version. Raises ValueError.
+    """
     if len(data) < 2 or _I16.unpack_from(data)[0] != DELTA_KEY_VERSION:
         return None
     reader = _Reader(data)
@@ -122,7 +122,7 @@ def encode_record(record: Record) -> tuple[KeyValue, ...]:
 
 
 def decode_record(key: bytes, value: bytes | None) -> Record | None:
-    """None: nothing to apply, as for a key of an unknown version and for a delta's tombstone. Raises ValueError."""
+    """None if there is nothing to apply: a key of an unknown version, or a delta's tombstone. Raises ValueError."""
     transactional_id = decode_key(key)
     if transactional_id is not None:
         return decode_value(transactional_id, value)
@@ -321,7 +321,7 @@ def _string(text: str) -> bytes:
 
 
 def decode_value(transactional_id: str, data: bytes | None) -> Record:
-    """None is a tombstone. Raises ValueError where the bytes are not a value of version 0 to 2."""
+    """None is a tombstone. Raises ValueError if the bytes are not a value of version 0 to 2."""
     if data is None:
         return Tombstone(transactional_id)
     try:
@@ -464,7 +464,7 @@ _Topic = tuple[str, TopicId, tuple[int, ...]]
 
 
 def _with_ids(listed: tuple[_TopicPartitions, ...], field: _Reader | None) -> tuple[_Topic, ...]:
-    """Without ids (a record that Kafka wrote) they are all zero, which stands for no topic."""
+    """Kafka's own records have no ids: all are zero then, which means no topic."""
     ids = field.array(lambda: TopicId(field.take(16))) if field else (TopicId(bytes(16)),) * len(listed)
     if len(ids) != len(listed):
         raise ValueError(f"{len(ids)} topic ids for {len(listed)} topics")

@@ -13,8 +13,8 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
-"""The field of the base timestamp holds the time in ms from which compaction may remove the batch's tombstones, or the
-marker that it is (KIP-534)."""
+"""The base-timestamp field holds the time in ms from which compaction may remove the batch's tombstones or, in a
+control batch, the marker itself (KIP-534)."""
 
 MAX_SEQUENCE: Final = 0x7FFF_FFFF
 """Sequences are non-negative int32; the one after the last is 0."""

@@ -1,6 +1,6 @@
-"""What control batches say: transaction markers and Hapax's own fences.
+"""Contents of control batches: transaction markers and Hapax's own fences.
 
-A control batch carries one record. ABORT and COMMIT are Kafka's; the other types are Hapax's, and Kafka's readers
+A control batch carries one record. ABORT and COMMIT are Kafka's types. The other types are Hapax's; Kafka's readers
 skip them as control records of an unknown type. Bytes: `hapax.codec.control`.
 """
 
@@ -23,7 +23,7 @@ class ControlType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Decides a producer's transaction in one partition. Producer id and epoch stand in the batch header."""
+    """Decides a producer's transaction in one partition. Producer id and epoch are in the batch header."""
 
     producer_id: int
     producer_epoch: int
@@ -32,16 +32,16 @@ class Marker:
     coordinator_epoch: int
     """Epoch of the transaction shard that decided."""
     serial: int = -1
-    """Of the transaction, within its transactional id; -1: not known (Kafka's markers, a tool's abort)."""
+    """Serial of the transaction within its transactional id; -1: unknown (Kafka's markers, a tool's abort)."""
     shard: int = -1
     """The transaction shard that decided; -1: not known."""
     first_offset: int = -1
-    """Not stored. The marker decides only an open transaction that began here; -1: whichever is open."""
+    """Not stored. The marker decides only an open transaction that began at this offset; -1: any open one."""
     transaction_version: int = 1
-    """Not stored. Version 2 demands an epoch above the one the partition knows."""
+    """Not stored. Transactions version 2 requires an epoch above the one that the partition knows."""
     last_offset: int = -1
-    """Not stored. It decides only where this is the producer's last offset; -1: whatever it is. A version-1 producer's
-    next transaction goes on in one that hangs, and must not be aborted with it."""
+    """Not stored. The marker decides only if this is the producer's last offset; -1: any. A version-1 producer's next
+    transaction continues in a hanging one, and must not be aborted with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Error codes of the Kafka protocol, as far as Hapax answers them, and the one exception the core raises.
+"""The Kafka protocol's error codes that Hapax uses, and the one exception that the core raises.
 
-Source: the protocol's published error table. Which error fits which situation is part of the protocol too:
-clients decide from it whether to retry, to abort or to give up.
+Source: the protocol's published error table. The protocol also defines which error fits which situation: clients decide
+from it whether to retry, to abort or to give up.
 """
 
 from __future__ import annotations

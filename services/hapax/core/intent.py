@@ -1,8 +1,8 @@
-"""Rule 25: what is wrong at several looks in a row stays wrong unless it is corrected.
+"""Rule 25: a difference that persists over several looks is corrected.
 
-A sweep compares what should be with what is, from time to time. Between a cause and its effect a difference is as it
-should be, so a single look proves nothing; and a process that stood still finds many things late at once. Hence looks
-are counted, not seconds, and a difference counts only while nothing about it changes.
+A sweep regularly compares the intended state with the actual one. Between a cause and its effect a difference is
+normal, so a single look proves nothing. A process that was paused finds many delays at once. Therefore looks are
+counted, not seconds, and a difference counts only while nothing about it changes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Repeated(Generic[Difference]):
         self._looks: dict[Difference, int] = {}
 
     def look(self, seen: Mapping[Difference, int]) -> list[Difference]:
-        """`seen`: each difference that there is now, and after how many looks in a row it is to be corrected. Returns
-        those; they are forgotten, so that one which comes again is waited for again."""
+        """`seen`: each present difference -> consecutive looks after which it is corrected. Returns the differences to
+        correct and forgets them, so that one that comes back is counted from zero."""
         looks = {each: self._looks.get(each, 0) + 1 for each in seen}
         due = [each for each, times in looks.items() if times >= seen[each]]
         for each in due:

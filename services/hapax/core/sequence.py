@@ -15,8 +15,6 @@ def advance(sequence: int, records: int) -> int:
 
 
 def distance(earlier: int, later: int) -> int:
-    """How many records `later` is ahead of `earlier`, in -2^30..2^30-1; negative where it is behind.
-
-    The window of five batches is far narrower than half the circle, so the short way round is the true one.
-    """
+    """Number of records from `earlier` to `later`, in -2^30..2^30-1; negative if `later` is behind. The window of five
+    batches is far smaller than half the range of sequences, so the shorter distance is the true one."""
     return ((later - earlier + _HALF) & MAX_SEQUENCE) - _HALF

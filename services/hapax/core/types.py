@@ -45,10 +45,10 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by its topic's id: what folders, transactions and markers carry (a name may be reused)."""
+    """A partition named by its topic's id, as in folders, transactions and markers. A topic's name may be reused."""
 
     topic_id: TopicId
     partition: PartitionIndex
 
 LONGEST_NAME_BYTES: Final = 32_767
-"""Of a transactional id or a group: their records' keys carry the length as an int16, as Kafka's do."""
+"""Longest transactional id or group id in bytes: their records' keys have an int16 length, as Kafka's do."""

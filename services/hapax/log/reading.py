@@ -1,6 +1,6 @@
-"""Finding whole batches of a log for its readers, from memory where they are recent, else by the indexes.
+"""Finds whole batches of a log for its readers: recent ones from memory, others by the indexes.
 
-Nothing here waits: what is not in memory, or was never checked by this process, is brought by `SegmentLog.warm`.
+Nothing here waits. `SegmentLog.warm` loads and checks ranges that are not in memory or were never checked.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hapax.log.segment_list import SegmentList
 from hapax.log.soundness import Damage, Damaged
 
 _RECENT: Final = 512
-"""Positions of at least this many last batches are remembered: readers at the end of the log need no index."""
+"""Positions of at least this many of the newest batches are kept in memory: readers at the log's end need no index."""
 MANY_BATCHES: Final = 2 * _RECENT
-"""When this many are remembered, the older half is to be forgotten: `BatchFinder.trim`."""
+"""At this many positions, `BatchFinder.trim` must forget the older half."""
 _WARM_BYTES: Final = 32 << 20
-"""The last bytes that this process wrote are taken to be in the page cache without asking."""
+"""Bytes. The newest bytes that this process wrote are assumed to be in the page cache."""
 _PROBE: Final = 64 << 10
-"""A scan from an index entry to a batch reads less than this."""
+"""Bytes. A scan from an index entry to a batch reads less than this."""
 
 
 class Cold(Exception):
@@ -39,7 +39,7 @@ class Fetched(NamedTuple):
     range: LogRange | None
     """None: no bytes."""
     next_offset: int
-    """Where a reader goes on; exclusive upper bound of the batches' offsets."""
+    """Offset at which a reader continues; exclusive upper bound of the batches' offsets."""
 
 
 class BatchFinder:
@@ -179,7 +179,7 @@ class BatchFinder:
     def _read_beside(
         self, damage: Damage, at: int, offset: int, max_bytes: int, end_offset: int, *, warmed: bool
     ) -> Fetched:
-        """What a damaged segment still has of it. Raises Damaged, Cold."""
+        """Reads the undamaged batches of a damaged segment. Raises Damaged, Cold."""
         segment = self._log.segments[at]
         run = damage.run_of(offset)
         if run is None:

@@ -93,7 +93,7 @@ class Segment:
     # --- write ----------------------------------------------------------------------------------------------------
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """A batch was written at `position`. The entries are those that Kafka would make."""
+        """Notes a batch written at `position`. The index entries are the same as Kafka's."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -113,7 +113,7 @@ class Segment:
             self.roll_after = self.first_timestamp + age_ms
 
     def load_indexes(self) -> None:
-        """Reads the indexes where they are not in memory; the log itself is not read."""
+        """Reads the indexes if they are not in memory; does not read the log."""
         if not self.index.loaded:
             self.index.load()
             self.time_index.load()
@@ -131,7 +131,7 @@ class Segment:
     def take_indexes(
         self, entries: Sequence[tuple[int, int]], time_entries: Sequence[tuple[int, int]], end: int
     ) -> None:
-        """Indexes rebuilt from the batches below the position `end`."""
+        """Takes over indexes that were rebuilt from the batches below the position `end`."""
         self.index.take(entries, end)
         if end >= self.size:
             self.time_index.take(time_entries)

@@ -1,6 +1,6 @@
-"""A segment's `.txnindex`: the transactions whose ABORT marker lies in it, in Kafka's format.
+"""A segment's `.txnindex` in Kafka's format: the transactions whose ABORT marker lies in the segment.
 
-34 bytes an entry: i16 version 0, i64 producer id, i64 first offset, i64 last offset, i64 last stable offset.
+An entry has 34 bytes: i16 version 0, i64 producer id, i64 first offset, i64 last offset, i64 last stable offset.
 """
 
 from __future__ import annotations
