@@ -18,18 +18,15 @@ COVERED: Final = (
 
 LEFT: Final[dict[str, int]] = {
     "charts/": 1,
-    "docs/metrics.md": 2,
-    "docs/settings.md": 17,
     "operator/": 25,
     "proto/": 11,
     "services/hapax/admin/": 20,
-    "services/hapax/codec/": 6,
     "services/hapax/controller/": 14,
     "services/hapax/core/": 16,
     "services/hapax/local/": 7,
-    "services/hapax/log/": 19,
+    "services/hapax/log/": 2,
     "services/hapax/pid/": 4,
-    "services/hapax/runtime/": 48,
+    "services/hapax/runtime/": 12,
 }
 """Folder or file -> lines with such words that are still in it. Lower the numbers, never raise them."""
 
