@@ -328,7 +328,7 @@ def test_the_notes_say_what_to_do_next(helm: Callable[..., subprocess.CompletedP
     for sentence in (
         "demo-hapax.prod.svc.cluster.local:9092", "--for=condition=Ready --timeout=5m brokerpool/demo-hapax-broker",
         "scale brokerpool/demo-hapax-broker", "demo-hapax-external, port 30200 of any machine",
-        "with fewer than three brokers a record can be lost", "a single etcd", "replicationFactor: 1",
+        "the loss of one disk can lose records", "etcd has a single member", "replicationFactor: 1",
     ):
         assert sentence in notes, notes
 
