@@ -19,20 +19,15 @@ COVERED: Final = (
 LEFT: Final[dict[str, int]] = {
     "charts/": 1,
     "operator/": 25,
-    "proto/": 11,
     "services/hapax/admin/": 20,
-    "services/hapax/controller/": 14,
-    "services/hapax/core/": 16,
-    "services/hapax/local/": 7,
-    "services/hapax/log/": 2,
-    "services/hapax/pid/": 4,
-    "services/hapax/runtime/": 12,
 }
 """Folder or file -> lines with such words that are still in it. Lower the numbers, never raise them."""
 
 REFUSED: Final = re.compile(
-    r"\b(so long|so many|anew|whoever|nobody|dear|mend(s|ed|ing)?|is told of|begins again|at one go)\b", re.IGNORECASE
+    r"\b(so long|so many|(?<!begins-)anew|whoever|nobody|dear|mend(s|ed|ing)?|is told of|begins again|at one go)\b",
+    re.IGNORECASE,
 )
+"""`begins-anew` is let pass: it is a file's name on disk (services/hapax/log/layout.py)."""
 
 _TEXT: Final = (".py", ".md", ".proto", ".sh", ".yaml", ".yml", ".json", ".toml", ".tpl", ".txt", ".html", ".svg")
 _GENERATED: Final = ("services/hapax/rpc/gen/",)
@@ -67,3 +62,8 @@ def test_each_word_is_found_in_any_case(text: str) -> None:
 
 def test_words_within_others_are_not_meant() -> None:
     assert REFUSED.search("It recommends endeared amendments.") is None
+
+
+def test_a_name_on_disk_passes_but_its_word_alone_does_not() -> None:
+    assert REFUSED.search("the file begins-anew") is None
+    assert REFUSED.search("it begins anew")

@@ -52,7 +52,8 @@ from hapax.runtime.settings import Settings
 _PARTITIONS_PER_CHANGE: Final = 120
 """New partitions of one topic share a compare of the topic's key; with it they fit one transaction."""
 _SAFE_REPLICAS: Final = 3
-"""From so many on, an internal topic takes no write that only one of them has (transaction.state.log.min.isr)."""
+"""With at least this many replicas, an internal topic gets `min.insync.replicas` (transaction.state.log.min.isr), so
+that no write is acknowledged that only one replica has."""
 _THROTTLE_LEAST_MS: Final = 60_000
 """It is set before the moves that it is for."""
 UNCLEAN: Final = "unclean.leader.election.enable"
@@ -329,7 +330,8 @@ def _partitions(
 
 
 def _end_of_throttle(view: ClusterView, now_ms: int) -> list[GuardedWrite]:
-    """It was asked for the moves that ran, and would slow down later ones that nobody thinks of."""
+    """Removes the throttle when no reassignment is left. It was requested for the moves that have ended, and would slow
+    down later ones without notice."""
     throttle = view.throttle
     if throttle is None or now_ms - throttle.since_ms < _THROTTLE_LEAST_MS:
         return []

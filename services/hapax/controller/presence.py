@@ -1,10 +1,10 @@
-"""Notices that a node's process is dead or does not answer, so that nobody waits for its lease (rule 19).
+"""Detects that a node's process is dead or does not answer, before the node's lease expires (rule 19).
 
 One connection is kept to each node, and a question is asked on it every `broker.heartbeat.interval.ms`.
 
-Dead: the connection breaks and nobody listens there any more. The process has ended, and its registration is deleted by
-compare-and-swap. That is a hint only: whatever a process does that lives on after all is fenced by the epochs, and it
-ends when it sees that its registration is gone.
+Dead: the connection breaks, and a new connection to the address is refused. The process is taken to have ended, and its
+registration is deleted by compare-and-swap. That is a hint only: if the process is alive after all, the epochs fence
+its writes, and it ends when it sees that its registration is gone.
 
 Silent: no answer for `broker.heartbeat.timeout.ms`, because the process stands still or cannot be reached. It keeps its
 registration, but is passed over until it answers again; whatever it does meanwhile is fenced by the epochs. A node that
@@ -181,7 +181,7 @@ class Presence:
     # --- silent
 
     async def _ask(self) -> None:
-        """Turns are counted, not seconds: if it was this process that stood still, nobody else is silent for that."""
+        """Counts turns, not seconds: a pause of this process must not make other nodes look silent."""
         while True:
             await asyncio.sleep(self._interval_s)
             for watched in list(self._watching.values()):

@@ -100,7 +100,7 @@ class Reassignments:
             if not keeps_a_copy(record, record.original):
                 raise Refusal(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"only {_list(record.isr)} of the new replicas is in sync: canceling would remove the last copy")
+                    f"the in-sync set is {_list(record.isr)}: canceling would remove the last in-sync copy")
             return settle(cancel(record), self._view.live_brokers())  # what it added may lead
         target = tuple(map(NodeId, move.target.nodes))
         check_assignment([target], {*(node.node_id for node in self._view.nodes("broker")), *record.original})
@@ -111,7 +111,7 @@ class Reassignments:
         if not keeps_a_copy(record, target):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"only {_list(record.isr)} is in sync: this would remove the last in-sync copy")
+                f"the in-sync set is {_list(record.isr)}: this would remove the last in-sync copy")
         return record if target == record.target else settle(reassign(record, target), self._view.live_brokers())
 
     async def _note_factors(self, topic_ids: dict[TopicId, None]) -> None:
@@ -201,4 +201,4 @@ def _result(name: Name, refusal: Refusal | None) -> pb.PartitionResult:
 
 
 def _list(nodes: tuple[NodeId, ...]) -> str:
-    return ", ".join(map(str, nodes)) or "nobody"
+    return ", ".join(map(str, nodes)) or "empty"

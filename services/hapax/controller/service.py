@@ -53,28 +53,29 @@ from hapax.wire.rpc_node import RpcNode
 log = telemetry.logger("controller")
 
 _SETTLE_S: Final = 0.15
-"""What is placed for good waits until no node has come for so long: those of a new cluster come together."""
+"""Permanent placements wait until no node has joined for this long: the nodes of a new cluster join together."""
 _LEAVE_S: Final = 0.05
 """A node that went away may be back at once: a restarted process replaces its key in two steps."""
 _RETRY_S: Final = 0.1
 _SEE_TIMEOUT_S: Final = 1.0
 _STEADY_S: Final = 3.0
-"""What would hurt if a node came back after all (an unclean election), and what need not hurry, waits so long after
-the last one came or went."""
+"""Changes that are not urgent, or that do harm if a node comes back after all (an unclean election), wait until no node
+has joined or left for this long."""
 _SHRINK_S: Final = 1.0
-"""A leader takes dead members out of its in-sync sets itself; after so long the controller does."""
+"""A leader removes dead members from its in-sync sets itself. After this time the controller does it."""
 _SLICE: Final = 16
+"""Leaderships are handed over in slices of at least this many."""
 _SLICES: Final = 20
+"""Larger hand-overs are divided into about this many slices."""
 _SLICE_S: Final = 0.1
-"""Leaderships are handed over so many at a time, and many in so many slices; the next one waits for the last one's
-acceptance, but no longer than this."""
+"""A slice waits until the previous one is accepted, but no longer than this."""
 _BALANCE_EVERY_S: Final = 1.0
 _BALANCE_PART: Final = 10
-"""At most one in so many of all shards moves at a time where the move only balances."""
+"""At most one shard in this many moves at a time where the move only balances."""
 _SWEPT_AT_ONCE: Final = 256
 _RPC_GRACE_S: Final = 0.5
 _PREFER_PART: Final = 50
-"""As many of the partitions whose leadership returns to the replica that they prefer."""
+"""At most one partition in this many returns its leadership to its preferred replica at a time."""
 
 
 class ControllerService:
@@ -265,7 +266,7 @@ class ControllerService:
             compares.append(Compare(keys.controller, "create_revision", controller.create_revision))
             writes.append(Delete(keys.controller))
         if (await self._ports.metadata.txn(compares, writes)).succeeded:
-            log.warning("nobody listens at a node's address any more: its registration is revoked", node=node.node_id)
+            log.warning("a node's address refuses connections: its registration is revoked", node=node.node_id)
             self._revoked.add()
             if self._term:
                 self._node.record("registration_revoked", node=node.node_id, registration=node.registration)
@@ -297,8 +298,9 @@ class ControllerService:
         return changes
 
     async def _depose(self, node: NodeView) -> None:
-        """Takes the key from a controller that stands still, for whoever comes first. Its writes compare the key. Tried
-        until there was an answer: a write that had none may have been lost with the store's member."""
+        """Deletes the key of a controller that does not answer, so that any other controller can take it. The old
+        controller's writes fail, because they compare the key. Retries until the store answers: a write without an
+        answer may have been lost with the store's member."""
         registration, key = self.registration, self.view.keys.controller
         while registration is not None and (controller := self.view.controller) is not None and (
             controller.record.registration == node.registration and not self._presence.hears(node)

@@ -18,7 +18,7 @@ _POLL_S: Final = 0.02
 
 
 class LocalCluster:
-    """The cluster in one folder, whoever started it.
+    """The cluster in one folder, started by this process or by another.
 
     >>> cluster = LocalCluster("/tmp/d")                                   # doctest: +SKIP
     >>> cluster.up(port=0, settings=["num.partitions=4"]).bootstrap        # doctest: +SKIP
@@ -43,7 +43,7 @@ class LocalCluster:
     ) -> ClusterState:
         """Starts a runner and returns once every node serves. `brokers`: by default as many as have data in the
         folder, or one. `owned`: it ends with the calling process, however that ends; else it goes on by itself.
-        `admin`: so many processes of the REST API too, with tokens in `folder.rest_tokens()`. Raises
+        `admin`: number of REST API processes to start, with tokens in `folder.rest_tokens()`. Raises
         LocalClusterError."""
         command = runner_command(
             self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings, admin=admin
@@ -67,7 +67,7 @@ class LocalCluster:
         if owned:
             self._owner = runner
         else:
-            runner.returncode = 0  # it is nobody's child from here on; this keeps Popen from warning about it
+            runner.returncode = 0  # detached, never waited for: this keeps Popen from warning about it
         return self.status()
 
     def down(self, timeout: float = 30.0) -> bool:

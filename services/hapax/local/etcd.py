@@ -71,8 +71,8 @@ def etcd_command(binary: EtcdBinary, data: Path, client_port: int, peer_port: in
         f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=hapax={peer}",
-        # Nobody is behind by much: who missed more than this reads everything anew. A longer history is memory: of a
-        # number of revisions, etcd would look every five minutes only.
+        # No watcher falls far behind; one that has missed more than this reads all keys again. A longer history costs
+        # memory. Compaction is periodic because etcd checks a limit on revisions only every five minutes.
         "--auto-compaction-mode=periodic", "--auto-compaction-retention=20s",
         "--quota-backend-bytes=268435456", "--snapshot-count=200",
         *(["--snapshot-catchup-entries=100"] if binary.version >= (3, 6) else []),

@@ -107,7 +107,7 @@ class Runner:
             os.close(lock)
 
     def _rest(self) -> str:
-        """Where the REST API is, for whoever started it."""
+        """The address and the tokens of the REST API, for the line that announces the cluster; empty without one."""
         if not self._arguments.admin:
             return ""
         return f" rest=http://127.0.0.1:{self._state.process('admin-0').port} tokens={self._folder.rest_tokens()}"
@@ -155,7 +155,7 @@ class Runner:
         self._folder.write_state(self._state)
 
     def _announce(self, line: str) -> None:
-        """The one line on stdout that whoever started the runner waits for."""
+        """Prints the one line that the starting process waits for on the runner's stdout."""
         with contextlib.suppress(BrokenPipeError):
             print(line, flush=True)
         if self._arguments.detached:
@@ -403,7 +403,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=9092, help="the first broker's; 0 picks a free one")
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--coordinators", type=int, default=1)
-    parser.add_argument("--admin", type=int, default=0, help="so many processes of the REST API too")
+    parser.add_argument("--admin", type=int, default=0, help="number of REST API processes to start")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--detached", action="store_true", help="after the first line, write to D/logs/runner.log")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")

@@ -14,7 +14,7 @@ _CONTENTION_PAUSE_S = 0.01
 
 
 class BlockAllocator:
-    """Blocks that nobody else gets, ever, whichever process allocates and however it ends."""
+    """Allocates blocks of producer ids. No id is allocated twice, whichever process allocates and however it ends."""
 
     def __init__(self, store: MetadataStore, keys: Keys, guard: RollbackGuard, random: Randomness) -> None:
         self._store = store
@@ -23,7 +23,7 @@ class BlockAllocator:
         self._random = random
         self._one_at_a_time = asyncio.Lock()
         self._known: tuple[int, bytes, int] | None = None
-        """Mod revision, value and counter after this process's last step: saves a read where nobody else allocates."""
+        """Mod revision, value and counter after this process's last step. Saves a read unless another one allocates."""
 
     async def check(self) -> None:
         """Raises StoreRefused where the counter is behind what this node has seen; MetadataUnavailable."""

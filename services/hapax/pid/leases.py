@@ -1,7 +1,7 @@
 """Leases of producer ids: decide (core) -> persist (compare-and-swap) -> fence the partitions -> answer.
 
-A crash between any two steps is harmless: the generation is in the store before the first fence leaves, and whoever
-takes the lease next fences all of its partitions again. Any allocator serves any lease.
+A crash between any two steps is harmless: the generation is in the store before the first fence leaves, and the next
+take-over of the lease fences all of its partitions again. Any allocator serves any lease.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Leases:
     # --- calls
 
     async def acquire(self, request: LeaseRequest) -> tuple[PidLeaseRecord, str, Held]:
-        """The lease, who was fenced by this call ("" for nobody), and what each of its partitions holds.
+        """The lease, the holder that this call fenced ("" for none), and what each of its partitions holds.
 
         Raises Refusal, MetadataUnavailable.
         """

@@ -51,15 +51,15 @@ _SPARE_BYTES: Final = 2 << 20
 _MAX_VECTOR: Final = 512
 """Chunks handed to one `writev` (the system's limit is 1024)."""
 _SENDFILE_BYTES: Final = 1 << 20
-"""At most so many bytes of a file at once: a cold range must not hold the loop up for long (rule 18)."""
+"""Most bytes of a file for one `sendfile`: reading a cold range must not block the loop for long (rule 18)."""
 _TURN_S: Final = 0.002
-"""A connection's frames are handled for so long at a time, then the others' are."""
+"""Longest time for which one connection's frames are handled before other connections get a turn."""
 _RESERVED_DESCRIPTORS: Final = 256
 _BACKLOG: Final = 4096
 _DEAD_PEER_MS: Final = 10_000
-"""What was sent on a connection of our own making and is not acknowledged for so long breaks it (TCP_USER_TIMEOUT)."""
+"""Breaks an outgoing connection whose sent data is not acknowledged for this long (TCP_USER_TIMEOUT)."""
 _CLOSE_SECONDS: Final = 1.0
-"""A listener that closes waits so long for its connections to take what is queued."""
+"""A listener that closes waits at most this long for its connections to send their queued answers."""
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
 
 _BYTES: Final = (bytes, bytearray, memoryview)
@@ -555,7 +555,7 @@ class TcpNetwork:
         self._channels: dict[tuple[str, str], RpcChannel] = {}
         with contextlib.suppress(ValueError):  # not in the main thread: then the program has the say
             # `writev` and `sendfile` to a connection that the peer has closed must fail, not end the process;
-            # the interpreter ignores the signal, but whoever forked this process may have restored it.
+            # the interpreter ignores the signal, but the process that forked this one may have restored it.
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         """Shared by all connections: a read and the hand-out of its frames happen in one callback."""
@@ -584,9 +584,9 @@ class TcpNetwork:
     async def connect(
         self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
     ) -> FrameConnection:
-        """Opens a connection. Raises OSError where nobody listens."""
-        # Resolved here: uvloop's `create_connection` leaves the question for a name behind that is given up meanwhile,
-        # and the log says later that nobody retrieved what came of it.
+        """Opens a connection. Raises OSError where no process listens."""
+        # Names are resolved here: when uvloop's `create_connection` is cancelled, it leaves its name lookup running,
+        # and the log later says that the lookup's exception was never retrieved.
         found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failure: OSError | None = None
         for family, _, protocol_number, _, address in found:

@@ -115,9 +115,9 @@ class FrameLimits:
     max_frame_bytes: int = 100 * 1024 * 1024
     max_connections: int = 10_000
     idle_ms: int = 10 * 60 * 1000
-    """A connection without a whole frame for so long, and nothing in flight, is closed (connections.max.idle.ms)."""
+    """Closes a connection after this time with no whole frame and nothing in flight (connections.max.idle.ms)."""
     frame_timeout_ms: int = 30_000
-    """Half a frame and silence for so long closes the connection."""
+    """Closes a connection that has sent part of a frame and then nothing for this long."""
     max_receiving_bytes: int = 512 * 1024 * 1024
     """Memory of the listener for frames that have not arrived whole; beyond it the slowest one is given up."""
     write_high_water: int = 1 << 20
@@ -133,7 +133,7 @@ class Network(Protocol):
     async def connect(
         self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
     ) -> FrameConnection:
-        """Raises OSError where nobody listens."""
+        """Raises OSError where no process listens."""
         ...
 
     async def serve_rpc(
@@ -255,7 +255,7 @@ class File(Protocol):
         ...
 
     def modified(self) -> int:
-        """Changes whenever somebody writes to the file, whoever it is. Never blocks."""
+        """Changes with every write to the file, by any process. Never blocks."""
         ...
 
     def close(self) -> None: ...
@@ -287,8 +287,8 @@ class Folder(Protocol):
         ...
 
     def discard(self, path: str) -> None:
-        """Removes a file or a folder some time, off the loop (unlinking a gigabyte takes a while); nobody uses its name
-        any more. A crash before leaves it there."""
+        """Removes a file or a folder later, off the loop (unlinking a gigabyte takes a while). The name must no longer
+        be in use. After a crash before the removal it is still there."""
         ...
 
     async def sync_folder(self, path: str = "") -> None:

@@ -1,10 +1,10 @@
-"""What becomes of a replica whose disk gave back something else than was written.
+"""Decides what happens to a replica whose disk returned other bytes than were written.
 
-It is worth nothing to anybody who can have a whole one, and worth everything where it is the last. So it leaves the
-in-sync set first, by a compare-and-swap like any other change of the set, and only where a live member stays behind;
-as a leader it thereby gives its leadership up. Once the store says that it is out, nobody counts on it any more: its
-folder goes, and it comes back as a replica that is new. Where nobody else could take over it stays as it is, and
-refuses only what is damaged.
+A damaged replica is worthless while an intact one exists, and irreplaceable where it is the last. So it first leaves
+the in-sync set, by compare-and-swap like any other change of the set, and only where a live member remains; a leader
+thereby gives up its leadership. Once the store confirms that it has left, no other node relies on its data: its folder
+is removed, and it returns as a new replica. Where no other replica could take over, it stays as it is and refuses only
+requests for the damaged part.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hapax.core.types import NO_REGISTRATION, NodeId
 
 class Remedy(Enum):
     LEAVE = "leave"
-    """Take itself out of the in-sync set, in a way that nobody takes it in again before it is new."""
+    """Leave the in-sync set, and do not rejoin it before the copy is new."""
     DISCARD = "discard"
     """Remove the copy and begin a new one."""
     KEEP = "keep"
-    """Stay as it is: nobody else could take over (now)."""
+    """Stay as it is: no other replica could take over now."""
 
 
 def remedy(me: NodeId, partition: PartitionState, brokers: Brokers, *, departed: bool) -> Remedy:
@@ -50,7 +50,7 @@ P = TypeVar("P", bound=PartitionState)
 
 
 def without(me: NodeId, partition: P) -> P:
-    """The partition after `me` has left its in-sync set, and nobody falls back on it either."""
+    """The partition without `me` in its in-sync set and among its passed-over members: no election recalls `me`."""
     isr = tuple(node for node in partition.isr if node != me)
     registrations = tuple(partition.member_registration(node) for node in isr) if partition.isr_registrations else ()
     return replace(

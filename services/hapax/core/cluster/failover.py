@@ -4,8 +4,8 @@
    process never serves under an old epoch (rule 5).
 2. Only an in-sync replica may lead. Where none is alive the partition has no leader and its in-sync set stays as it
    is, so that no other replica is ever chosen in its place; unless the topic allows an unclean election.
-3. The in-sync set names registrations. A member that is gone leaves it, so that nobody waits for it, and a process
-   that came back has to catch up first; the last member stays whatever happens, for nobody else has what it has.
+3. The in-sync set names registrations. A member that is gone leaves it, so that no write waits for it. A process that
+   came back has to catch up before it rejoins. The last member always stays, because no other replica has all its data.
 4. A process that came back over a folder that lost writes counts as gone: what it had is gone (rule 5). Where that
    leaves no member, those are in sync in its place that were passed over: members that left the set since anything
    could be committed last. While the record names any, nothing is committed. Only a leader that lives ends that, with
@@ -37,9 +37,9 @@ FIT: Final = 2
 UNFIT: Final = 1
 """It should lead nothing that a fit member could."""
 STOPPING: Final = 0
-"""As unfit, and nobody should wait for it any more."""
+"""As unfit, and no write should wait for it any more."""
 SILENT: Final = -1
-"""Registered, but it does not answer: it stands still or cannot be reached, and nobody should wait for it."""
+"""Registered, but it does not answer: it has stalled or cannot be reached, and no write should wait for it."""
 
 
 class Live(NamedTuple):
@@ -266,7 +266,7 @@ def _may_have(node: NodeId, registration: RegistrationEpoch, brokers: Brokers) -
 
 
 def _members(partition: PartitionState, brokers: Brokers) -> tuple[NodeId, ...]:
-    """The in-sync set without those that nobody should wait for; never empty."""
+    """The in-sync set without the members that no write should wait for. Never empty."""
     intact = tuple(
         node for node in partition.isr if _may_have(node, partition.member_registration(node), brokers))
     live = tuple(node for node in intact if node in brokers)
@@ -310,7 +310,7 @@ def _candidate(partition: PartitionState, members: tuple[NodeId, ...], brokers: 
 
 
 def _successor(partition: PartitionState, members: tuple[NodeId, ...], brokers: Brokers, rank: int) -> NodeId:
-    """Who takes over from a leader of that rank; nobody where none is fitter."""
+    """The node that takes over from a leader of that rank; NO_NODE where none is fitter."""
     if rank == FIT:
         return NO_NODE
     node = _candidate(partition, tuple(n for n in members if n != partition.leader), brokers)

@@ -22,7 +22,7 @@ class Site:
     rack: str = ""
     """Brokers of one rack may fail together; empty: a rack of its own."""
     fit: bool = True
-    """False: it is about to leave, or cannot write; it gets replicas only where nobody else can."""
+    """False: it is about to leave, or cannot write. It gets replicas only where no fit broker is available."""
     live: bool = True
 
 
@@ -116,15 +116,15 @@ class _Load:
 
 class ShardPlan(NamedTuple):
     assign: dict[ShardId, NodeId]
-    """New owners of shards whose owner is gone, or that never had one. They serve nobody now: do all at once."""
+    """New owners of shards whose owner is gone, or that never had one. These shards are unavailable: do all at once."""
     move: dict[ShardId, NodeId]
     """Moves that only balance. Each interrupts a shard that works: do a few at a time."""
 
 
 def place_shards(owners: Mapping[ShardId, NodeId], coordinators: Sequence[NodeId]) -> ShardPlan:
-    """`owners` holds every shard with its current owner, which may be dead or nobody (-1).
+    """`owners` holds every shard with its current owner, which may be dead, or -1 for none.
 
-    With nobody alive the plan is empty: a shard keeps its last owner's name until there is another.
+    Without a live coordinator the plan is empty: a shard keeps its last owner's id until there is another.
     """
     if not coordinators:
         return ShardPlan({}, {})
