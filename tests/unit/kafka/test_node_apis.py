@@ -562,7 +562,7 @@ def test_what_holds_for_a_topic_is_its_own_its_brokers_or_the_default() -> None:
         assert {name: found[name].config_type for name in ("segment.bytes", "cleanup.policy", "retention.ms")} == {
             "segment.bytes": 5, "cleanup.policy": 2, "retention.ms": 5}
         assert found["unclean.leader.election.enable"].config_type == 1
-        assert "replicas in sync" in found["min.insync.replicas"].documentation
+        assert "must be in sync" in found["min.insync.replicas"].documentation
         assert not any(each.read_only or each.is_sensitive for each in result.configs)
         for version in (1, 2, 3):
             assert [each.name for each in (await describe(2, "x", ["segment.bytes"], version)).configs] == [
