@@ -31,7 +31,7 @@ _JSON_PATCH: Final = "application/json-patch+json"
 
 
 class KubeUnavailable(Exception):
-    """Nobody answered, or the API server has other worries: the same call may succeed later."""
+    """The API server did not answer or cannot serve the call now. The same call may succeed later."""
 
 
 class KubeRefused(Exception):
@@ -95,8 +95,8 @@ class KubeApi:
                 raise
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> bool:
-        """A merge patch; with metadata.resourceVersion in it only of that version. False: the object is gone, or has
-        changed meanwhile and is to be looked at anew."""
+        """Applies a merge patch. If `body` has metadata.resourceVersion, only that version is patched. False: the
+        object is gone or has changed in the meantime; read it again."""
         return await self._changed("PATCH", path, body, _MERGE) is not None
 
     async def changes(self, collection: str, name: str = "") -> AsyncIterator[None]:
@@ -179,8 +179,8 @@ class KubeApi:
         return await self._changed("PATCH", _path(meta.ref) + "/status", body, _MERGE)
 
     async def set_finalizer(self, meta: Meta, wanted: bool, finalizer: str = FINALIZER) -> bool:
-        """Puts the operator's finalizer on or takes it off; others' stay. False: the resource is gone, or has changed
-        meanwhile and is to be looked at anew."""
+        """Adds or removes the operator's finalizer; other finalizers stay. False: the resource is gone or has changed
+        in the meantime; read it again."""
         body = await self.get(meta.ref)
         if body is None or body["metadata"]["uid"] != meta.uid:
             return False

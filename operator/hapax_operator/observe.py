@@ -1,5 +1,5 @@
-"""The cluster as it is: topics from the image of the metadata store, which costs nobody anything; transactional ids by
-asking their coordinators. Looking changes nothing (no producer is initialised by it)."""
+"""Reads the state of the cluster: topics from the local image of the metadata store, which costs no request;
+transactional ids from their coordinators. Reading changes nothing: it initialises no producer."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _who(client: str, peer: str) -> str:
 
 
 async def lease_seen(leases: Leases, name: str) -> LeaseSeen | None:
-    """None: nobody has ever held it, or it is forgotten. Raises HapaxError."""
+    """None: the lease was never held, or its record was removed. Raises HapaxError."""
     found = next((each for each in await leases.list(name) if each.name == name), None)
     if found is None:
         return None

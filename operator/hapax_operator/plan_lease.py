@@ -1,8 +1,8 @@
-"""What to show of a producer identity on lease, and how to keep it. Pure.
+"""Plans the status of a leased producer identity and how to keep its lease alive. Pure.
 
-The identity lives as long as the resource: it is taken where nobody holds it, and its expiry is pushed out under the
-generation that it has. That fences nobody: programs take it over from each other, or go on under what the status says,
-without the operator. When the resource is gone the lease ends by itself.
+The identity lives as long as the resource. The operator takes the lease if it has no holder, and extends it under its
+current generation. Extending fences no program: programs take the lease over from each other, or continue with the
+identity in the status, without the operator. When the resource is gone, the lease expires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DESCRIPTION: Final = ("state", "producerId", "producerEpoch", "lease")
 
 class LeaseSeen(NamedTuple):
     producer_id: int
-    """-1: the lease rests, nobody has held it for long."""
+    """-1: no id now; the last one was closed after a long time without a holder."""
     generation: int
     holder: str
     expires_at_ms: int

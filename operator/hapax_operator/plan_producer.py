@@ -39,7 +39,7 @@ class ProducerSeen(NamedTuple):
     partitions: tuple[str, ...] = ()
     partition_count: int = 0
     instance: str = ""
-    """Names whoever holds the id; empty: it was listed, not looked at."""
+    """Identifies the instance that holds the id; empty: the id was listed but not described."""
     holder: str = ""
     """Its client id and address, for people."""
     committed: bool | None = None
@@ -68,7 +68,8 @@ class FencingSeen(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Of one instance of an id. `request`: what `status.fenced` becomes; None where nobody asked but it hangs."""
+    """Fences one instance of an id. `request`: the new value of `status.fenced`; None: a hanging transaction is the
+    cause, not a request."""
 
     transactional_id: str
     epoch: int
@@ -86,7 +87,7 @@ class ProducerPlan:
     status: Mapping[str, Any]
     notes: tuple[Note, ...] = ()
     ensure: bool = False
-    """Nobody has used the id: it is to get its producer id."""
+    """No producer has used the id yet: the operator must allocate its producer id."""
     intends: bool = False
     """The status is to be written before anything is done: it says whom a request is about to fence."""
 
@@ -117,7 +118,7 @@ def plan(
         ]
     status = _status(resource, seen)
     if requested and not seen:
-        status["fenced"] = resource.fence  # there is nobody to fence
+        status["fenced"] = resource.fence  # there is no instance to fence
     elif requested and not intended:
         status["fencing"] = {"request": resource.fence, "instance": seen[0].instance}
     conditions = [_readiness(resource, seen), _hanging(resource, hanging), *_policy(resource, standing)]

@@ -9,8 +9,8 @@ late what one of them asked for is carried out. Three rules do that:
   ended (or it is given up, see `plan_start`). A pod that somebody makes late is not named, and so never runs.
 - Between the two, whatever could still write is fenced by `plan_start`.
 
-One step at a time: what was done shows when all is looked at anew. A plan from what watches told may be out of date;
-so a step is planned again from what the API server says now before it is taken.
+A plan has one step. The next observation shows its effect. A plan made from watch events may be out of date, so the
+step is planned again from a fresh read of the API server before it is taken.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Exit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What is written down (`status.spark`): written only where nobody else has written since it was read."""
+    """The stored record (`status.spark`). It is written only if it has not changed since it was read."""
 
     run: int = 0
     stage: str = ENDED
@@ -403,7 +403,7 @@ class _Look:
 
 
 def back_off_s(back_off: BackOff, failures: int) -> int:
-    """After so many failures in a row."""
+    """Seconds to wait after this many failures in a row."""
     return min(back_off.longest_s, back_off.first_s * 2 ** min(max(0, failures - 1), 20))
 
 

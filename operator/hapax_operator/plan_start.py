@@ -1,10 +1,11 @@
 """What has to be done before the next run of a workload may start: never two writers at a time. Pure.
 
-The order is: the former run is told to end and is seen to be gone, or given up; whom to fence is written down; they are
-fenced, which aborts what they have open; only then the next run starts. Fencing comes after the former run's end, since
-a program that is fenced and lives on may initialise itself anew. A run that cannot be seen to end (its machine is cut
-off) is given up after a while: fenced, it can neither write nor commit; should it come back and initialise itself, the
-newer run is fenced, its supervisor starts it again, and commit tokens keep what both wrote from counting twice.
+The order is: the former run is told to end and is seen to be gone, or is given up; the instances to fence are written
+down; they are fenced, which aborts their open transactions; only then the next run starts. Fencing comes after the end
+of the former run, because a fenced program that is still running may initialise its producer again. A run whose end
+cannot be seen (its machine is cut off) is given up after a while: once fenced, it can neither write nor commit. If it
+comes back and initialises its producer, the newer run is fenced and its supervisor restarts it; commit tokens keep the
+output of both runs from counting twice.
 
 Each step is found again from what is stored, whenever the operator died: `Intent` is a field of the resource's status,
 and fencing names the instance that was seen, so that the run which starts is never fenced for its predecessor.

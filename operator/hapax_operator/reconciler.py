@@ -1,8 +1,8 @@
 """Keeps what the resources describe and what is the same: observe, plan, apply, and once more until nothing is to do.
 
-Level-triggered. Whatever wakes it (a resource, the cluster's image, a timer, its own failure), it looks at everything
-anew; it remembers nothing but the resources themselves. Before it changes anything it reads the resources again: a
-watch that was cut does not tell of those that went meanwhile.
+The reconciler is level-triggered. Each wake-up (by a resource, the cluster's image, a timer or its own failure)
+observes everything again; it remembers nothing but the resources themselves. Before it changes anything, it reads the
+resources again: a watch that was interrupted does not report the resources that were deleted in the meantime.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class Reconciler:
         self._forget(known)
 
     def _known_as(self, resource: Resource) -> None:
-        """As it is now. Nobody tells of the end of one that was replaced by another of its name while no watch ran."""
+        """Stores the resource's current state. A resource that was replaced by another of the same name while no watch
+        ran has no deletion event, so it is forgotten here."""
         former = self.resources.put(resource)
         if former is None:
             return

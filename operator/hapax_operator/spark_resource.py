@@ -22,7 +22,7 @@ class BackOff(NamedTuple):
     first_s: int = 10
     longest_s: int = 300
     reset_after_s: int = 600
-    """A run that lasted so long counts as a success: the next failure is the first one again."""
+    """A run that lasted this many seconds counts as a success: the next failure counts as the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class SparkSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Tells whether a run is of this job. A field that a later version adds changes nothing where it has its
-        default: an upgrade of the operator must not start every job anew."""
+        """Tells whether a run belongs to this job. Fields with their default value are left out, so that a field added
+        by a later version changes no fingerprint: an upgrade of the operator must not restart every job."""
         told = {}
         for each in fields(self):
             value = getattr(self, each.name)

@@ -1,7 +1,7 @@
 """Keeps the Spark jobs of TransactionalProducers running: observe, plan (`plan_spark`), apply, step by step.
 
-Pods are watched, all that carry the label, so that looking at a job at rest asks nobody. Before a step is taken the
-resource and then its pods are read from the API server: in this order, which the plan's rules rely on.
+All pods with the label are watched, so that observing a job at rest sends no request. Before a step is taken, the
+resource and then its pods are read from the API server. The plan's rules rely on this order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing statuses: only what differs, and what nobody is waiting for at most once in ten seconds."""
+"""Writes statuses: only the fields that differ. Changes that are not urgent are written at most every ten seconds."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class StatusWriter:
     async def write(
         self, resource: Resource, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False
     ) -> float | None:
-        """0: the status is as given; more: it will be written in so many seconds, ask again then; None: it was not
-        taken, as the resource is gone or has changed. A change of a condition, or an answer to a new generation, is
-        written at once. Raises KubeUnavailable, KubeRefused."""
+        """0: the status is as given; above 0: the write is not due yet, call again after this many seconds; None: the
+        write was rejected, because the resource is gone or has changed. A change of a condition, or an answer to a new
+        generation, is written at once. Raises KubeUnavailable, KubeRefused."""
         uid, generation = resource.meta.uid, resource.meta.generation
         known = resource.status
         former = known.get("conditions") or []

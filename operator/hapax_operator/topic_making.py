@@ -25,7 +25,7 @@ class TopicMaker:
         self._calls: dict[Task, None] = {}
 
     async def create(self, spec: pb.TopicSpec) -> pb.TopicResult:
-        """Raises Refusal where nobody knows what became of it."""
+        """Raises Refusal if the call failed: the topic may exist or not."""
         loop = asyncio.get_running_loop()
         made: asyncio.Future[pb.TopicResult] = loop.create_future()
         self._waiting.append((spec, made))
@@ -57,7 +57,7 @@ class TopicMaker:
             told: list[pb.TopicResult | Refusal] = list(results)
         except Refusal as refusal:
             told = [refusal] * len(batch)
-        except Exception as error:  # whoever waits must not wait for ever
+        except Exception as error:  # the callers must not wait for ever
             told = [Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))] * len(batch)
         for (_, made), result in zip(batch, told, strict=True):
             if made.done():

@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class QueryCoalescer:
-    """Callers who come while the same is being worked out share the next time it is: each gets what began after it had
-    asked, and however many ask there is one at work."""
+    """Callers that arrive while the same query is being computed share the next computation. Each caller gets a result
+    whose computation began after its call, and at most one computation per query runs at a time."""
 
     def __init__(self, limit_s: float) -> None:
-        """`limit_s`: for each working out, whoever still waits for it."""
+        """`limit_s`: the time limit of each computation, whether or not a caller still waits for it."""
         self._limit_s = limit_s
         self._running: dict[object, asyncio.Task[Any]] = {}
         self._next: dict[object, asyncio.Task[Any]] = {}
@@ -48,6 +48,6 @@ class QueryCoalescer:
 
 
 def _looked_at(made: asyncio.Task[Any]) -> None:
-    """What fails after its last caller was given up is nobody's business."""
+    """Reads the error of a computation, so that asyncio reports none if the last caller was cancelled before."""
     if not made.cancelled():
         made.exception()

@@ -60,8 +60,8 @@ class _Made(Generic[C]):
         self._made = None
 
     def _all_moved(self, made: asyncio.Future[C], addresses: list[str]) -> bool:
-        """The client asks the nodes that it knows for the others; when none of those it began with is there any more,
-        it may be that it knows nobody."""
+        """The client learns of other nodes from the nodes that it knows. If none of its first nodes is left, it may
+        know no node that is alive."""
         return made.done() and bool(addresses) and not any(each in self._began_with for each in addresses)
 
 

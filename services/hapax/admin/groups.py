@@ -91,7 +91,7 @@ class Target(RequestBody):
     latest: bool | None = Field(None, description="true: where it ends.")
     time_ms: int | None = Field(None, ge=0, le=LARGEST_INT64, description="At the first record of this time or later.")
     offset: int | None = Field(None, ge=0, le=LARGEST_INT64)
-    shift: int | None = Field(None, ge=-LARGEST_INT64, le=LARGEST_INT64, description="By so many from where it is.")
+    shift: int | None = Field(None, ge=-LARGEST_INT64, le=LARGEST_INT64, description="Move by this many offsets.")
 
     @model_validator(mode="after")
     def _one(self) -> Target:
@@ -129,7 +129,7 @@ class ResetDone(BaseModel):
 
 class Deleted(BaseModel):
     group: str
-    deleted: int = Field(description="So many offsets there were.")
+    deleted: int = Field(description="Number of deleted offsets.")
 
 
 def routes(context: Context) -> APIRouter:
@@ -159,7 +159,7 @@ def routes(context: Context) -> APIRouter:
         topic: Annotated[list[str], Query(max_length=100, description="Only of these.")] = [],  # noqa: B006
         count: Annotated[bool, Query(description="Count what a read_committed reader will be given.")] = True,
         max_bytes: Annotated[
-            int, Query(ge=1 << 10, le=_COUNTED_MAX, description="Brokers read about so many bytes of their logs.")
+            int, Query(ge=1 << 10, le=_COUNTED_MAX, description="Log bytes that brokers read, approximately.")
         ] = 32 << 20,
     ) -> Response:
         """How far behind a group is, in offsets and in records that a read_committed reader will really be given."""

@@ -5,10 +5,10 @@ not below them:
 
     /hapax-admin/CLUSTER_ID/idempotency/SHA-256 of (who, key)
 
-A record begins as a claim. Whoever holds the claim does the work and puts the answer into it. A claim whose holder
-died is taken over once its time is up; the work is then told that it may find itself half or wholly done. Answers that
-say "try again" (5xx) are not kept: the claim ends at once. Work that would do something else if it were done twice
-(an offset moved by 10) puts what it has decided into the claim before it acts, and goes on from there when it resumes.
+A record begins as a claim. The holder of the claim does the work and stores the answer in the record. If the holder
+dies, the next request takes the claim over once it has expired; the work is then told that it may already be done, in
+part or wholly. Answers that say "try again" (5xx) are not kept: the claim ends at once. Work whose repetition would
+have another effect (an offset moved by 10) stores its decision in the claim before it acts, and resumes from there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Attempt:
     def __init__(
         self, resumed: bool = False, decided: Any = None, keep: Callable[[Any], Awaitable[None]] | None = None
     ) -> None:
-        """`keep`: None where the request has no key, so that nobody can resume it."""
+        """`keep`: stores a decision; None: the request has no key, so it cannot be resumed."""
         self.resumed = resumed
         self.decided = decided
         self._keep = keep
@@ -120,7 +120,7 @@ class Idempotency:
             answer = await work(Attempt(resumed, claim.document.get("decided"), claim.decide))
         finally:
             if answer is None or answer.status >= 500 or len(answer.body) > _LARGEST_ANSWER:
-                # Cancelled or failed: whoever repeats it need not wait until the claim ends, but may find it done.
+                # Cancelled or failed: a repeated request does not wait for the claim to expire. The work may be done.
                 await asyncio.shield(claim.settle({"claimed_until_ms": 0}))
         if answer.status < 500 and len(answer.body) <= _LARGEST_ANSWER:
             await claim.settle({

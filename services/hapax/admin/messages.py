@@ -81,7 +81,7 @@ def routes(context: Context) -> APIRouter:
         time_ms: Annotated[
             int | None, Query(ge=0, le=LARGEST_INT64, description="Begin at the first record of this time or later.")
         ] = None,
-        last: Annotated[int | None, Query(ge=1, le=1000, description="Begin so many offsets before the end.")] = None,
+        last: Annotated[int | None, Query(ge=1, le=1000, description="Begin this many offsets before the end.")] = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         limit: Annotated[int, Query(ge=1, le=500, description="Records at most.")] = 50,
         max_bytes: Annotated[

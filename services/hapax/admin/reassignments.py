@@ -130,7 +130,7 @@ def routes(context: Context) -> APIRouter:
         ])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """A plan of moves, and with `"dry_run": false` their beginning. They go on by themselves, whoever dies."""
+        """Plans moves, and starts them with `"dry_run": false`. Started moves continue even if any process dies."""
         cluster = await clients.call(read_cluster)
         try:
             targets = _targets(cluster, wanted)

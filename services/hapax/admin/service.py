@@ -85,9 +85,9 @@ async def compose(
 
 
 def _tokens(settings: Settings, now: Callable[[], float]) -> Tokens | None:
-    """None: nobody is asked for one. Raises TokenFileError."""
+    """None: requests need no token. Raises TokenFileError."""
     if settings.admin_auth == "none":
-        log.warning("whoever reaches the port may do everything: admin.auth is none")
+        log.warning("every client that reaches the port may do everything: admin.auth is none")
         return None
     if settings.admin_tokens_file is None:
         raise TokenFileError("admin.tokens.file is not set; admin.auth=none would let everybody in")

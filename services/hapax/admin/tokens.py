@@ -73,12 +73,12 @@ def parse(text: str, source: str) -> list[tuple[bytes, Principal]]:
             raise TokenFileError(f"{source}, line {number}: the token stands there twice")
         found.append((digest, Principal(name, "admin" if role == "admin" else "read-only")))
     if not found:
-        raise TokenFileError(f"{source}: no tokens: nobody could call")
+        raise TokenFileError(f"{source}: no tokens: every call would be refused")
     return found
 
 
 class Tokens:
-    """`now` is a clock in seconds; the file is looked at again after `LOOK_EVERY_S`, by whoever asks then."""
+    """`now` is a clock in seconds. The first call after `LOOK_EVERY_S` seconds reads the file again."""
 
     def __init__(self, path: Path, now: Callable[[], float]) -> None:
         """Raises TokenFileError, OSError."""

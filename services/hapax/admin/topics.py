@@ -45,7 +45,7 @@ class TopicSummary(BaseModel):
     replication_factor: int
     internal: bool
     config: dict[str, str] = Field(description="What was set for this topic. `/config/all` has the rest, too.")
-    leaderless: int = Field(description="Partitions that nobody leads now.")
+    leaderless: int = Field(description="Partitions without a leader now.")
     under_replicated: int = Field(description="Partitions with a replica that is not in sync.")
     revision: int = Field(description="Of the topic's record: its ETag.")
     model_config = {"json_schema_extra": {"examples": [_FLIGHTS]}}
@@ -64,7 +64,7 @@ class PartitionState(BaseModel):
     isr: list[int]
     adding: list[int] = Field(description="Replicas that a reassignment adds.")
     removing: list[int]
-    first: int | None = Field(description="Offset of the first record; null where nobody leads the partition.")
+    first: int | None = Field(description="Offset of the first record; null if the partition has no leader.")
     last_stable: int | None = Field(description="What a read_committed reader reads up to.")
     high_watermark: int | None
 

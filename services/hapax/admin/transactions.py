@@ -41,7 +41,7 @@ class TransactionPartition(BaseModel):
     partition: int
     open: bool = Field(description="Readers wait for it here: its marker is not stored.")
     marker: str = Field(
-        description="`not due` while it runs; once it is decided `missing` or `stored`; `unknown` where nobody leads.")
+        description="`not due` while it runs; once it is decided `missing` or `stored`; `unknown` without a leader.")
     first_offset: int | None
     records: int | None = Field(description="Of this transaction, so far.")
 
@@ -69,7 +69,7 @@ class Transaction(BaseModel):
     producer_epoch: int
     timeout_ms: int
     opened_ms: int = Field(description="-1: nothing is open.")
-    holder: str = Field(description="Client id and address of whoever holds the id.")
+    holder: str = Field(description="Client id and address of the producer that holds the id.")
     last_outcome: str | None
     decided_ms: int
     partition_count: int
@@ -81,7 +81,7 @@ class Transaction(BaseModel):
 
 class Why(RequestBody):
     reason: str = Field(
-        min_length=3, max_length=200, description="Told to whoever is fenced, and kept among the events.")
+        min_length=3, max_length=200, description="Shown to the fenced producer and kept in the events.")
 
 
 class AbortTransaction(Why):
