@@ -143,7 +143,7 @@ class Keys:
             return ParsedKey("unknown", name=key)
 
     def _parsed(self, parts: list[str], key: str) -> ParsedKey:
-        """Raises ValueError for a number or a topic id that these keys do not write so."""
+        """Raises ValueError for a number, topic id or quoted name that these keys spell differently."""
         match parts:
             case ["cluster"]:
                 return ParsedKey("cluster")
@@ -170,9 +170,9 @@ class Keys:
             case ["pid", "next"]:
                 return ParsedKey("pid_next")
             case ["pid", "leases", name]:
-                return ParsedKey("pid_lease", name=unquote(name))
+                return ParsedKey("pid_lease", name=_name(name))
             case ["policies", uid]:
-                return ParsedKey("policy", name=unquote(uid))
+                return ParsedKey("policy", name=_name(uid))
             case _:
                 return ParsedKey("unknown", name=key)
 
@@ -190,6 +190,14 @@ def _topic_id(text: str) -> TopicId:
     if topic_id.hex() != text:
         raise ValueError(text)
     return TopicId(topic_id)
+
+
+def _name(text: str) -> str:
+    """`unquote` alone also accepts `%61` for `a`, so that two keys would stand for the same name."""
+    name = unquote(text)
+    if quote(name, safe="") != text:
+        raise ValueError(text)
+    return name
 
 
 # --- values -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -42,6 +42,7 @@ from hapax.log.segment import Segment
 from hapax.log.segment_log import SegmentLog
 from hapax.log.soundness import Damaged
 from hapax.log.txn_index import append_aborted
+from hapax.runtime import supervision
 from hapax.runtime.ports import Folder, FolderClosed
 
 CLEANED: Final = ".cleaned"
@@ -347,7 +348,8 @@ class _Run:
 
     async def _swap(self, group: Sequence[Segment], cleaned: Segment) -> None:
         """Raises SwapFailed, SyncFailed. A process that went on after an error here would leave the swap file behind:
-        a later recovery would carry it out against segments that are no longer those that it names."""
+        a later recovery would carry it out against segments that are no longer those that it names. For the same
+        reason a run that is cancelled here completes the swap first."""
         log, folder = self.log, self.log.folder
         try:
             files = [suffix for suffix in SEGMENT_SUFFIXES if folder.exists(cleaned.path(suffix))]
@@ -355,8 +357,7 @@ class _Run:
             cleaned.set_ending("")
             log.replace(group, cleaned)
             self.rules.forget(frozenset(self.forgotten))
-            await sync_folder(folder)
-            folder.remove(self._swap_path(cleaned))
+            await _uninterrupted(sync_folder(folder), lambda: folder.remove(self._swap_path(cleaned)))
         except FolderClosed:
             raise  # the topic was deleted, and its folder goes as a whole
         except OSError as error:
@@ -371,6 +372,20 @@ class _Run:
         cleaned.folder.remove(cleaned.path(TXN_INDEX))
         if entries:
             await append_aborted(cleaned.folder, cleaned.path(TXN_INDEX), entries)
+
+
+async def _uninterrupted(work: Coroutine[Any, Any, None], then: Callable[[], None]) -> None:
+    """Waits for `work` and calls `then`, even if it is cancelled meanwhile; then raises CancelledError."""
+    task, cancelled = supervision.judged(work), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    then()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def finish_swaps(folder: Folder) -> None:

@@ -289,6 +289,39 @@ async def test_an_error_amid_the_renames_ends_the_process_and_recovery_completes
     await check_lookups(harness)
 
 
+async def test_a_run_that_is_called_off_amid_its_swap_completes_the_swap(
+    folder: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that asks for a snapshot calls the run off. The log goes on, and must not keep the swap file."""
+    harness = await begin(folder)
+    for n in range(150):
+        await write(harness, records({f"k{n % 4}": str(n)}))
+    before, replaced = image(harness), len(harness.replica.log.segments)
+    swapping, go_on, real = asyncio.Event(), asyncio.Event(), RealFolder.sync_folder
+
+    async def is_slow(at: RealFolder, path: str = "") -> None:
+        if any(file.endswith(".swap") for file in harness.disk.list(FOLDER)):
+            swapping.set()
+            await go_on.wait()
+        await real(at, path)
+
+    monkeypatch.setattr(RealFolder, "sync_folder", is_slow)
+    run = asyncio.create_task(harness.replica.maintenance.compact())
+    await swapping.wait()
+    called_off = [asyncio.create_task(harness.replica.maintenance.end_compaction()) for _ in range(2)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in called_off)
+    go_on.set()
+    await asyncio.gather(*called_off)
+    assert await run is None
+    assert not [n for n in harness.disk.list(FOLDER) if n.endswith((".cleaned", ".swap"))]
+    assert len(harness.replica.log.segments) < replaced
+    assert image(harness) == before
+    assert await harness.replica.maintenance.compact() is not None, "the next run begins where this one did"
+    assert image(harness) == before
+
+
 async def check_lookups(harness: Harness) -> None:
     """Every record is found by its time, and every closed segment's time index says how old it is."""
     segment_log, data = harness.replica.log, harness.log_bytes()

@@ -108,7 +108,7 @@ def test_keys_parse_back() -> None:
 @pytest.mark.parametrize("key", [
     "nodes/a", "nodes/", "nodes/01", "nodes/1_0", "nodes/+1", "draining/x", "silent/x", "deleted/no-hex",
     f"partitions/{TOPIC.hex().upper()}/1", f"partitions/{TOPIC.hex()}/one", "partitions/xyz/1", "shards/txn/x",
-    "shards/group/ 1",
+    "shards/group/ 1", "policies/%61", "policies/a%2fb", "policies/%ff", "pid/leases/%61",
 ])
 def test_a_key_that_hapax_does_not_write_is_unknown(key: str) -> None:
     """A key from elsewhere must not end every process that follows the store."""
