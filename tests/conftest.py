@@ -28,6 +28,9 @@ _clusters: list[LocalCluster] = []
 
 # Every JVM that tests start lives for seconds: what its better compiler would win it never earns back.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+# A worker that has run a gRPC server keeps a thread inside gRPC. gRPC's handlers in a forked child then abort it before
+# it becomes the program that was asked for, such as Spark's JVM.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 def start_cluster(folder: Path, **options: object) -> LocalCluster:

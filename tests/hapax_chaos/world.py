@@ -40,7 +40,7 @@ SETTINGS: Final = {
 }
 _KINDS: Final = ("etcd", "pid", "controller", "broker", "coordinator")
 _FIRST_ID: Final = {"broker": 0, "coordinator": 100, "pid": 200, "controller": 300}
-_KAFKA, _RPC, _HTTP = 9092, 9095, 9096
+_KAFKA, _RPC, _PUBLIC_RPC, _FRAMES, _HTTP = 9092, 9095, 9097, 9098, 9096
 
 
 class NotAtRest(Exception):
@@ -153,11 +153,11 @@ class World:
     def _plan(self, name: str, kind: str) -> None:
         if self.bridge is not None:
             host, namespace = self.bridge.addresses[name], self.bridge.namespace(name)
-            ports = {"kafka": _KAFKA, "rpc": _RPC, "http": _HTTP}
+            ports = {"kafka": _KAFKA, "rpc": _RPC, "public-rpc": _PUBLIC_RPC, "frames": _FRAMES, "http": _HTTP}
         else:
             taken = {port for process in self.processes.values() for port in process.ports.values()}
             host, namespace = "127.0.0.1", ""
-            ports = {use: free_port(taken) for use in ("kafka", "rpc", "http")}
+            ports = {use: free_port(taken) for use in ("kafka", "rpc", "public-rpc", "frames", "http")}
         self.processes[name] = Process(name, kind, host, namespace, ports)
         self.processes[name].argv = self._arguments(self.processes[name])
 
@@ -173,7 +173,8 @@ class World:
             "offsets.topic.replication.factor": self.layout.replication,
             "node.id": _FIRST_ID[process.kind] + number, "cluster.id": CLUSTER,
             "etcd.endpoints": self._etcd,
-            "rpc.listen": f"{host}:{ports['rpc']}", "http.listen": f"{host}:{ports['http']}",
+            "rpc.listen": f"{host}:{ports['rpc']}", "public.rpc.listen": f"{host}:{ports['public-rpc']}",
+            "frames.listen": f"{host}:{ports['frames']}", "http.listen": f"{host}:{ports['http']}",
             "log.dir": self.data(process.name),
         }
         if process.kind in ("broker", "coordinator"):

@@ -75,7 +75,8 @@ def test_all_that_holds_for_a_topic_and_where_it_comes_from(rest: AdminProcess, 
     found = config()
     assert [found["retention.ms"][key] for key in ("value", "source", "default")] == ["60000", "topic", "604800000"]
     assert (found["cleanup.policy"]["value"], found["cleanup.policy"]["source"]) == ("delete", "default")
-    assert found["max.message.bytes"]["meaning"] == "Largest record batch that is accepted."
+    meaning = found["max.message.bytes"]["meaning"]
+    assert meaning == "Largest record batch in bytes, after compression, that is accepted."
     assert rest.call("GET", "/v1/topics/nowhere/config/all").status == 404
 
 
