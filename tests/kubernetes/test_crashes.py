@@ -28,6 +28,7 @@ from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.network import TcpNetwork
+from hapax.runtime.rpc import RpcIdentity
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace
 from hapax_operator.api import KubeApi
@@ -103,7 +104,8 @@ class MortalPolicies(PolicyWriter):
 class World:
     def __init__(self, hapax: LocalCluster, namespace: Namespace, view: ClusterView, store: EtcdStore) -> None:
         self.hapax, self.namespace, self.view, self.store = hapax, namespace, view, store
-        self.network, self.clock = TcpNetwork(), SystemClock()
+        self.network = TcpNetwork(RpcIdentity(hapax.status().cluster_id, "controller/99"))
+        self.clock = SystemClock()
         self.connection = kopf_login(namespace.api.kubeconfig)
         self.api = KubeApi(self.connection)
 
