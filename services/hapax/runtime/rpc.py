@@ -5,8 +5,8 @@ stream per process, `rpc_public` makes a client's unary calls, and `rpc_frames` 
 path of every transaction (why: docs/decisions/calls-between-services.md).
 
 What a failure means: UNAVAILABLE (no connection, or it broke) and DEADLINE_EXCEEDED say nothing about whether the call
-took effect; every other status was answered by the server. Handlers are never cancelled: a caller that went away does
-not leave a half-done decision behind.
+took effect; every other status was answered by the server. No handler answers CANCELLED. Handlers are never cancelled:
+a caller that went away does not leave a half-done decision behind.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
@@ -116,6 +117,12 @@ async def run(method: str, handler: RpcHandler, request: bytes, peer: RpcPeer) -
         return error.status, error.detail.encode()
     except DecodeError as error:
         return "INVALID_ARGUMENT", f"the request of {method} cannot be decoded: {error}".encode()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() > 0:
+            raise
+        # The handler awaited something that another task cancelled. Its effect is unknown.
+        return "UNAVAILABLE", b"the handler waited for something that was cancelled"
     except Exception as error:
         supervision.failed("call", error, method)
         return "INTERNAL", b"the handler failed; see the server's log"
@@ -177,6 +184,8 @@ class PendingCalls:
 
     async def call(self, deadline: float, send: Callable[[int], None]) -> bytes:
         """`send(id)` sends the request. Raises TimeoutError, RpcError."""
+        if self.broken:  # after it was opened, before the caller had its turn
+            raise RpcError("UNAVAILABLE", self.broken)
         loop = asyncio.get_running_loop()
         self._last_id = call_id = self._last_id + 1
         answer: asyncio.Future[bytes] = loop.create_future()

@@ -40,6 +40,7 @@ from hapax.runtime.rpc import (
     peer_of,
     run,
 )
+from hapax.runtime.settings import Address
 
 if TYPE_CHECKING:
     from hapax.runtime.network import TcpNetwork
@@ -182,7 +183,7 @@ class FramesServer:
 
     async def start(self, network: TcpNetwork, host: str, port: int) -> None:
         self._listener = await network.listen(host, port, lambda connection: _Caller(self, connection), _LIMITS)
-        self.address = f"{host}:{self._listener.port}"
+        self.address = str(Address((host, self._listener.port)))
 
     async def close(self, grace: float = 0.0) -> None:
         """Lets the handlers that run finish, at most `grace` seconds."""

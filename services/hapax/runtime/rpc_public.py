@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are not ours
 
@@ -19,21 +20,59 @@ import grpc
 from hapax.runtime.ports import RpcError
 from hapax.runtime.rpc import CALLER_KEY, CHANNEL_OPTIONS, CLUSTER_KEY, RpcIdentity, status_of
 
+_KEEP_S: Final = 1.0
+"""A connection on which a call failed is replaced once it is this old."""
+
+
+class _Connection:
+    """A channel of gRPC's, with its calls in progress."""
+
+    def __init__(self, address: str) -> None:
+        # The stubs demand arguments that have defaults.
+        self.channel: Any = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.methods: dict[str, Any] = {}
+        self.since = time.monotonic()
+        self.calls = 0
+
+    def method(self, name: str) -> Any:
+        unary = self.methods.get(name)
+        if unary is None:
+            unary = self.methods[name] = self.channel.unary_unary(name)
+        return unary
+
 
 class PublicChannel:
     """`ports.RpcChannel`."""
 
     def __init__(self, address: str, identity: RpcIdentity, forget: Callable[[], object]) -> None:
+        self._address = address
         self._forget = forget
         self._metadata = ((CLUSTER_KEY, identity.cluster_id), (CALLER_KEY, identity.caller))
-        # The stubs demand arguments that have defaults.
-        self._channel: Any = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._methods: dict[str, Any] = {}
+        self._connection = _Connection(address)
+        self._closed = False
 
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
-        unary = self._methods.get(method)
-        if unary is None:
-            unary = self._methods[method] = self._channel.unary_unary(method)
+        connection = self._connection
+        connection.calls += 1
+        try:
+            return await self._call(connection.method(method), method, request, timeout)
+        except RpcError as error:
+            if error.status == "UNAVAILABLE":
+                self._replace(connection)
+            raise
+        finally:
+            connection.calls -= 1
+            if connection is not self._connection and not connection.calls:
+                connection.channel.close()
+
+    def _replace(self, failed: _Connection) -> None:
+        """gRPC's channel waits up to two minutes before it resolves a name again that it could not resolve, so it does
+        not find a pod that comes back with another IP address. The next call uses a new channel. Calls in progress keep
+        the former one."""
+        if failed is self._connection and not self._closed and time.monotonic() - failed.since >= _KEEP_S:
+            self._connection = _Connection(self._address)
+
+    async def _call(self, unary: Any, method: str, request: bytes, timeout: float) -> bytes:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -57,12 +96,17 @@ class PublicChannel:
             raise RpcError("UNAVAILABLE", "the channel was closed") from None
         except grpc.RpcError as error:
             failed: Any = error
-            raise RpcError(status_of(failed.code().value[0]), f"{method}: {failed.details()}") from None
+            status = status_of(failed.code().value[0])
+            if status == "CANCELLED":
+                # No handler answers this. gRPC does, for a call that a closing server cuts off: its effect is unknown.
+                status = "UNAVAILABLE"
+            raise RpcError(status, f"{method}: {failed.details()}") from None
         return answer
 
     async def close(self) -> None:
         self._forget()
-        self._channel.close()
+        self._closed = True
+        self._connection.channel.close()
 
 
 def _settle(done: asyncio.Future[None]) -> None:

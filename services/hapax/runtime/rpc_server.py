@@ -35,6 +35,7 @@ from hapax.runtime.rpc import (
     run,
 )
 from hapax.runtime.rpc_stream import take
+from hapax.runtime.settings import Address
 
 log = telemetry.logger("rpc")
 
@@ -75,14 +76,15 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((self._calls,))
 
     async def start(self, host: str, port: int) -> None:
+        address = Address((host, port))
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound = self._server.add_insecure_port(str(address))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {host}:{port}: {error}") from None
+            raise OSError(f"cannot listen on {address}: {error}") from None
         if bound == 0:
-            raise OSError(f"cannot listen on {host}:{port}")
+            raise OSError(f"cannot listen on {address}")
         await self._server.start()
-        self.address = f"{host}:{bound}"
+        self.address = str(Address((host, bound)))
 
     async def close(self, grace: float = 0.0) -> None:
         """Lets the handlers that run finish, at most `grace` seconds, and their answers leave."""

@@ -67,6 +67,7 @@ class _Link(PendingCalls):
             error = _unavailable(failure)
         finally:
             self.fail(error)
+            self._tasks[0].cancel()  # nothing is sent on a stream that is gone
 
     def close(self, reason: str) -> None:
         self.fail(RpcError("UNAVAILABLE", reason))
@@ -127,8 +128,9 @@ class StreamChannel:
     async def _connect(self) -> _Link:
         """Returns once the server has accepted the stream. Raises RpcError with the reason where it did not."""
         await self._back_off.wait()
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
+        # A channel of its own for each attempt. A channel that cannot resolve a name waits up to two minutes before it
+        # asks again, and a pod that comes back has another IP address. The former channel closes as its object goes.
+        self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
         stream: Any = self._channel.stream_stream(EXCHANGE)(metadata=self._metadata)
         try:
             async with asyncio.timeout(CONNECT_S):
