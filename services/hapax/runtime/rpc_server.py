@@ -224,16 +224,18 @@ class _Stream:
                 answer = calls_pb2.Answer(id=call_id, message=payload)
         self._unsent.append(answer)
         self._wake.set()
-        self._unanswered -= 1
-        if self._unanswered <= MAX_RUNNING // 2:
-            self._may_read.set()
 
     async def _write(self) -> None:
         while not self._ending:
             await self._wake.wait()
             self._wake.clear()
             while self._unsent:
-                await self._context.write(calls_pb2.Answers(answers=take(self._unsent)).SerializeToString())
+                answers = take(self._unsent)
+                await self._context.write(calls_pb2.Answers(answers=answers).SerializeToString())
+                # Counted once written: a caller that does not read its answers is not read either.
+                self._unanswered -= len(answers)
+                if self._unanswered <= MAX_RUNNING // 2:
+                    self._may_read.set()
 
 
 class _Health(health_pb2_grpc.HealthServicer):
