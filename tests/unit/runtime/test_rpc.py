@@ -219,13 +219,26 @@ async def test_streams_that_broke_leave_no_task_behind() -> None:
     world.server = await world.serve(world.service.handlers)
     channel = world.channel(world.server)
     port = int(world.server.address.rpartition(":")[2])
+
+    async def answered() -> None:
+        """Calls fail while the caller still holds the stream that broke."""
+        async with asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(RpcError):
+                    await channel.call(ECHO, b"a", 5)
+                    return
+
+    def writers() -> list[asyncio.Task[object]]:
+        return [task for task in asyncio.all_tasks() if task.get_name() == "rpc-write"]
+
     for _ in range(3):
-        assert await channel.call(ECHO, b"a", 5) == b"a"
+        await answered()
         await world.server.close(grace=1.0)
         world.server = await world.serve(world.service.handlers, port)
-        await asyncio.sleep(0.1)
-    assert await channel.call(ECHO, b"a", 5) == b"a"
-    assert [task.get_name() for task in asyncio.all_tasks()].count("rpc-write") == 2  # the caller's and the server's
+    await answered()
+    async with asyncio.timeout(10):
+        while len(left := writers()) != 2:  # the caller's and the server's
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
     await world.close()
 
 
