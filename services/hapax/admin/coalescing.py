@@ -22,7 +22,7 @@ class QueryCoalescer:
         self._next: dict[object, asyncio.Task[Any]] = {}
 
     async def call(self, key: object, work: Callable[[], Awaitable[T]]) -> T:
-        """A caller that is given up leaves it going for the others. Raises what `work` raises, TimeoutError."""
+        """Cancelling a caller does not cancel the computation. Raises what `work` raises, TimeoutError."""
         if key not in self._running:
             made = self._running[key] = supervision.judged(self._work(key, work))
         elif key not in self._next:

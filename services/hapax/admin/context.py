@@ -1,4 +1,4 @@
-"""What every handler works with: the image of the cluster, and clients that are there when there is a cluster."""
+"""What every handler uses: the view of the cluster, and clients, which are created when the first node is alive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ C = TypeVar("C", bound=_Client)
 
 
 class _Made(Generic[C]):
-    """A client, made at its first use, and again when nothing that it knows answers any more."""
+    """A client that is created at its first use, and replaced when none of its first nodes is alive any more."""
 
     def __init__(self, make: Callable[[list[str]], Coroutine[Any, Any, C]]) -> None:
         self._make = make
@@ -114,4 +114,4 @@ class Context:
     clients: Clients
     coalesced: QueryCoalescer
     heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY_AT_ONCE))
-    """Held by what reads records: so much of it runs at once, and the rest waits its turn within its time-out."""
+    """Limits how many queries that read records run at once. Others wait for it within their time-out."""

@@ -1,4 +1,4 @@
-"""/v1/groups: what groups have committed, how far behind they are, and putting them elsewhere."""
+"""/v1/groups: committed offsets, lag, and resets and deletions of offsets."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _COUNTED_MAX: Final = 256 << 20
 
 class GroupSummary(BaseModel):
     group: str = Field(examples=["loader"])
-    committed: int = Field(description="Partitions with an offset.")
-    pending: int = Field(description="Partitions of which an open transaction is about to commit an offset.")
+    committed: int = Field(description="Partitions with a committed offset.")
+    pending: int = Field(description="Partitions for which an open transaction will commit an offset.")
     members: int
 
 
@@ -45,11 +45,11 @@ class GroupPage(BaseModel):
 class CommittedOffset(BaseModel):
     topic: str
     partition: int
-    offset: int = Field(description="Of the next record to read; -1: none is committed yet.")
+    offset: int = Field(description="Offset of the next record to read; -1 if none is committed yet.")
     leader_epoch: int
     metadata: str
     committed_ms: int
-    pending: bool = Field(description="An open transaction is about to commit another.")
+    pending: bool = Field(description="Whether an open transaction will commit another offset.")
 
 
 class GroupOffsets(BaseModel):
@@ -64,18 +64,20 @@ class PartitionLag(BaseModel):
     first: int
     last_stable: int
     high_watermark: int
-    lag: int = Field(description="Offsets up to the high watermark that are still in the log, whatever lies there.")
+    lag: int = Field(
+        description="Offsets up to the high watermark that are in the log, including markers and aborted records.")
     readable: int | None = Field(
-        description="Records that a read_committed reader will be given: no markers, nothing aborted, nothing open. "
-        "null: was not counted.")
-    counted_to: int = Field(description="So far was counted; below last_stable where max_bytes did not suffice.")
+        description="Records that a read_committed consumer will receive: without markers and without aborted and open "
+        "transactions. null if they were not counted.")
+    counted_to: int = Field(
+        description="Offset up to which records were counted; below last_stable if max_bytes was not enough.")
 
 
 class GroupLag(BaseModel):
     group: str
     lag: int
     readable: int | None
-    complete: bool = Field(description="All that can be read was counted.")
+    complete: bool = Field(description="Whether every readable record was counted.")
     items: list[PartitionLag]
 
 
@@ -85,11 +87,12 @@ class PartitionName(RequestBody):
 
 
 class Target(RequestBody):
-    """Exactly one of these."""
+    """Exactly one of the fields is set."""
 
-    earliest: bool | None = Field(None, description="true: where the log begins.")
-    latest: bool | None = Field(None, description="true: where it ends.")
-    time_ms: int | None = Field(None, ge=0, le=LARGEST_INT64, description="At the first record of this time or later.")
+    earliest: bool | None = Field(None, description="true: to the beginning of the log.")
+    latest: bool | None = Field(None, description="true: to the end of the log.")
+    time_ms: int | None = Field(
+        None, ge=0, le=LARGEST_INT64, description="To the first record at or after this time, in ms since 1970.")
     offset: int | None = Field(None, ge=0, le=LARGEST_INT64)
     shift: int | None = Field(None, ge=-LARGEST_INT64, le=LARGEST_INT64, description="Move by this many offsets.")
 
@@ -97,15 +100,15 @@ class Target(RequestBody):
     def _one(self) -> Target:
         given = [self.earliest or None, self.latest or None, self.time_ms, self.offset, self.shift]
         if sum(each is not None for each in given) != 1:
-            raise ValueError("say exactly one of earliest, latest, time_ms, offset and shift")
+            raise ValueError("set exactly one of earliest, latest, time_ms, offset and shift")
         return self
 
 
 class Reset(RequestBody):
     to: Target
-    topics: list[str] = Field([], max_length=1000, description="All partitions of these.")
+    topics: list[str] = Field([], max_length=1000, description="All partitions of these topics.")
     partitions: list[PartitionName] = Field([], max_length=500)
-    dry_run: bool = Field(True, description="Show what would become, and leave it as it is.")
+    dry_run: bool = Field(True, description="Show the result without committing it.")
 
     @model_validator(mode="after")
     def _some(self) -> Reset:
@@ -117,7 +120,7 @@ class Reset(RequestBody):
 class Moved(BaseModel):
     topic: str
     partition: int
-    before: int = Field(description="-1: nothing was committed.")
+    before: int = Field(description="-1 if nothing was committed.")
     after: int
 
 
@@ -140,14 +143,14 @@ def routes(context: Context) -> APIRouter:
     async def list_groups(
         limit: Limit = 100, cursor: Cursor = None, prefix: Annotated[str, Query(max_length=1024)] = "",
     ) -> Response:
-        """The groups that have committed offsets, by name."""
+        """The groups that have committed offsets, ordered by name."""
         found = await clients.call(lambda admin: admin.list_groups(prefix))
         items, following = page(found, lambda group: (group.group,), limit, cursor)
         return answer({"items": [each._asdict() for each in items], "next_cursor": following})
 
     @router.get("/{group}/offsets", response_model=GroupOffsets)
     async def offsets(group: Name) -> Response:
-        """What a group has committed."""
+        """The committed offsets of a group."""
         found = await clients.call(lambda admin: admin.group_offsets(group))
         return answer({"group": group, "items": [
             {"topic": each.topic, "partition": each.partition, **offset._asdict()}
@@ -156,13 +159,15 @@ def routes(context: Context) -> APIRouter:
     @router.get("/{group}/lag", response_model=GroupLag)
     async def lag(
         group: Name,
-        topic: Annotated[list[str], Query(max_length=100, description="Only of these.")] = [],  # noqa: B006
-        count: Annotated[bool, Query(description="Count what a read_committed reader will be given.")] = True,
+        topic: Annotated[list[str], Query(max_length=100, description="Only these topics.")] = [],  # noqa: B006
+        count: Annotated[bool, Query(description="Count the records that a consumer will receive.")] = True,
         max_bytes: Annotated[
-            int, Query(ge=1 << 10, le=_COUNTED_MAX, description="Log bytes that brokers read, approximately.")
+            int, Query(
+                ge=1 << 10, le=_COUNTED_MAX,
+                description="Approximate maximum of log bytes that the brokers read to count records."),
         ] = 32 << 20,
     ) -> Response:
-        """How far behind a group is, in offsets and in records that a read_committed reader will really be given."""
+        """A group's lag, in offsets and in records that a read_committed consumer will receive."""
         async def work() -> dict[TopicPartition, Lag]:
             if not count:
                 return await clients.call(lambda admin: admin.group_lag(group, topics=topic))
@@ -187,7 +192,8 @@ def routes(context: Context) -> APIRouter:
         ])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Where a group would go on, and with `"dry_run": false` makes it so. The group has no members meanwhile."""
+        """Shows the offsets that a reset would commit; with `"dry_run": false`, commits them. The group must have no
+        members."""
         partitions = [find_partition(view, each.topic, each.partition) for each in wanted.partitions]
         for name in wanted.topics:
             partitions += [
@@ -200,8 +206,8 @@ def routes(context: Context) -> APIRouter:
                 Move(TopicPartition(topic, PartitionIndex(index)), *rest) for topic, index, *rest in attempt.decided]
             if not await clients.call(lambda admin: finish_reset(admin, group, moves)):
                 raise Problem(
-                    409, "An earlier attempt under this Idempotency-Key may have moved the group, and offsets were "
-                    "committed since. Look where it is, and use another key.")
+                    409, "An earlier attempt with this Idempotency-Key may have reset the group, and offsets were "
+                    "committed since. Check the group's offsets, and use another key.")
         else:
             moves = await clients.call(lambda admin: plan_reset(admin, group, partitions, to))
             if not wanted.dry_run:
@@ -211,15 +217,15 @@ def routes(context: Context) -> APIRouter:
 
     @router.delete("/{group}", response_model=Deleted)
     async def delete(group: Name, caller: Caller) -> Response:
-        """Forgets a group and all that it has committed. Refused while it has members, or while a transaction is about
-        to commit an offset for it."""
+        """Deletes a group and all its committed offsets. Refused while the group has members, or while an open
+        transaction will commit one of its offsets."""
         return answer({"group": group, "deleted": await clients.call(lambda admin: admin.delete_group_offsets(group))})
 
     @router.delete("/{group}/offsets/{topic}/{partition}", response_model=Deleted)
     async def delete_offset(
         group: Name, topic: TopicName, partition: PartitionNumber, caller: Caller
     ) -> Response:
-        """Forgets what a group has committed of one partition."""
+        """Deletes a group's committed offset of one partition."""
         chosen = [TopicPartition(topic, PartitionIndex(partition))]
         return answer({
             "group": group, "deleted": await clients.call(lambda admin: admin.delete_group_offsets(group, chosen))})

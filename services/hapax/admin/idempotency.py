@@ -1,7 +1,7 @@
-"""Idempotency keys: a POST that is repeated under its key is answered as it was the first time, by whichever replica.
+"""Idempotency keys: a POST that is repeated with its key gets the first answer again, from any replica.
 
-What was answered is kept in the metadata store for a day, beside the cluster's own keys, which every node watches, and
-not below them:
+Answers are kept in the metadata store for a day. Their keys are not below the cluster's prefix, because every node
+watches that prefix:
 
     /hapax-admin/CLUSTER_ID/idempotency/SHA-256 of (who, key)
 
@@ -43,7 +43,7 @@ _LARGEST_DECISION: Final = 1 << 20
 
 
 class Recorded(NamedTuple):
-    """An answer as it left."""
+    """An answer as it was sent."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -51,8 +51,8 @@ class Recorded(NamedTuple):
 
 
 class Attempt:
-    """One attempt at a request. `resumed`: an earlier one may have done it, in part or wholly. `decided`: what that one
-    was about to do, as it said; None: it had not come so far."""
+    """One attempt at a request. `resumed`: an earlier attempt may have done the work, in part or completely. `decided`:
+    the decision that the earlier attempt stored before it acted; None if it stored none."""
 
     def __init__(
         self, resumed: bool = False, decided: Any = None, keep: Callable[[Any], Awaitable[None]] | None = None
@@ -63,7 +63,7 @@ class Attempt:
         self._keep = keep
 
     async def decide(self, decision: Any) -> None:
-        """To be called before acting, with what can be written as JSON. Raises Problem."""
+        """Stores a decision, before it is carried out. `decision` must be JSON-serializable. Raises Problem."""
         if self._keep is not None:
             await self._keep(decision)
 
@@ -81,12 +81,12 @@ class Idempotency:
         self, who: str, key: str, method: str, path: str, query: bytes, body: bytes,
         work: Callable[[Attempt], Awaitable[Recorded]],
     ) -> tuple[Recorded, bool]:
-        """The answer, and whether it was given before.
+        """The answer, and whether it is the stored answer of an earlier attempt.
 
-        Raises Problem: 422 where the key was used for another request, 409 while that request still runs, 503.
+        Raises Problem: 422 if the key was used for another request, 409 while that request still runs, 503.
         """
         if not _KEY.fullmatch(key):
-            raise Problem(422, "Idempotency-Key has 1 to 128 printable ASCII characters and no space.")
+            raise Problem(422, "An Idempotency-Key must have 1 to 128 printable ASCII characters, without spaces.")
         where = self._prefix + hashlib.sha256(f"{who}\n{key}".encode()).hexdigest()
         request = hashlib.sha256(b"\n".join([method.encode(), path.encode(), query, body])).hexdigest()
         try:
@@ -109,7 +109,7 @@ class Idempotency:
             })
             await claim.put({})
         except (MetadataUnavailable, MetadataLeaseGone) as error:
-            raise unavailable(f"Keys cannot be kept now: {error}") from error
+            raise unavailable(f"Idempotency keys cannot be stored now: {error}") from error
         return await self._worked(claim, work, document is not None), False
 
     async def _worked(
@@ -120,7 +120,8 @@ class Idempotency:
             answer = await work(Attempt(resumed, claim.document.get("decided"), claim.decide))
         finally:
             if answer is None or answer.status >= 500 or len(answer.body) > _LARGEST_ANSWER:
-                # Cancelled or failed: a repeated request does not wait for the claim to expire. The work may be done.
+                # Cancelled or failed: ends the claim, so that a repetition need not wait until it expires. The work may
+                # have been done all the same.
                 await asyncio.shield(claim.settle({"claimed_until_ms": 0}))
         if answer.status < 500 and len(answer.body) <= _LARGEST_ANSWER:
             await claim.settle({
@@ -131,7 +132,7 @@ class Idempotency:
 
 
 class _Claim:
-    """What stands under a key while its request is worked on. `document`: as it was put last."""
+    """The record of a key while its request runs. `document`: its last stored content."""
 
     def __init__(
         self, store: MetadataStore, where: str, lease: int, revision: int, document: dict[str, Any]
@@ -143,7 +144,7 @@ class _Claim:
         self._revision = revision
 
     async def put(self, more: dict[str, Any]) -> None:
-        """Raises Problem where another replica was first, MetadataUnavailable, MetadataLeaseGone."""
+        """Raises Problem if another replica has changed the record, MetadataUnavailable, MetadataLeaseGone."""
         document = {**self.document, **more}
         done = await self._store.txn(
             [Compare(self._where, "mod_revision", self._revision)],
@@ -158,18 +159,18 @@ class _Claim:
         """Raises Problem."""
         if len(json.dumps(decision)) > _LARGEST_DECISION:
             raise Problem(
-                413, "This is too much for one request with an Idempotency-Key: divide it, or send it without a key.")
+                413, "The request is too large for an Idempotency-Key. Divide it, or send it without a key.")
         try:
             await self.put({"decided": decision})
         except (MetadataUnavailable, MetadataLeaseGone) as error:
-            raise unavailable(f"Keys cannot be kept now: {error}") from error
+            raise unavailable(f"Idempotency keys cannot be stored now: {error}") from error
 
     async def settle(self, more: dict[str, Any]) -> None:
-        """A claim that cannot be settled ends by itself, and then the work is done again as one that was resumed."""
+        """Stores the answer, or ends the claim. If that fails, the claim expires, and the next attempt is resumed."""
         try:
             await self.put(more)
         except (MetadataUnavailable, MetadataLeaseGone, Problem) as error:
-            log.warning("an answer was not kept under its key", error=error)
+            log.warning("an answer was not stored under its idempotency key", error=error)
 
 
 def _decoded(found: KeyValue | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""/v1/topics/TOPIC/partitions/PARTITION/messages: a look at records, whatever is in them."""
+"""/v1/topics/TOPIC/partitions/PARTITION/messages: shows a partition's batches and records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _VALUE: Final[dict[str, Any]] = {"size": 5, "truncated": False, "base64": "aGVsb
 
 
 class Bytes(BaseModel):
-    size: int = Field(description="Bytes that there are.")
-    truncated: bool = Field(description="Not all of them are shown.")
+    size: int = Field(description="The complete length in bytes.")
+    truncated: bool = Field(description="Whether only the first bytes are shown.")
     base64: str
-    text: str | None = Field(description="Where they are printable UTF-8.")
+    text: str | None = Field(description="The bytes as text if they are printable UTF-8, otherwise null.")
     model_config = {"json_schema_extra": {"examples": [_VALUE]}}
 
 
@@ -52,9 +52,10 @@ class Batch(BaseModel):
     producer_epoch: int | None
     base_sequence: int | None
     max_timestamp_ms: int | None
-    hidden: Literal["aborted"] | None = Field(description="Why a read_committed reader is not given its records.")
-    error: str | None = Field(description="Why its records cannot be shown.")
-    control: str | None = Field(description="What a control batch says.")
+    hidden: Literal["aborted"] | None = Field(
+        description="Why a read_committed consumer does not receive the batch's records.")
+    error: str | None = Field(description="Why the batch's records cannot be shown.")
+    control: str | None = Field(description="The content of a control batch.")
 
 
 class Messages(BaseModel):
@@ -64,7 +65,7 @@ class Messages(BaseModel):
     first: int
     last_stable: int
     high_watermark: int
-    next_offset: int = Field(description="Where to look next.")
+    next_offset: int = Field(description="The `offset` of the next request.")
     at_end: bool
     batches: list[Batch]
     records: list[Message]
@@ -83,17 +84,18 @@ def routes(context: Context) -> APIRouter:
         ] = None,
         last: Annotated[int | None, Query(ge=1, le=1000, description="Begin this many offsets before the end.")] = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
-        limit: Annotated[int, Query(ge=1, le=500, description="Records at most.")] = 50,
+        limit: Annotated[int, Query(ge=1, le=500, description="The maximum number of records in the answer.")] = 50,
         max_bytes: Annotated[
-            int, Query(ge=1024, le=1 << 20, description="Bytes of the log to read, give or take a batch.")
+            int, Query(ge=1024, le=1 << 20, description="Bytes of the log to read, rounded to whole batches.")
         ] = 256 << 10,
         field_bytes: Annotated[
-            int, Query(ge=0, le=64 << 10, description="So much of each key, value and header.")] = 4096,
+            int, Query(ge=0, le=64 << 10, description="Maximum number of bytes shown of each key, value and header.")
+        ] = 4096,
     ) -> Response:
-        """A look at a partition's records, from its beginning where nothing else is said. Damaged batches are named,
-        and what follows them is shown."""
+        """Records of a partition, by default from its beginning. A damaged batch is listed with its error, and the
+        batches after it follow."""
         if sum(each is not None for each in (offset, time_ms, last)) > 1:
-            raise invalid("Say one of offset, time_ms and last.", "query")
+            raise invalid("Set at most one of offset, time_ms and last.", "query")
         where = find_partition(view, topic, partition)
         committed = isolation == "read_committed"
 

@@ -1,4 +1,4 @@
-"""What the admin service tells."""
+"""The admin service's metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers by partition and by id, and leases of producer ids."""
+"""Producers' state by partition and by producer id, and leases of producer ids."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Producer(BaseModel):
     last_offset: int
     last_timestamp_ms: int
     coordinator_epoch: int
-    transaction_start_offset: int = Field(description="-1: no transaction is open here.")
-    records: int = Field(description="That the partition holds of it, over all epochs, without aborted ones.")
-    transaction_records: int = Field(description="In the open transaction.")
-    transactional_id: str = Field(description="Of the open transaction, where the partition knows it.")
+    transaction_start_offset: int = Field(description="-1 if no transaction is open in this partition.")
+    records: int = Field(
+        description="The producer's records in the partition, over all epochs, without those of aborted transactions.")
+    transaction_records: int = Field(description="Records in the open transaction.")
+    transactional_id: str = Field(description="Transactional id of the open transaction, if the partition knows it.")
 
 
 class ProducerPage(BaseModel):
@@ -67,7 +68,7 @@ class LeaseProgress(BaseModel):
 
 
 class LeaseDetail(Lease):
-    progress: list[LeaseProgress] = Field(description="What each partition holds of its producer.")
+    progress: list[LeaseProgress] = Field(description="The state of the lease's producer in each partition.")
 
 
 def routes(context: Context) -> APIRouter:
@@ -78,7 +79,7 @@ def routes(context: Context) -> APIRouter:
     async def of_partition(
         topic: TopicName, partition: PartitionNumber, limit: Limit = 100, cursor: Cursor = None
     ) -> Response:
-        """The producers whose state a partition keeps, by id."""
+        """The producers whose state a partition keeps, ordered by producer id."""
         where = find_partition(view, topic, partition)
         found = await clients.call(lambda admin: admin.partition_producers([where]))
         items, following = page(found, lambda each: (each.producer_id,), limit, cursor)
@@ -89,7 +90,7 @@ def routes(context: Context) -> APIRouter:
         producer_id: Annotated[int, Path(ge=0, le=LARGEST_INT64, examples=[4001])], limit: Limit = 100,
         cursor: Cursor = None,
     ) -> Response:
-        """What each partition of the cluster knows of one producer."""
+        """The state of one producer in each partition of the cluster."""
         async with context.heavy:
             found = await clients.call(lambda admin: admin.partition_producers(None, [producer_id]))
         if not found:
@@ -101,14 +102,14 @@ def routes(context: Context) -> APIRouter:
     async def leases(
         limit: Limit = 100, cursor: Cursor = None, prefix: Annotated[str, Query(max_length=1024)] = "",
     ) -> Response:
-        """Producer ids on lease, by the leases' names."""
+        """The leases of producer ids, ordered by name."""
         found = await (await clients.leases()).list(prefix)
         items, following = page(found, lambda lease: (lease.name,), limit, cursor)
         return answer({"items": [_lease(each) for each in items], "next_cursor": following})
 
     @router.get("/leases/{name}", response_model=LeaseDetail)
     async def lease(name: Name) -> Response:
-        """One lease, and how far its producer has come."""
+        """One lease, and the progress of its producer."""
         client = await clients.leases()
         for each in await client.list(name):
             if each.name == name:
@@ -122,10 +123,11 @@ def routes(context: Context) -> APIRouter:
     async def release(
         name: Name, caller: Caller,
         generation: Annotated[int, Query(
-            ge=0, le=LARGEST_INT32, description="The lease's, as it was read: one that was taken over since stays.")],
+            ge=0, le=LARGEST_INT32,
+            description="The lease's generation as read earlier. A lease that was taken over since is not released.")],
     ) -> Response:
-        """Gives a lease back in its holder's place: another one may take it at once, under a higher generation, and
-        that one fences whatever the former holder still writes."""
+        """Releases a lease for its holder. Another program may take it at once, under a higher generation, which fences
+        the former holder."""
         client = await clients.leases()
         for each in await client.list(name):
             if each.name == name:

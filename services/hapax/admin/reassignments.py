@@ -1,4 +1,4 @@
-"""/v1/reassignments: partitions that move, plans for it, and how fast."""
+"""/v1/reassignments: running moves of partitions, plans for moves, and the copying throttle."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NodeNumber = Annotated[int, Field(ge=0, le=LARGEST_INT32)]
 class Reassignment(BaseModel):
     topic: str
     partition: int
-    replicas: list[int] = Field(description="The new ones, and behind them the old ones that will go.")
+    replicas: list[int] = Field(description="The new replicas, followed by the old ones that will be removed.")
     adding: list[int]
     removing: list[int]
-    caught_up: list[int] = Field(description="Those of `adding` that are in sync.")
+    caught_up: list[int] = Field(description="The replicas of `adding` that are in sync.")
 
 
 class ReassignmentPage(BaseModel):
@@ -37,12 +37,13 @@ class Exactly(RequestBody):
     topic: str = Field(min_length=1, max_length=249)
     partition: int = Field(ge=0, le=LARGEST_INT32)
     replicas: list[NodeNumber] = Field(
-        min_length=1, max_length=100, description="In order of preference: the first leads where it can.")
+        min_length=1, max_length=100, description="In order of preference: the first becomes the leader if it can.")
 
 
 class Spread(RequestBody):
     topics: list[str] = Field(min_length=1, max_length=1000)
-    brokers: list[NodeNumber] | None = Field(None, min_length=1, max_length=1000, description="Default: all fit ones.")
+    brokers: list[NodeNumber] | None = Field(
+        None, min_length=1, max_length=1000, description="Default: all fit brokers.")
 
 
 class Factor(RequestBody):
@@ -58,17 +59,19 @@ class Plan(RequestBody):
     """Exactly one of `partitions`, `spread`, `factor` and `drain`."""
 
     partitions: list[Exactly] | None = Field(None, min_length=1, max_length=500)
-    spread: Spread | None = Field(None, description="Evenly over brokers.")
-    factor: Factor | None = Field(None, description="Another number of replicas.")
-    drain: Drain | None = Field(None, description="Everything off a broker, which gets nothing new from then on.")
-    dry_run: bool = Field(True, description="Show the plan and leave all as it is.")
+    spread: Spread | None = Field(None, description="Spread the topics evenly over brokers.")
+    factor: Factor | None = Field(None, description="Change a topic's number of replicas.")
+    drain: Drain | None = Field(
+        None, description="Move all replicas off a broker. It is assigned no new ones from then on.")
+    dry_run: bool = Field(True, description="Show the plan without starting it.")
     bytes_per_second: int | None = Field(
-        None, ge=0, le=2**62, description="What each broker copies for it at most; 0: what its settings say.")
+        None, ge=0, le=2**62,
+        description="Maximum rate at which each broker copies for the moves; 0: as in the broker's settings.")
 
     @model_validator(mode="after")
     def _one(self) -> Plan:
         if sum(each is not None for each in (self.partitions, self.spread, self.factor, self.drain)) != 1:
-            raise ValueError("say exactly one of partitions, spread, factor and drain")
+            raise ValueError("set exactly one of partitions, spread, factor and drain")
         return self
 
 
@@ -79,7 +82,7 @@ class Step(BaseModel):
     after: list[int]
     copied_to: list[int]
     removed_from: list[int]
-    refused: str | None = Field(description="Why the cluster did not begin it.")
+    refused: str | None = Field(description="Why the cluster refused to start it.")
 
 
 class Planned(BaseModel):
@@ -93,11 +96,12 @@ class Canceled(BaseModel):
 
 
 class Throttle(RequestBody):
-    bytes_per_second: int = Field(ge=0, le=2**62, description="Of each broker; 0: what its settings say.")
+    bytes_per_second: int = Field(
+        ge=0, le=2**62, description="Maximum rate of each broker; 0: as in the broker's settings.")
 
 
 class ThrottleNow(BaseModel):
-    bytes_per_second: int | None = Field(description="null: what the brokers' settings say.")
+    bytes_per_second: int | None = Field(description="null: as in each broker's settings.")
 
 
 def routes(context: Context) -> APIRouter:
@@ -106,7 +110,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("", response_model=ReassignmentPage)
     async def list_moves(limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """The partitions that move now."""
+        """The running moves."""
         cluster = await clients.call(read_cluster)
         items, following = page(
             running_moves(cluster), lambda each: (each.partition.topic, int(each.partition.partition)), limit, cursor)
@@ -130,7 +134,7 @@ def routes(context: Context) -> APIRouter:
         ])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Plans moves, and starts them with `"dry_run": false`. Started moves continue even if any process dies."""
+        """Plans moves, and starts them with `"dry_run": false`. Started moves continue when any process dies."""
         cluster = await clients.call(read_cluster)
         try:
             targets = _targets(cluster, wanted)
@@ -155,9 +159,9 @@ def routes(context: Context) -> APIRouter:
     @router.delete("", response_model=Canceled)
     async def cancel(
         caller: Caller,
-        topic: Annotated[list[str], Query(max_length=100, description="Only of these; default: all.")] = [],  # noqa: B006
+        topic: Annotated[list[str], Query(max_length=100, description="Default: all topics.")] = [],  # noqa: B006
     ) -> Response:
-        """Takes running moves back: what they added goes, the old replicas stay."""
+        """Cancels running moves: the added replicas are removed, the old ones stay."""
 
         async def work(admin: Admin) -> int:
             running = {
@@ -170,14 +174,14 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/throttle", response_model=ThrottleNow)
     async def get_throttle() -> Response:
-        """How fast brokers may copy for moves."""
+        """The maximum rate at which each broker copies for moves."""
         return answer({"bytes_per_second": None if view.throttle is None else view.throttle.bytes_per_second})
 
     @router.put("/throttle", response_model=ThrottleNow)
     async def set_throttle(
         wanted: Annotated[Throttle, Body(examples=[{"bytes_per_second": 52428800}])], caller: Caller
     ) -> Response:
-        """Changes how fast brokers may copy for the moves that run; until they have ended."""
+        """Changes the maximum rate at which each broker copies, until the running moves have ended."""
         await clients.call(lambda admin: admin.set_throttle(wanted.bytes_per_second))
         return answer({"bytes_per_second": wanted.bytes_per_second or None})
 
@@ -195,7 +199,7 @@ def _targets(cluster: Placement, wanted: Plan) -> Targets:
     if wanted.drain is not None:
         broker = NodeId(wanted.drain.broker)
         if broker not in cluster.brokers and not any(broker in held.replicas for held in cluster.partitions.values()):
-            raise Problem(404, f"No broker {broker} is alive or holds anything.")
+            raise Problem(404, f"Broker {broker} is not alive and holds no replica.")
         return drain(cluster.partitions, {broker}, cluster.sites())
     targets: Targets = {}
     for each in wanted.partitions or ():

@@ -1,13 +1,13 @@
-"""The HTTP server: uvicorn with what it lacks against slow and greedy clients.
+"""The HTTP server: uvicorn with protection against slow clients and against too many connections.
 
-uvicorn waits for the head of a first request without end, counts a slow client like any other and refuses everybody
-once there are too many, and throws away the answer to a client that is still sending. Here:
+uvicorn has no time limit for the head of a connection's first request. At its limit of connections it refuses every
+new client, while slow clients keep theirs. And a client that is still sending does not receive an early answer. Here:
 
-* the head of a request has a time-out, from the connection's beginning or from the first byte after an answer,
-* so has the client's reading of an answer,
-* at the limit of connections the one gives way that has waited longest for its request to be whole,
-* after an early answer (413, 401) the connection is closed for writing first, and what still comes is thrown away for
-  a moment: a connection that is reset would take the answer with it.
+* Receiving a request's head has a time limit, from the start of the connection or the first byte after an answer.
+* Sending an answer has a time limit.
+* At the limit of connections, the one that has waited longest for a complete head is closed.
+* After an early answer (413, 401), the connection is first closed for writing only, and received bytes are discarded
+  for a short time. A reset connection would lose the answer.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _SHUTDOWN_S: Final = 5
 
 
 class Limits:
-    """Of one server: its settings, who has a request that is not whole, and what was counted."""
+    """One server's limits, the connections that have no complete head, and the counters."""
 
     def __init__(self, settings: Settings, metrics: telemetry.Metrics) -> None:
         self.receive_s = settings.admin_receive_timeout_ms / 1000
         self.connections = settings.admin_max_connections
         self.waiting: dict[Connection, None] = {}
-        """Connections without a whole head, in the order in which they began to be so."""
+        """Connections that wait for a complete head, the longest waiting first."""
         closed = metrics.counters(CONNECTIONS_CLOSED)
         self.too_slow = closed.labels("slow")
         self.crowded_out = closed.labels("crowded out")
 
 
 class _Lingering:
-    """The transport as the protocol sees it; closing it ends what is written and lets what is read run dry. An answer's
-    head, which is written by itself, leaves with the body, in one call of the system."""
+    """The transport as the protocol sees it. Closing it closes the writing side and discards what is still received.
+    An answer's head, which is written separately, is sent with the body in one system call."""
 
     __slots__ = ("_head", "_protocol", "_transport")
 
@@ -64,7 +64,7 @@ class _Lingering:
     def write(self, data: bytes) -> None:
         if not self._head:
             self._head = data
-            self._protocol.loop.call_soon(self.flush)  # nothing may follow
+            self._protocol.loop.call_soon(self.flush)  # the answer may have no body
         else:
             head, self._head = self._head, b""
             self._transport.write(head + data)
@@ -99,9 +99,10 @@ class Connection(H11Protocol):
         self.lingers = False
         self._thrown_away = 0
         self._deadline: asyncio.TimerHandle | None = None
-        """For what is to come from the client."""
+        """For the client's next bytes."""
         self._reading_deadline: asyncio.TimerHandle | None = None
-        """For the client's reading. One of its own: neither a byte that comes nor one that is read ends the other."""
+        """For the client's reading of an answer. Separate, because received bytes must not extend it, nor sent bytes
+        the other deadline."""
 
     # --- the transport calls
 
@@ -147,7 +148,7 @@ class Connection(H11Protocol):
     # --- uvicorn calls
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP request gets a problem too, where it can be told."""
+        """Sends a problem response, unless an answer has already begun."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
@@ -169,10 +170,10 @@ class Connection(H11Protocol):
     def linger(self, transport: asyncio.Transport) -> None:
         if self.lingers or transport.is_closing():
             return
-        if self.conn.their_state in (h11.DONE, h11.CLOSED, h11.MUST_CLOSE):  # nothing more comes that counts
+        if self.conn.their_state in (h11.DONE, h11.CLOSED, h11.MUST_CLOSE):  # the request was received completely
             transport.close()
             self._head_came()
-            self._deadline = self.loop.call_later(self.limits.receive_s, self.abort)  # unless it has read by then
+            self._deadline = self.loop.call_later(self.limits.receive_s, self.abort)  # unless the client has read all
             return
         self.lingers = True
         self._head_came()
@@ -218,7 +219,7 @@ class _Uvicorn(uvicorn.Server):
         yield  # the process has its own handlers
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
-        """As uvicorn's, which ends the process where it cannot listen."""
+        """As uvicorn's, which however exits the process if it cannot listen."""
         await self.lifespan.startup()
         config = self.config
 
@@ -233,12 +234,12 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """`start` returns once it listens; `close` lets what runs finish, for a few seconds."""
+    """`start` returns when it listens. `close` waits a few seconds for running requests."""
 
     def __init__(
         self, app: ASGIApp, settings: Settings, metrics: telemetry.Metrics, fault: Callable[[BaseException], None]
     ) -> None:
-        """`fault`: it serves no more, and was not asked to end."""
+        """`fault`: called if the server ends without `close`."""
         self._fault = fault
         limits = Limits(settings, metrics)
         connection = type("LimitedConnection", (Connection,), {"limits": limits})

@@ -1,4 +1,4 @@
-"""The admin service: REST for people and programs that run a cluster. It keeps nothing; run as many as you like."""
+"""The admin service: a stateless REST API for operating a cluster. Any number of replicas may run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None,
 ) -> AdminService:
-    """Returns once it listens. Raises TokenFileError, StoreRefused, OSError."""
+    """Returns when it listens. Raises TokenFileError, StoreRefused, OSError."""
     metrics = metrics or telemetry.Metrics()
     tokens = _tokens(settings, asyncio.get_running_loop().time)
     gate, view, clients = await compose(ports, settings, tokens, on_lost, metrics)
@@ -87,8 +87,8 @@ async def compose(
 def _tokens(settings: Settings, now: Callable[[], float]) -> Tokens | None:
     """None: requests need no token. Raises TokenFileError."""
     if settings.admin_auth == "none":
-        log.warning("every client that reaches the port may do everything: admin.auth is none")
+        log.warning("admin.auth is none: every client that reaches the port has the role admin")
         return None
     if settings.admin_tokens_file is None:
-        raise TokenFileError("admin.tokens.file is not set; admin.auth=none would let everybody in")
+        raise TokenFileError("admin.tokens.file is not set. To allow every client without a token, set admin.auth=none")
     return Tokens(Path(settings.admin_tokens_file), now)

@@ -1,11 +1,11 @@
-"""Who calls, and what they may do: bearer tokens from a file that may change under a running service.
+"""Authentication and roles: bearer tokens from a file, which may change while the service runs.
 
     # name     role       token
     grafana    read-only  KNcBkFSTZaMkV5MRxTvPhjFAkFOkUaCD
     ci         admin      sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 
-A token of which only the hash is stored need not be kept anywhere but with its user. A file that cannot be read any
-more, or has a bad line, changes nothing: the last good one counts, and the log says why.
+With a hash instead of the token, only its user needs to store the token itself. If the file becomes unreadable or has a
+bad line, the last good version stays in force, and the log states why.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LEAST_LENGTH: Final = 16
 LOOK_EVERY_S: Final = 1.0
 _HASH: Final = "sha256:"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
-"""What a bearer token may be made of (RFC 6750)."""
+"""The characters that a bearer token may contain (RFC 6750)."""
 
 
 class TokenFileError(OSError):
-    """The file cannot be used; the message names it and the line, and never what stands there."""
+    """The file cannot be used. The message names the file and the line, and never quotes the line's content."""
 
 
 class Principal(NamedTuple):
@@ -44,11 +44,11 @@ class Principal(NamedTuple):
 
 
 EVERYBODY: Final = Principal("anybody", "admin")
-"""Where authentication is off."""
+"""The caller of every request if authentication is off."""
 
 
 def parse(text: str, source: str) -> list[tuple[bytes, Principal]]:
-    """(SHA-256 of the token, who has it). Raises TokenFileError."""
+    """(SHA-256 of the token, its user). Raises TokenFileError."""
     found: list[tuple[bytes, Principal]] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#", 1)[0].split()
@@ -58,27 +58,28 @@ def parse(text: str, source: str) -> list[tuple[bytes, Principal]]:
             raise TokenFileError(f"{source}, line {number}: expected NAME ROLE TOKEN")
         name, role, token = words
         if role not in ("read-only", "admin"):
-            raise TokenFileError(f"{source}, line {number}: the role is read-only or admin")
+            raise TokenFileError(f"{source}, line {number}: the role must be read-only or admin")
         if token.startswith(_HASH):
             hexadecimal = token.removeprefix(_HASH)
             if not re.fullmatch(r"[0-9a-fA-F]{64}", hexadecimal):
-                raise TokenFileError(f"{source}, line {number}: after sha256: there are 64 hex digits")
+                raise TokenFileError(f"{source}, line {number}: sha256: must be followed by 64 hex digits")
             digest = bytes.fromhex(hexadecimal)
         elif len(token) < LEAST_LENGTH or not _TOKEN.fullmatch(token):
             raise TokenFileError(
-                f"{source}, line {number}: a token has at least {LEAST_LENGTH} letters, digits or ._~+/=-")
+                f"{source}, line {number}: a token must have at least {LEAST_LENGTH} characters: letters, digits or "
+                "._~+/=-")
         else:
             digest = hashlib.sha256(token.encode()).digest()
         if any(digest == other for other, _ in found):
-            raise TokenFileError(f"{source}, line {number}: the token stands there twice")
+            raise TokenFileError(f"{source}, line {number}: this token occurs twice in the file")
         found.append((digest, Principal(name, "admin" if role == "admin" else "read-only")))
     if not found:
-        raise TokenFileError(f"{source}: no tokens: every call would be refused")
+        raise TokenFileError(f"{source}: the file has no tokens, so that every request would be refused")
     return found
 
 
 class Tokens:
-    """`now` is a clock in seconds. The first call after `LOOK_EVERY_S` seconds reads the file again."""
+    """`now` is a clock in seconds. The file is read again by the first call after `LOOK_EVERY_S` seconds."""
 
     def __init__(self, path: Path, now: Callable[[], float]) -> None:
         """Raises TokenFileError, OSError."""
@@ -89,8 +90,7 @@ class Tokens:
         self._known = parse(self._text, str(path))
 
     def principal(self, token: str) -> Principal | None:
-        """Takes as long for a wrong token as for a right one, and for one that is wrong early as for one that is
-        wrong late: digests are compared, all of them."""
+        """The time that this takes does not depend on the token: its digest is compared with all known digests."""
         self._look()
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         found: Principal | None = None
@@ -104,7 +104,7 @@ class Tokens:
             return
         self._looked_at = self._now()
         try:
-            # Content, not times: a mounted Secret changes by a link that points elsewhere.
+            # Compares contents, not modification times: a mounted Secret changes by a symbolic link to other files.
             text = self._path.read_text(encoding="utf-8")
             if text == self._text:
                 return
@@ -112,4 +112,4 @@ class Tokens:
             self._known = parse(text, str(self._path))
             log.info("tokens read again", file=self._path, tokens=len(self._known))
         except (OSError, UnicodeDecodeError) as error:
-            log.error("the tokens stay as they were", error=error)
+            log.error("the tokens file cannot be used; the last good version stays in force", error=error)

@@ -44,10 +44,11 @@ class TopicSummary(BaseModel):
     partitions: int
     replication_factor: int
     internal: bool
-    config: dict[str, str] = Field(description="What was set for this topic. `/config/all` has the rest, too.")
-    leaderless: int = Field(description="Partitions without a leader now.")
+    config: dict[str, str] = Field(
+        description="Values that are set for this topic. `/config/all` also lists inherited values.")
+    leaderless: int = Field(description="Partitions that have no leader now.")
     under_replicated: int = Field(description="Partitions with a replica that is not in sync.")
-    revision: int = Field(description="Of the topic's record: its ETag.")
+    revision: int = Field(description="Revision of the topic's record, which is also its ETag.")
     model_config = {"json_schema_extra": {"examples": [_FLIGHTS]}}
 
 
@@ -58,14 +59,14 @@ class TopicPage(BaseModel):
 
 class PartitionState(BaseModel):
     partition: int
-    leader: int = Field(description="-1: none now.")
+    leader: int = Field(description="Node id; -1 if the partition has no leader now.")
     leader_epoch: int
     replicas: list[int] = Field(description="In order of preference.")
     isr: list[int]
     adding: list[int] = Field(description="Replicas that a reassignment adds.")
     removing: list[int]
     first: int | None = Field(description="Offset of the first record; null if the partition has no leader.")
-    last_stable: int | None = Field(description="What a read_committed reader reads up to.")
+    last_stable: int | None = Field(description="Offset up to which a read_committed consumer reads.")
     high_watermark: int | None
 
 
@@ -83,12 +84,12 @@ class CreateTopic(RequestBody):
 
 
 class ChangeTopic(RequestBody):
-    partitions: int = Field(ge=1, le=1_000_000, description="The number it shall have; it can only grow.")
+    partitions: int = Field(ge=1, le=1_000_000, description="The new number of partitions; it can only grow.")
 
 
 class ChangeConfig(RequestBody):
     set: dict[str, str] = Field({}, max_length=100)
-    reset: list[str] = Field([], max_length=100, description="Back to the cluster's default.")
+    reset: list[str] = Field([], max_length=100, description="Names to reset to the cluster's default.")
 
 
 class TopicConfig(BaseModel):
@@ -98,8 +99,8 @@ class TopicConfig(BaseModel):
 
 class OffsetAt(BaseModel):
     partition: int
-    offset: int | None = Field(description="null: there is no record at or after the time.")
-    timestamp_ms: int | None = Field(description="Of the record; null for the ends of the log.")
+    offset: int | None = Field(description="null if there is no record at or after the time.")
+    timestamp_ms: int | None = Field(description="The record's timestamp; null for the ends of the log.")
 
 
 class OffsetsAt(BaseModel):
@@ -145,7 +146,7 @@ def routes(context: Context) -> APIRouter:
     view, clients = context.view, context.clients
 
     async def seen(revision: int) -> None:
-        """Until this replica sees what it wrote; later is no failure."""
+        """Waits until this service's view includes the change. A time-out is ignored: the change is stored."""
         try:
             await view.reached(revision, _SEEN_S)
         except TimeoutError:
@@ -154,10 +155,10 @@ def routes(context: Context) -> APIRouter:
     @router.get("", response_model=TopicPage)
     async def list_topics(
         limit: Limit = 100, cursor: Cursor = None,
-        internal: Annotated[bool, Query(description="The cluster's own topics too.")] = False,
-        prefix: Annotated[str, Query(max_length=249, description="Only names that begin so.")] = "",
+        internal: Annotated[bool, Query(description="Include the cluster's internal topics.")] = False,
+        prefix: Annotated[str, Query(max_length=249, description="Only names with this prefix.")] = "",
     ) -> Response:
-        """The topics, by name."""
+        """The topics, ordered by name."""
         chosen = (each for each in view.topics() if (internal or not each.internal) and each.name.startswith(prefix))
         items, following = page(chosen, lambda topic: (topic.name,), limit, cursor)
         return answer({"items": [summary(view, each) for each in items], "next_cursor": following})
@@ -169,7 +170,7 @@ def routes(context: Context) -> APIRouter:
             {"name": "flights", "partitions": 6, "replication_factor": 1, "config": {"retention.ms": "604800000"}}])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Creates a topic; answers once its leaders accept writes."""
+        """Creates a topic. The answer is sent when its leaders accept writes."""
         new = NewTopic(wanted.name, wanted.partitions or -1, wanted.replication_factor or -1, wanted.config)
         try:
             await clients.call(lambda admin: admin.create_topics([new]))
@@ -195,7 +196,7 @@ def routes(context: Context) -> APIRouter:
         topic: TopicName, wanted: Annotated[ChangeTopic, Body(examples=[{"partitions": 12}])], caller: Caller,
         if_match: IfMatch = None,
     ) -> Response:
-        """Gives a topic more partitions."""
+        """Adds partitions to a topic."""
         revision = check_match(if_match, find(view, topic).mod_revision)
         await seen(await clients.call(
             lambda admin: admin.change_topic(topic, partitions=wanted.partitions, if_revision=revision)))
@@ -214,14 +215,14 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/{topic}/config", response_model=TopicConfig)
     async def get_config(topic: TopicName, if_none_match: IfNoneMatch = None) -> Response:
-        """What was set for a topic."""
+        """The configuration values that are set for a topic."""
         found = find(view, topic)
         return not_modified(if_none_match, found.mod_revision) or answer(
             {"config": dict(found.config), "revision": found.mod_revision}, revision=found.mod_revision)
 
     @router.get("/{topic}/config/all", response_model=ConfigValues)
     async def get_whole_config(topic: TopicName) -> Response:
-        """All that holds for a topic, and where it comes from. A broker answers."""
+        """All configuration values of a topic with their sources. A broker answers."""
         find(view, topic)
         return config_values(await clients.call(lambda admin: admin.topic_config(topic)))
 
@@ -232,7 +233,7 @@ def routes(context: Context) -> APIRouter:
             {"set": {"retention.ms": "86400000"}, "reset": ["segment.bytes"]}])],
         caller: Caller, if_match: IfMatch = None,
     ) -> Response:
-        """Sets and resets some of a topic's configuration; the rest stays."""
+        """Sets and resets the named configuration values of a topic, and no others."""
         revision = check_match(if_match, find(view, topic).mod_revision)
         await seen(await clients.call(lambda admin: admin.change_topic(
             topic, set_configs=wanted.set, reset_configs=wanted.reset, if_revision=revision)))
@@ -242,7 +243,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/{topic}/partitions", response_model=PartitionPage)
     async def list_partitions(topic: TopicName, limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """The partitions of a topic: who leads and follows, and the offsets that readers see."""
+        """The partitions of a topic: leader, replicas, and the offsets that consumers see."""
         found = find(view, topic)
         items, following = page(
             view.partitions_of(found.topic_id).values(), lambda partition: (int(partition.index),), limit, cursor)
@@ -264,10 +265,10 @@ def routes(context: Context) -> APIRouter:
                 description="`earliest`, `latest`, or a time in ms since 1970.")] = "latest",
         isolation: Annotated[
             Literal["read_committed", "read_uncommitted"],
-            Query(description="Whose latest: up to the last stable offset, or to the high watermark."),
+            Query(description="What `latest` means: the last stable offset, or the high watermark."),
         ] = "read_uncommitted",
     ) -> Response:
-        """Of each partition the first or last offset, or that of the first record at or after a time."""
+        """For each partition, the first or last offset, or the offset of the first record at or after a time."""
         found = find(view, topic)
         partitions = [TopicPartition(topic, PartitionIndex(index)) for index in range(found.partitions)]
         committed = isolation == "read_committed"
@@ -292,7 +293,7 @@ def routes(context: Context) -> APIRouter:
 
 
 async def _offsets(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, Any]:
-    """None of them where one moves just now: the rest of the answer is worth having."""
+    """Empty on a retriable error, so that the rest of the answer is still returned."""
     try:
         return dict(await admin.partition_offsets(partitions))
     except RetriableError:

@@ -39,11 +39,13 @@ class TransactionPage(BaseModel):
 class TransactionPartition(BaseModel):
     topic: str
     partition: int
-    open: bool = Field(description="Readers wait for it here: its marker is not stored.")
+    open: bool = Field(
+        description="Whether the transaction is open in this partition. Its marker is not stored, and consumers wait.")
     marker: str = Field(
-        description="`not due` while it runs; once it is decided `missing` or `stored`; `unknown` without a leader.")
+        description="`not due` while the transaction is undecided, then `missing` or `stored`; `unknown` for internal "
+        "and deleted topics.")
     first_offset: int | None
-    records: int | None = Field(description="Of this transaction, so far.")
+    records: int | None = Field(description="Records of this transaction so far.")
 
 
 class Token(BaseModel):
@@ -51,8 +53,8 @@ class Token(BaseModel):
     value: int
     records: int
     committed_ms: int
-    owner: str = Field(default="", description="Whose commits these are, for a Spark sink the query's id; empty: none.")
-    number: int = Field(default=0, description="The value as its owner counts: Spark's batch id.")
+    owner: str = Field(default="", description="Owner of the scope, for a Spark sink the query's id; empty: none.")
+    number: int = Field(default=0, description="The owner's own number of the commit, such as Spark's batch id.")
 
 
 class Fencing(BaseModel):
@@ -68,15 +70,15 @@ class Transaction(BaseModel):
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    opened_ms: int = Field(description="-1: nothing is open.")
+    opened_ms: int = Field(description="-1 if no transaction is open.")
     holder: str = Field(description="Client id and address of the producer that holds the id.")
     last_outcome: str | None
     decided_ms: int
     partition_count: int
-    partitions: list[TransactionPartition] = Field(description="A hundred at most.")
+    partitions: list[TransactionPartition] = Field(description="At most 100.")
     tokens: list[Token]
     fencing: Fencing | None
-    serial: int = Field(description="Names the transaction that is open, or else the last one; 0: there was none.")
+    serial: int = Field(description="Number of the open transaction, or of the last one; 0 if there was none.")
 
 
 class Why(RequestBody):
@@ -87,16 +89,16 @@ class Why(RequestBody):
 class AbortTransaction(Why):
     serial: int = Field(
         ge=1, le=LARGEST_INT64,
-        description="Of the transaction that is meant, as its description told. Another one is left alone, so an abort "
-        "that got no answer may be repeated.")
+        description="The transaction's serial, from its description. No other transaction is aborted, so an abort "
+        "whose answer was lost may be repeated.")
 
 
 class AbortedTransaction(BaseModel):
     transactional_id: str
     serial: int
     reason: str
-    before: str = Field(description="Its state before.")
-    state: str = Field(description="Its state now: the markers may still be on their way.")
+    before: str = Field(description="The state before the abort.")
+    state: str = Field(description="The state now. Markers may not be written yet.")
 
 
 class HangingTransaction(BaseModel):
@@ -106,7 +108,7 @@ class HangingTransaction(BaseModel):
     producer_epoch: int
     first_offset: int
     last_timestamp_ms: int
-    transactional_id: str = Field(description="Empty: unknown.")
+    transactional_id: str = Field(description="Empty if it is unknown.")
     why: str
 
 
@@ -121,8 +123,8 @@ class AbortHanging(Why):
     producer_id: int = Field(ge=0, le=LARGEST_INT64)
     first_offset: int | None = Field(
         None, ge=0, le=LARGEST_INT64,
-        description="Of the transaction that is meant, as the list told. Another one is left alone, so an abort that "
-        "got no answer may be repeated.")
+        description="The transaction's first offset, from the list. No other transaction is aborted, so an abort "
+        "whose answer was lost may be repeated.")
 
 
 class AbortedHanging(BaseModel):
@@ -140,9 +142,9 @@ def routes(context: Context) -> APIRouter:
     @router.get("/transactions", response_model=TransactionPage)
     async def list_transactions(
         limit: Limit = 100, cursor: Cursor = None,
-        state: Annotated[list[str], Query(max_length=8, description="Only in these: " + ", ".join(_STATES))] = [],  # noqa: B006
+        state: Annotated[list[str], Query(max_length=8, description="One of " + ", ".join(_STATES))] = [],  # noqa: B006
         producer_id: Annotated[list[int], Query(max_length=100)] = [],  # noqa: B006
-        prefix: Annotated[str, Query(max_length=1024, description="Only ids that begin so.")] = "",
+        prefix: Annotated[str, Query(max_length=1024, description="Only ids with this prefix.")] = "",
     ) -> Response:
         """The transactional ids that the coordinators know."""
         unknown = [each for each in state if each not in _STATES]
@@ -163,7 +165,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/transactions/{transactional_id}", response_model=Transaction)
     async def describe(transactional_id: Name) -> Response:
-        """One transactional id: who holds it, what it has open, and which markers are stored."""
+        """One transactional id: its holder, its open transaction, and which markers are stored."""
         return answer(await clients.call(lambda admin: _described(admin, transactional_id)))
 
     @router.post("/transactions/{transactional_id}/abort", response_model=AbortedTransaction)
@@ -172,7 +174,7 @@ def routes(context: Context) -> APIRouter:
         why: Annotated[AbortTransaction, Body(examples=[{"reason": "the job was cancelled", "serial": 12}])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Aborts the transaction that is named by its serial, and fences its producer, who is told why."""
+        """Aborts the transaction with this serial, and fences its producer. The producer's error has the reason."""
 
         async def work(admin: Admin) -> tuple[TransactionDetail, TransactionDetail]:
             before = await admin.fence_and_abort(
@@ -189,10 +191,12 @@ def routes(context: Context) -> APIRouter:
     async def list_hanging(
         limit: Limit = 100, cursor: Cursor = None,
         older_than_ms: Annotated[
-            int, Query(ge=0, le=LARGEST_INT64, description="Also those silent for longer, though they are known.")
+            int, Query(
+                ge=0, le=LARGEST_INT64,
+                description="Also list transactions known to a coordinator if they wrote nothing for this many ms."),
         ] = 900_000,
     ) -> Response:
-        """Transactions open on partitions that no coordinator has open, or in which nothing was written for long."""
+        """Transactions that are open on a partition but at no coordinator, or in which nothing was written lately."""
         async with context.heavy:
             found = await clients.call(
                 lambda admin: admin.find_hanging(context.ports.clock.now_ms(), older_than_ms))
@@ -212,12 +216,13 @@ def routes(context: Context) -> APIRouter:
              "reason": "its producer is gone for good"}])],
         caller: Caller, idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Aborts what a producer has open on one partition, known to a coordinator or not."""
+        """Aborts a producer's transaction on one partition, whether or not a coordinator knows it."""
         where = find_partition(view, wanted.topic, wanted.partition)
         if not await clients.call(lambda admin: admin.abort_hanging(where, wanted.producer_id, wanted.first_offset)):
-            since = "" if wanted.first_offset is None else f" that begins at {wanted.first_offset}"
+            since = "" if wanted.first_offset is None else f" that begins at offset {wanted.first_offset}"
             raise Problem(
-                404, f"Producer {wanted.producer_id} has nothing open in {wanted.topic}-{wanted.partition}{since}.",
+                404, f"Producer {wanted.producer_id} has no open transaction in "
+                f"{wanted.topic}-{wanted.partition}{since}.",
                 code=ErrorCode.UNKNOWN_PRODUCER_ID.name)
         log.info(
             "hanging transaction aborted", topic=wanted.topic, partition=wanted.partition,

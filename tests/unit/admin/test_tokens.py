@@ -16,9 +16,11 @@ SECRET = "a-secret-of-sixteen"
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("", "no tokens"), ("# nothing\n", "no tokens"), ("ci admin", "expected NAME ROLE TOKEN"),
-    (f"ci root {SECRET}", "the role is"), ("ci admin short", "at least 16"), (f"ci admin {SECRET}§", "at least 16"),
-    ("ci admin sha256:abc", "64 hex digits"), (f"a admin {SECRET}\nb read-only {SECRET}", "line 2: the token stands"),
+    ("", "has no tokens"), ("# nothing\n", "has no tokens"), ("ci admin", "expected NAME ROLE TOKEN"),
+    (f"ci root {SECRET}", "the role must be"), ("ci admin short", "at least 16"),
+    (f"ci admin {SECRET}§", "at least 16"),
+    ("ci admin sha256:abc", "64 hex digits"),
+    (f"a admin {SECRET}\nb read-only {SECRET}", "line 2: this token occurs twice"),
 ])
 def test_what_is_no_file_of_tokens_is_said_without_saying_the_token(text: str, why: str) -> None:
     with pytest.raises(TokenFileError, match=why) as told:
