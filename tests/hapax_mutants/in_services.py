@@ -22,6 +22,18 @@ MUTANTS = (
         (unit("runtime/test_rpc.py"),),
     ),
     Mutant(
+        "a client creates an internal topic with a number of partitions of its own", "rule 22: the number of shards is fixed", "controller/topics.py",
+        "        if spec.name in INTERNAL_TOPICS:  #",
+        "        if False:  #",
+        (unit("controller/test_controller.py"),),
+    ),
+    Mutant(
+        "a lease is taken over and not fenced, since its event has no writer yet", "rule 8", "wire/rpc_node.py",
+        "        if self._events is None:\n            self._early.append((kind, fields))\n        else:\n            self._events.record(kind, **fields)\n",
+        "        assert self._events is not None\n        self._events.record(kind, **fields)\n",
+        (unit("pid/test_pid_service.py"),),
+    ),
+    Mutant(
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
         "                compares = [Compare(self._key, \"mod_revision\", revision)]\n                if revision:",
         "                compares: list[Compare] = []\n                if False:",

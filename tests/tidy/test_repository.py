@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from collections.abc import Iterator
@@ -104,6 +105,20 @@ def test_no_exception_is_swallowed(files: list[str]) -> None:
 def test_tests_wait_for_events_instead_of_sleeping(files: list[str]) -> None:
     tests = [name for name in files if re.search(r"(^|/)test_\w+\.py$", name)]
     assert offences(tests, r"\btime\.sleep\((?!0\))", ".py") == []
+
+
+def test_every_function_inside_a_test_is_used(files: list[str]) -> None:
+    """A scenario that is defined and not run would pass whatever the code does."""
+    unused = []
+    for name, text in text_files([name for name in files if name.startswith("tests/")], ".py"):
+        for outer in ast.walk(ast.parse(text)):
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+                used = {node.id for node in ast.walk(outer) if isinstance(node, ast.Name)}
+                unused += [
+                    f"{name}:{inner.lineno}: {inner.name}" for inner in outer.body
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and inner.name not in used and not inner.decorator_list]
+    assert unused == []
 
 
 def test_links_of_the_pages_resolve(files: list[str]) -> None:

@@ -74,6 +74,8 @@ class Topics:
         check_topic_name(spec.name)
         if self._view.topic(spec.name) is not None:
             raise _exists(spec.name)
+        if spec.name in INTERNAL_TOPICS:  # `plan` creates them, with one partition for each shard
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "this name is reserved for an internal topic")
         self._check_collision(spec.name)
         check_topic_config(spec.config)
         if spec.assignment:
@@ -83,9 +85,7 @@ class Topics:
         check_replication_factor(wanted, len(self._view.nodes("broker")))
         return TopicRecord(
             new_topic_id(self._random), spec.name,
-            self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, dict(spec.config),
-            internal=spec.name in INTERNAL_TOPICS,
-        )
+            self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, dict(spec.config))
 
     def _assigned(self, spec: pb.TopicSpec) -> TopicRecord:
         """A topic whose creator chose the replicas. Raises Refusal."""
@@ -96,7 +96,7 @@ class Topics:
         check_partition_count(len(assignment))
         return TopicRecord(
             new_topic_id(self._random), spec.name, len(assignment), len(assignment[0]), dict(spec.config),
-            internal=spec.name in INTERNAL_TOPICS, assignment=assignment)
+            assignment=assignment)
 
     def _check_collision(self, name: str) -> None:
         """As Kafka: metrics write dots as underscores, so two names must not differ in those alone."""

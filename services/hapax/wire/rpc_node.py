@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from hapax.codec.metadata import NodeRecord, Role
@@ -13,7 +14,7 @@ from hapax.runtime.node_ids import open_ids
 from hapax.runtime.ports import Ports, RpcHandler
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Address, Settings
-from hapax.wire.events import EventLog
+from hapax.wire.events import MAX_QUEUED, EventLog
 
 
 class RpcNode:
@@ -30,6 +31,8 @@ class RpcNode:
         self._metrics = metrics
         self._calls: CallListeners | None = None
         self._events: EventLog | None = None
+        self._early: deque[tuple[str, dict[str, object]]] = deque(maxlen=MAX_QUEUED)
+        """Events from before the registration, which events are written under."""
 
     @property
     def rpc_address(self) -> str:
@@ -59,11 +62,17 @@ class RpcNode:
         self._events = EventLog(
             ports.network, ports.clock, self._view, ports.random, registration.record.node_id, registration.epoch,
             registration.record.session, self._metrics)
+        while self._early:
+            kind, fields = self._early.popleft()
+            self._events.record(kind, **fields)
 
     def record(self, kind: str, **fields: object) -> None:
-        """Records one of the cluster's events. Only after `serve`."""
-        assert self._events is not None
-        self._events.record(kind, **fields)
+        """Records one of the cluster's events. Calls are answered before the node is registered, and the registration
+        may wait for the end of another process's lease: events from before it are recorded after it."""
+        if self._events is None:
+            self._early.append((kind, fields))
+        else:
+            self._events.record(kind, **fields)
 
     async def close(self, grace_s: float) -> None:
         """`grace_s`: seconds that calls in progress have to finish."""

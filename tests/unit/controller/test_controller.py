@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hapax.codec.metadata import TXN_STATE_TOPIC, ControllerRecord
+from hapax.codec.metadata import INTERNAL_TOPICS, TXN_STATE_TOPIC, ControllerRecord
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
@@ -409,6 +409,26 @@ def test_a_topic_that_cannot_be_is_refused(spec: pb.TopicSpec, error: ErrorCode)
     run(scenario)
 
 
+@pytest.mark.parametrize("name", INTERNAL_TOPICS)
+def test_a_client_cannot_create_an_internal_topic_before_the_controller_does(name: str) -> None:
+    """It would have the client's number of partitions, which is the number of shards, for ever."""
+    async def scenario(world: ControlWorld) -> None:
+        view = await world.view()
+        _, controller = await world.controller(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
+        await world.broker()
+        await view.wait_for(lambda v: v.controller is not None and bool(v.nodes("broker")))
+        await controller.view.reached(world.model.revision)
+        assert controller.view.topic(name) is None, "the controller still waits for more brokers"
+        spec = pb.TopicSpec(name=name, partitions=7, replication_factor=1)
+        response = await world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
+            topics=[spec], timeout_ms=5000), pb.CreateTopicsResponse)
+        assert [r.error for r in response.topics] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+        await view.wait_for(lambda v: v.topic(name) is not None)
+        assert view.topic(name).partitions == 1  # type: ignore[union-attr]
+
+    run(scenario)
+
+
 def test_a_request_that_names_a_topic_twice_or_only_validates_creates_nothing() -> None:
     async def scenario(world: ControlWorld) -> None:
         view = await world.view()
@@ -546,6 +566,8 @@ def test_another_cluster_s_call_changes_nothing_here(name: str) -> None:
         await service.view.wait_for(lambda view: view.controller is not None)
         with pytest.raises(RpcError, match=f"belongs to cluster {KEYS.cluster_id}, not to another"):
             await world.call(service, name, getattr(pb, f"{name}Request")(), pb.TopicResult, cluster_id="another")
+
+    run(scenario)
 
 
 def test_a_call_that_names_no_cluster_deletes_no_topic() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hapax.pid.service
 from hapax.codec.metadata import PidCounterRecord, PidLeaseRecord
 from hapax.controller.service import ControllerService
 from hapax.core.errors import ErrorCode
@@ -23,7 +24,7 @@ from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Put, RpcError
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
 from hapax.runtime.telemetry import Metrics
-from unit.control_world import KEYS, ControlWorld, FakeBroker, run
+from unit.control_world import CLUSTER, KEYS, ControlWorld, FakeBroker, run
 
 
 class Lab:
@@ -382,6 +383,35 @@ def test_the_allocator_may_die_between_generation_and_fences() -> None:
         third = await lab.lease(0, holder="c")
         assert (third.partitions[0].generation, third.partitions[0].record_count) == (2, 4)
         assert not lab.write(first, 0, 1)
+
+    in_lab(scenario)
+
+
+def test_an_allocator_takes_a_lease_over_before_it_is_registered_itself() -> None:
+    """It listens first, and its node id may be another's until that one's lease has ended."""
+    async def scenario(lab: Lab) -> None:
+        world = lab.world
+        first = await lab.lease(0, holder="first")
+        assert lab.write(first, 0, 3)
+        process = world.process("pid-1")
+        starting = asyncio.ensure_future(world.inside(process, hapax.pid.service.start(
+            world.ports(process), world.settings(200, public_rpc_listen="127.0.0.1:7300"), on_lost=pytest.fail)))
+        channel = world.network.network(world.process("caller")).public_channel("127.0.0.1:7300", CLUSTER)
+        request = pb.LeasePidRequest(
+            name="loader", expire_ms=60_000, holder="second", partitions=[pb.Partition(topic="t", partition=0)])
+        while True:
+            try:
+                answer = await channel.call("/hapax.v1.ProducerLeases/LeasePid", request.SerializeToString(), 60)
+                break
+            except RpcError as error:
+                assert error.status == "UNAVAILABLE", error
+                await asyncio.sleep(0.01)
+        assert not starting.done()
+        second = pb.LeasePidResponse.FromString(answer)
+        assert (second.error, second.former_holder, second.partitions[0].record_count) == (0, "first", 3)
+        assert not lab.write(first, 0, 1)
+        world.kill(next(each for each in world.processes if each.name == "pid-0"))
+        await starting
 
     in_lab(scenario)
 
