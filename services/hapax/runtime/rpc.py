@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -32,6 +33,7 @@ MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 MAX_RUNNING: Final = 1000
 """Handlers that run at once for one connection. Above this number nothing is read from the connection."""
 CONNECT_S: Final = 5.0
+CHANNEL_CLOSED: Final = "the channel was closed"
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 
@@ -174,8 +176,8 @@ class BackOff:
         self._pause_s = 0.0
 
 
-class PendingCalls:
-    """The calls that wait for an answer on one connection."""
+class PendingCalls(ABC):
+    """One connection, with the calls that wait for an answer on it."""
 
     def __init__(self) -> None:
         self.broken = ""
@@ -197,6 +199,15 @@ class PendingCalls:
         finally:
             timer.cancel()
             self._pending.pop(call_id, None)
+            self.withdraw(call_id)
+
+    @abstractmethod
+    def withdraw(self, call_id: int) -> None:
+        """No caller waits for this call any more. If it has not been sent, it need not be."""
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """Fails the calls that wait, and ends the connection."""
 
     def answered(self, call_id: int, status: int, message: bytes) -> None:
         """`message`: the answer, or with an error its detail. An answer to a call that has timed out is dropped."""
@@ -214,6 +225,69 @@ class PendingCalls:
         for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(RpcError(error.status, error.detail))
+
+
+_Connection = TypeVar("_Connection", bound=PendingCalls)
+
+
+class ReconnectingChannel(ABC, Generic[_Connection]):
+    """Connects at the first call, and again after a failure, not before its back-off is over."""
+
+    def __init__(self, address: str, forget: Callable[[], object]) -> None:
+        self._address = address
+        self._forget = forget
+        self._back_off = BackOff()
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[_Connection] | None = None
+        self._closed = False
+
+    @abstractmethod
+    async def _connect(self) -> _Connection:
+        """Raises RpcError."""
+
+    async def _call(self, method: str, timeout: float, send: Callable[[_Connection, int], None]) -> bytes:
+        """`send(connection, id)` sends the request. Raises RpcError."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        try:
+            connection = self._connection
+            if connection is None or connection.broken:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self._connected()
+            return await connection.call(deadline, lambda call_id: send(connection, call_id))
+        except TimeoutError:
+            raise RpcError("DEADLINE_EXCEEDED", f"{method} at {self._address} in {timeout} s") from None
+
+    async def _connected(self) -> _Connection:
+        if self._closed:
+            raise RpcError("UNAVAILABLE", CHANNEL_CLOSED)
+        connecting = self._connecting
+        if connecting is None:
+            connecting = self._connecting = supervision.once(
+                self._connect(), "rpc-connect", self._address, expected=(RpcError,))
+            connecting.add_done_callback(self._has_connected)
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if connecting.cancelled() and (caller is None or not caller.cancelling()):
+                raise RpcError("UNAVAILABLE", CHANNEL_CLOSED) from None
+            raise
+
+    def _has_connected(self, task: asyncio.Task[_Connection]) -> None:
+        self._connecting = None
+        if task.cancelled() or task.exception() is not None:
+            return
+        self._connection = task.result()
+        if self._closed:
+            self._connection.close(CHANNEL_CLOSED)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._forget()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close(CHANNEL_CLOSED)
 
 
 def _expire(answer: asyncio.Future[bytes]) -> None:

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from hapax.runtime import supervision, telemetry
+from hapax.runtime import telemetry
 from hapax.runtime.ports import (
     FrameConnection,
     FrameHandler,
@@ -31,8 +31,8 @@ from hapax.runtime.rpc import (
     FRAMES,
     MAX_MESSAGE_BYTES,
     MAX_RUNNING,
-    BackOff,
     PendingCalls,
+    ReconnectingChannel,
     RpcIdentity,
     RunningHandlers,
     check_cluster,
@@ -83,6 +83,9 @@ class _Link(PendingCalls):
     def send(self, call_id: int, method: bytes, request: bytes) -> None:
         self._connection.send((_REQUEST.pack(call_id, len(method)), method, request))
 
+    def withdraw(self, call_id: int) -> None:
+        """Nothing to do: the connection has the request already."""
+
     def on_frame(self, frame: memoryview) -> None:
         try:
             call_id, status = _RESPONSE.unpack_from(frame)
@@ -102,45 +105,22 @@ class _Link(PendingCalls):
         self._connection.drop()
 
 
-class FramesChannel:
-    """`ports.RpcChannel`: connects at the first call, and again after a failure, not before its back-off is over."""
+class FramesChannel(ReconnectingChannel[_Link]):
+    """`ports.RpcChannel`."""
 
     def __init__(
         self, network: TcpNetwork, address: str, identity: RpcIdentity, forget: Callable[[], object]
     ) -> None:
+        super().__init__(address.removeprefix(FRAMES), forget)
         self._network = network
-        self._address = address.removeprefix(FRAMES)
         self._identity = identity
-        self._forget = forget
-        self._link: _Link | None = None
-        self._opening: asyncio.Task[_Link] | None = None
-        self._back_off = BackOff()
         self._methods: dict[str, bytes] = {}
 
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
-        deadline = asyncio.get_running_loop().time() + timeout
         name = self._methods.get(method)
         if name is None:
             name = self._methods[method] = method.encode()
-        try:
-            link = self._link
-            if link is None or link.broken:
-                async with asyncio.timeout_at(deadline):
-                    link = await self._open()
-            return await link.call(deadline, lambda call_id: link.send(call_id, name, request))
-        except TimeoutError:
-            raise RpcError("DEADLINE_EXCEEDED", f"{method} at {self._address} in {timeout} s") from None
-
-    async def _open(self) -> _Link:
-        if self._opening is None:
-            self._opening = supervision.once(self._connect(), "rpc-connect", self._address, expected=(RpcError,))
-            self._opening.add_done_callback(self._opened)
-        return await asyncio.shield(self._opening)
-
-    def _opened(self, task: asyncio.Task[_Link]) -> None:
-        self._opening = None
-        if not task.cancelled() and task.exception() is None:
-            self._link = task.result()
+        return await self._call(method, timeout, lambda link, call_id: link.send(call_id, name, request))
 
     async def _connect(self) -> _Link:
         await self._back_off.wait()
@@ -159,13 +139,6 @@ class FramesChannel:
             raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
         self._back_off.connected()
         return links[0]
-
-    async def close(self) -> None:
-        self._forget()
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._link is not None:
-            self._link.close("the channel was closed")
 
 
 # --- the answering side -------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from hapax.runtime.rpc import (
     peer_of,
     run,
 )
-from hapax.runtime.rpc_stream import take
+from hapax.runtime.rpc_stream import next_batch
 from hapax.runtime.settings import Address
 
 log = telemetry.logger("rpc")
@@ -230,7 +230,8 @@ class _Stream:
             await self._wake.wait()
             self._wake.clear()
             while self._unsent:
-                answers = take(self._unsent)
+                answers = next_batch(self._unsent)
+                del self._unsent[: len(answers)]
                 await self._context.write(calls_pb2.Answers(answers=answers).SerializeToString())
                 # Counted once written: a caller that does not read its answers is not read either.
                 self._unanswered -= len(answers)

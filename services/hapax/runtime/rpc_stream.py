@@ -7,8 +7,8 @@ event loop leave in one message, and a call has no task of its own: one task wri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 
@@ -22,8 +22,8 @@ from hapax.runtime.rpc import (
     CONNECT_S,
     EXCHANGE,
     MAX_MESSAGE_BYTES,
-    BackOff,
     PendingCalls,
+    ReconnectingChannel,
     RpcIdentity,
     status_of,
 )
@@ -32,6 +32,8 @@ BATCH_BYTES: Final = 1 << 20
 """A message of the stream takes no more calls once it holds this many bytes."""
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 
+_Message = TypeVar("_Message", calls_pb2.Request, calls_pb2.Answer)
+
 
 class _Link(PendingCalls):
     """One open stream."""
@@ -39,7 +41,8 @@ class _Link(PendingCalls):
     def __init__(self, stream: Any) -> None:
         super().__init__()
         self._stream = stream
-        self._unsent: list[calls_pb2.Request] = []
+        self._unsent: dict[int, calls_pb2.Request] = {}
+        """By call id. A server that reads slowly leaves calls here."""
         self._wake = asyncio.Event()
         self._tasks = [
             supervision.once(self._write(), "rpc-write", expected=(grpc.aio.AioRpcError, asyncio.InvalidStateError)),
@@ -47,15 +50,21 @@ class _Link(PendingCalls):
         ]
 
     def send(self, call_id: int, method: str, request: bytes) -> None:
-        self._unsent.append(calls_pb2.Request(id=call_id, method=method, message=request))
+        self._unsent[call_id] = calls_pb2.Request(id=call_id, method=method, message=request)
         self._wake.set()
+
+    def withdraw(self, call_id: int) -> None:
+        self._unsent.pop(call_id, None)
 
     async def _write(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._unsent:
-                await self._stream.write(calls_pb2.Requests(requests=take(self._unsent)).SerializeToString())
+                requests = next_batch(self._unsent.values())
+                for each in requests:
+                    del self._unsent[each.id]
+                await self._stream.write(calls_pb2.Requests(requests=requests).SerializeToString())
 
     async def _read(self) -> None:
         error = RpcError("UNAVAILABLE", "the peer closed the stream")
@@ -76,54 +85,30 @@ class _Link(PendingCalls):
         self._stream.cancel()
 
 
-def take(unsent: list[Any]) -> list[Any]:
-    """The next messages of a batch, taken from the list."""
-    size = count = 0
+def next_batch(unsent: Iterable[_Message]) -> list[_Message]:
+    """The first messages, as many as fit into one message of the stream."""
+    batch: list[_Message] = []
+    size = 0
     for each in unsent:
         size += len(each.message)
-        if count and size > BATCH_BYTES:
+        if batch and size > BATCH_BYTES:
             break
-        count += 1
-    batch = unsent[:count]
-    del unsent[:count]
+        batch.append(each)
     return batch
 
 
-class StreamChannel:
-    """`ports.RpcChannel`: opens its stream at the first call, and again after a failure."""
+class StreamChannel(ReconnectingChannel[_Link]):
+    """`ports.RpcChannel`: a connection is a stream."""
 
     def __init__(self, address: str, identity: RpcIdentity, forget: Callable[[], object]) -> None:
-        self._address = address
-        self._forget = forget
+        super().__init__(address, forget)
         self._metadata = ((CLUSTER_KEY, identity.cluster_id), (CALLER_KEY, identity.caller))
         self._channel: Any = None  # grpc.aio.Channel; the stubs demand arguments that have defaults
-        self._link: _Link | None = None
-        self._opening: asyncio.Task[_Link] | None = None
-        self._back_off = BackOff()
 
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
-        deadline = asyncio.get_running_loop().time() + timeout
         if len(request) > MAX_MESSAGE_BYTES - 1024:
             raise RpcError("RESOURCE_EXHAUSTED", f"{method}: a request of {len(request)} bytes")
-        try:
-            link = self._link
-            if link is None or link.broken:
-                async with asyncio.timeout_at(deadline):
-                    link = await self._open()
-            return await link.call(deadline, lambda call_id: link.send(call_id, method, request))
-        except TimeoutError:
-            raise RpcError("DEADLINE_EXCEEDED", f"{method} at {self._address} in {timeout} s") from None
-
-    async def _open(self) -> _Link:
-        if self._opening is None:
-            self._opening = supervision.once(self._connect(), "rpc-connect", self._address, expected=(RpcError,))
-            self._opening.add_done_callback(self._opened)
-        return await asyncio.shield(self._opening)
-
-    def _opened(self, task: asyncio.Task[_Link]) -> None:
-        self._opening = None
-        if not task.cancelled() and task.exception() is None:
-            self._link = task.result()
+        return await self._call(method, timeout, lambda link, call_id: link.send(call_id, method, request))
 
     async def _connect(self) -> _Link:
         """Returns once the server has accepted the stream. Raises RpcError with the reason where it did not."""
@@ -136,10 +121,9 @@ class StreamChannel:
             async with asyncio.timeout(CONNECT_S):
                 told = await stream.initial_metadata()
                 if CLUSTER_KEY not in {key for key, _ in told or ()}:  # refused: the status follows
-                    code = await stream.code()
-                    raise RpcError(status_of(code.value[0]), await stream.details() or self._address)
+                    raise _refusal(await stream.code(), await stream.details() or self._address)
         except grpc.aio.AioRpcError as error:
-            raise RpcError(status_of(error.code().value[0]), error.details() or self._address) from None
+            raise _refusal(error.code(), error.details() or self._address) from None
         except TimeoutError:
             stream.cancel()
             raise RpcError("UNAVAILABLE", f"{self._address}: no connection in time") from None
@@ -147,13 +131,15 @@ class StreamChannel:
         return _Link(stream)
 
     async def close(self) -> None:
-        self._forget()
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._link is not None:
-            self._link.close("the channel was closed")
+        await super().close()
         if self._channel is not None:
             await self._channel.close()
+
+
+def _refusal(code: grpc.StatusCode, detail: str) -> RpcError:
+    """Why a server did not accept the stream. One that is closing cancels it; one that is not Hapax may end it."""
+    ended = code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.OK)
+    return RpcError("UNAVAILABLE" if ended else status_of(code.value[0]), detail)
 
 
 def _unavailable(failure: grpc.aio.AioRpcError) -> RpcError:
