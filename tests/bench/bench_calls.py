@@ -22,8 +22,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.bench_transactions import cpu_seconds, local_cluster, producer_of, transaction
 from bench.figures import record
+from bench.threaded_stream import ThreadedChannel, ThreadedServer
 from hapax.runtime.network import TcpNetwork
-from hapax.runtime.ports import RpcPeer
+from hapax.runtime.ports import RpcChannel, RpcPeer, RpcServer
 from hapax.runtime.rpc import FRAMES, RpcIdentity
 
 TURNS = int(os.environ.get("BENCH_CALLS_TURNS", "3"))
@@ -31,7 +32,7 @@ TRANSACTIONS = int(os.environ.get("BENCH_CALLS_TRANSACTIONS", "600"))
 CALLS = 3_000
 METHOD = "/bench.Service/Echo"
 MESSAGE = b"x" * 60
-FORMS = ("frames", "stream", "public")
+FORMS = ("frames", "stream", "threads", "public")
 HOT_PATHS = ("frames", "grpc")
 
 
@@ -42,8 +43,12 @@ async def _echo(request: bytes, peer: RpcPeer) -> bytes:
 def _serve(form: str, control: Connection) -> None:
     async def main() -> None:
         network = TcpNetwork(RpcIdentity("bench", "broker/0"))
-        serve = network.serve_frames if form == "frames" else network.serve_rpc
-        server = await serve("127.0.0.1", 0, {METHOD: _echo})
+        server: RpcServer | ThreadedServer
+        if form == "threads":
+            server = ThreadedServer(asyncio.get_running_loop())
+        else:
+            serve = network.serve_frames if form == "frames" else network.serve_rpc
+            server = await serve("127.0.0.1", 0, {METHOD: _echo})
         control.send(server.address)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
@@ -63,9 +68,13 @@ def _serve(form: str, control: Connection) -> None:
 def _call(form: str, address: str, in_flight: int, control: Connection) -> None:
     async def main() -> None:
         network = TcpNetwork(RpcIdentity("bench", "coordinator/100"))
-        channel = (
-            network.public_channel(address, "bench") if form == "public"
-            else network.rpc_channel((FRAMES if form == "frames" else "") + address))
+        channel: RpcChannel | ThreadedChannel
+        if form == "threads":
+            channel = ThreadedChannel(address)
+        elif form == "public":
+            channel = network.public_channel(address, "bench")
+        else:
+            channel = network.rpc_channel((FRAMES if form == "frames" else "") + address)
 
         async def calls(count: int) -> None:
             for _ in range(count):

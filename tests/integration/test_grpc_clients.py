@@ -7,10 +7,7 @@ No call without a cluster does anything.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -24,20 +21,10 @@ from hapax.local.cluster import LocalCluster
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, coordinator_pb2, pid_pb2  # their services' descriptors
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as internal_controller_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, groups_pb2, lease_pb2, partitions_pb2, transactions_pb2
+from integration.busy import busy_loops
 
 CLUSTERS = int(os.environ.get("GRPC_CLUSTERS", "1"))
 READY_S = 60.0
-BUSY = "import time\nend = time.monotonic() + 300\nwhile time.monotonic() < end: pass"
-
-
-@pytest.fixture
-def busy_machine() -> Iterator[None]:
-    """Three busy loops beside the test. Each ends by itself after five minutes."""
-    loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(3)]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
 
 
 def never_ready(cluster: LocalCluster) -> list[str]:
@@ -63,9 +50,10 @@ def never_ready(cluster: LocalCluster) -> list[str]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", range(CLUSTERS))
 def test_every_process_answers_a_grpc_client_beside_busy_loops(
-    number: int, busy_machine: None, cluster_factory: ClusterFactory
+    number: int, cluster_factory: ClusterFactory
 ) -> None:
-    assert never_ready(cluster_factory(brokers=2, coordinators=2)) == []
+    with busy_loops():
+        assert never_ready(cluster_factory(brokers=2, coordinators=2)) == []
 
 
 MODULES = (
