@@ -78,7 +78,9 @@ PRODUCE: Final[Mapping[int, ErrorKind]] = TRANSIENT | {
 COORDINATOR: Final[Mapping[int, ErrorKind]] = TRANSIENT | {
     ErrorCode.TRANSACTION_ABORTABLE: ErrorKind.ABORT,
     ErrorCode.OPERATION_NOT_ATTEMPTED: ErrorKind.ABORT,
+    # As in Kafka's clients: another topic or group may be allowed, so the producer lives.
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: ErrorKind.ABORT,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: ErrorKind.ABORT,
     ErrorCode.INVALID_TOPIC_EXCEPTION: ErrorKind.ABORT,
     ErrorCode.ILLEGAL_GENERATION: ErrorKind.ABORT,
     ErrorCode.UNKNOWN_MEMBER_ID: ErrorKind.ABORT,

@@ -498,6 +498,17 @@ def test_a_stale_epoch_at_produce_is_abortable_and_at_the_coordinator_final() ->
     assert machine.state is State.FATAL_ERROR
 
 
+@pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED])
+def test_a_topic_or_group_that_is_not_allowed_costs_the_transaction_and_not_the_producer(code: ErrorCode) -> None:
+    machine = transaction()
+    machine.offsets_sent()
+    assert machine.coordinator_refused(code) is ErrorKind.ABORT
+    machine.abort()
+    assert machine.poll(NOW) == [RequestEndTransaction(False)]
+    machine.ended(None)
+    machine.begin()
+
+
 def test_transactions_need_an_id_and_an_order() -> None:
     machine = producer()
     with pytest.raises(IllegalTransition, match=r"transactional\.id"):
