@@ -34,6 +34,12 @@ MUTANTS = (
         (unit("pid/test_pid_service.py"),),
     ),
     Mutant(
+        "a reader waits for the pace of the scrubber", "a read hangs", "log/survey.py",
+        "        if pace is None:\n            running.hurry()\n",
+        "",
+        (unit("log/test_survey.py"),),
+    ),
+    Mutant(
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
         "                compares = [Compare(self._key, \"mod_revision\", revision)]\n                if revision:",
         "                compares: list[Compare] = []\n                if False:",

@@ -24,6 +24,33 @@ _CANDIDATES: Final = 64
 """Places behind a damaged batch that are tried. Everything before the first whole batch counts as damaged."""
 
 
+class _Survey:
+    """One that is running. It keeps its caller's pace until a caller without one waits for it, too."""
+
+    def __init__(self, pace: Pace | None) -> None:
+        self.task: asyncio.Task[None]
+        self.pace = None if pace is None else self._paced
+        self._pace = pace
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        self._hurried.set()
+
+    async def _paced(self, size: int) -> None:
+        if self._pace is None or self._hurried.is_set():
+            return
+        pausing = supervision.judged(self._pace(size))
+        hurried = supervision.judged(self._hurried.wait())
+        try:
+            await asyncio.wait((pausing, hurried), return_when=asyncio.FIRST_COMPLETED)
+            if pausing.done():
+                pausing.result()
+        finally:
+            pausing.cancel()
+            hurried.cancel()
+            await asyncio.gather(pausing, hurried, return_exceptions=True)
+
+
 class Surveys:
     """The checks of one log, and the callbacks for what they find."""
 
@@ -37,7 +64,7 @@ class Surveys:
         """(leader epoch, its first offset). A batch's CRC does not cover its leader epoch, so it is compared with
         these."""
         self._log = log
-        self._running: dict[Segment, asyncio.Task[None]] = {}
+        self._running: dict[Segment, _Survey] = {}
 
     def is_running(self, segment: Segment) -> bool:
         return segment in self._running
@@ -65,19 +92,23 @@ class Surveys:
             segment.sound.add(start, walk.position)
 
     async def run(self, segment: Segment, pace: Pace | None = None) -> None:
-        """Checks a whole segment and its indexes. Concurrent callers share one survey. Raises OSError, SyncFailed."""
-        task = self._running.get(segment)
-        if task is None:
+        """Checks a whole segment and its indexes. Concurrent callers share one survey, which takes its time only if
+        all of them set a pace: a reader must not wait for the scrubber. Raises OSError, SyncFailed."""
+        running = self._running.get(segment)
+        if running is None:
             segment.hold()
-            task = self._running[segment] = supervision.once(
-                self._survey(segment, pace), "survey", expected=(OSError, SyncFailed))
+            running = self._running[segment] = _Survey(pace)
+            running.task = supervision.once(
+                self._survey(segment, running.pace), "survey", expected=(OSError, SyncFailed))
 
             def ended(task: asyncio.Task[None]) -> None:
                 del self._running[segment]
                 segment.release()
 
-            task.add_done_callback(ended)
-        await asyncio.shield(task)
+            running.task.add_done_callback(ended)
+        if pace is None:
+            running.hurry()
+        await asyncio.shield(running.task)
 
     def found_wrong_index(self, segment: Segment) -> None:
         if self.on_wrong_index is not None:

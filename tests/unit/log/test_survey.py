@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from pathlib import Path
@@ -236,3 +237,21 @@ def test_sound_ranges_grow_together_and_are_cut() -> None:
     assert sound.covers(100, 900)
     sound.doubt()
     assert not sound.covers(700, 900)
+
+
+async def test_a_reader_does_not_wait_for_the_pace_of_the_scrubber(disk: RealDisk) -> None:
+    log, _ = await some_log(disk, random.Random(6))
+    log = await opened_again(log, disk)
+    segment = log.segments[0]
+    paced, never = asyncio.Event(), asyncio.Event()
+
+    async def pace(size: int) -> None:
+        paced.set()
+        await never.wait()
+
+    scrub = asyncio.ensure_future(log.surveys.run(segment, pace))
+    await paced.wait()
+    async with asyncio.timeout(30):
+        await log.surveys.run(segment)
+        await scrub
+    assert segment.sound.covers(0, segment.size)
