@@ -308,6 +308,17 @@ class Reconciler:
         elif known is not None:
             self.gone(ref, known.meta.uid)
 
+    async def _is_current(self, resource: ProducerResource) -> bool:
+        """Whether the API server still has the resource as it is known here. If not, it is looked at again, or is
+        forgotten: a watch that is late or was interrupted must not fence a producer for a resource that is gone,
+        paused or changed."""
+        ref = resource.meta.ref
+        await self._refresh(ref)
+        if self.resources.get(ref) == resource:
+            return True
+        self._queue.add(ref)
+        return False
+
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self.resources:
             self._answered(read(ref.plural, body))
@@ -380,6 +391,8 @@ class Reconciler:
         identities = await self._connected(Identities)
         seen = [] if stands.conflict is not None else await producers_seen(identities, resource)
         planned = plan_producer(resource, seen, self._clock.now_ms(), stands)
+        if (planned.fences or planned.ensure) and not await self._is_current(resource):
+            return
         for note in planned.notes:
             await self._note(resource, note)
         status = dict(planned.status)
@@ -471,6 +484,8 @@ class Reconciler:
             older = owner_before(resource, self.resources.lessees(lease.name))
         seen = None if older is not None else await lease_seen(leases, lease.name)
         planned = plan_lease(resource, seen, self._clock.now_ms(), older)
+        if planned.action is not None and not await self._is_current(resource):
+            return
         for note in planned.notes:
             await self._note(resource, note)
         conditions = planned.conditions

@@ -13,9 +13,10 @@ import pytest
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax_operator.conditions import Condition
+from hapax_operator.plan_producer import ProducerSeen
 from hapax_operator.plan_topic import TopicPlan
 from hapax_operator.reconciler import PolicyUid, Reconciler
-from hapax_operator.resources import PRODUCERS, TOPICS, Ref
+from hapax_operator.resources import PAUSE, PRODUCERS, TOPICS, Ref
 
 REF = Ref(TOPICS, "team", "orders")
 LOADER = Ref(PRODUCERS, "team", "orders")
@@ -46,8 +47,8 @@ class Api:
 
 
 @asynccontextmanager
-async def reconciler(api: Any = None) -> AsyncIterator[Reconciler]:
-    view: Any = View()
+async def reconciler(api: Any = None, view: Any = None) -> AsyncIterator[Reconciler]:
+    view = view or View()
     made = Reconciler(view, view, api, SystemClock(), random.Random(1), telemetry.Metrics(), view)
     yield made
     await made.close()
@@ -134,3 +135,77 @@ async def test_a_look_that_is_cancelled_from_within_is_due_again() -> None:
         made._queue.add("orders")
         await asyncio.gather(asyncio.ensure_future(made._work()), return_exceptions=True)
         assert "orders" in made._queue._timers
+
+
+class Policies(tuple[Any, ...]):
+    def get(self, uid: str) -> None:
+        return None
+
+
+class Cluster:
+    policies = Policies()
+
+    async def store(self, uid: str, policy: Any) -> None: ...
+
+
+class Acts:
+    """Clients of the cluster that only note what is done."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    async def fence(self, transactional_id: str, *_: Any, **__: Any) -> int:
+        self.done.append(f"fence {transactional_id}")
+        return 8
+
+    async def ensure(self, transactional_id: str) -> tuple[int, int]:
+        self.done.append(f"ensure {transactional_id}")
+        return 7, 0
+
+    async def take(self, name: str, *_: Any, **__: Any) -> None:
+        self.done.append(f"take {name}")
+
+    async def list(self, name: str) -> list[Any]:
+        return []
+
+    async def close(self) -> None: ...
+
+
+class Answers(Api):
+    async def record(self, *_: Any) -> None: ...
+
+
+def producer(uid: str = "1", paused: str = "false", **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "team", "name": "orders", "uid": uid, "generation": 1, "resourceVersion": uid,
+            "annotations": {PAUSE: paused}},
+        "spec": {"managed": True, **spec}}
+
+
+@pytest.mark.parametrize(("spec", "act"), [
+    ({"transactionalId": "hung", "onHanging": "Abort"}, "fence hung"),
+    ({"transactionalId": "unused"}, "ensure unused"),
+    ({"lease": {"name": "leased", "partitions": ["t-0"]}}, "take leased"),
+])
+@pytest.mark.parametrize("change", [None, {"uid": "2"}, {"paused": "true"}, {"managed": False}, {}])
+async def test_a_producer_is_not_fenced_for_a_resource_of_which_the_watch_is_behind(
+    monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], act: str, change: dict[str, Any] | None
+) -> None:
+    clients, cluster = Acts(), Cluster()
+
+    async def connected(_: Any) -> Any:
+        return clients
+
+    async def producers_seen(*_: Any) -> list[ProducerSeen]:
+        return [ProducerSeen("hung", 7, 3, "Ongoing", opened_ms=1000, serial=5)] if act == "fence hung" else []
+
+    monkeypatch.setattr("hapax_operator.reconciler.producers_seen", producers_seen)
+    async with reconciler(Answers(None if change is None else producer(**{**spec, **change})), cluster) as made:
+        made._connected = connected  # type: ignore[method-assign]
+        made._stored_policy = connected  # type: ignore[method-assign]
+        made.seen(PRODUCERS, producer(**spec))
+        await queued(made)
+        await made._producer(LOADER)
+        assert clients.done == ([act] if change == {} else [])
+        assert change == {} or LOADER in await queued(made), "it is looked at as it is"
