@@ -17,7 +17,8 @@ MUTANTS: Final = (
         (_CHANNELS,),
     ),
     Mutant(
-        "a channel that is closed while it opens cancels its callers", "a caller hears of a failure, not of its own end",
+        "a channel that is closed while it opens cancels its callers",
+        "a caller hears of a failure, not of its own end",
         "runtime/rpc.py",
         "                raise RpcError(\"UNAVAILABLE\", CHANNEL_CLOSED) from None\n            raise\n",
         "                pass\n            raise\n",
