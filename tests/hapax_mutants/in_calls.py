@@ -6,6 +6,7 @@ from typing import Final
 
 from hapax_mutants.mutant import Mutant, unit
 
+_ADMIN: Final = unit("client/test_admin.py")
 _CHANNELS: Final = unit("runtime/test_rpc_channels.py")
 
 MUTANTS: Final = (
@@ -23,5 +24,38 @@ MUTANTS: Final = (
         "                raise RpcError(\"UNAVAILABLE\", CHANNEL_CLOSED) from None\n            raise\n",
         "                pass\n            raise\n",
         (_CHANNELS,),
+    ),
+    Mutant(
+        "a change that found no controller is taken for done", "a failure is told", "client/admin.py",
+        "            except RpcError:\n                in_doubt = True\n",
+        "            except (RpcError, RetriableError):\n                in_doubt = True\n",
+        (_ADMIN,),
+    ),
+    Mutant(
+        "a change whose connection was refused is taken for done", "a failure is told", "client/admin.py",
+        "            controller = await self._controller()\n            try:\n",
+        "            try:\n                controller = await self._controller()\n",
+        (_ADMIN,),
+    ),
+    Mutant(
+        "a producer that has ended asks to be called again", "a hang: the program repeats the call for ever",
+        "client/errors.py",
+        "    if trouble.kind is ErrorKind.FATAL and code in _RETRIABLE:\n",
+        "    if False:\n",
+        (unit("client/test_errors.py"),),
+    ),
+    Mutant(
+        "a commit whose coordinator failed ends the producer", "its outcome is unknown, and the call is idempotent",
+        "client/errors.py",
+        '_SERVER_FAILED: Final = ("INTERNAL", "UNKNOWN")\n',
+        "_SERVER_FAILED: Final[tuple[str, ...]] = ()\n",
+        (unit("client/test_tokens.py"),),
+    ),
+    Mutant(
+        "the groups of a shard without an owner are left out", "a list is whole, or an error",
+        "coordinator/administration.py",
+        '            self._shards.check_owned("group")\n',
+        "",
+        (unit("coordinator/test_transactions.py"),),
     ),
 )

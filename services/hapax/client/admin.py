@@ -15,8 +15,9 @@ from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.runtime.ports import RpcError
 from hapax.wire import messages
-from hapax.wire.peer import PeerError
+from hapax.wire.peer import Peer, PeerError
 
 _TOPIC: Final = 2
 _NODE: Final = 4
@@ -299,7 +300,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             nonlocal in_doubt
             try:
                 answer = kind.FromString(await self._controller_rpc(method, request))
-            except RetriableError:
+            except RpcError:
                 in_doubt = True
                 raise
             result = answer.topics[0]
@@ -329,8 +330,9 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
 
         async def attempt() -> None:
             nonlocal in_doubt
+            controller = await self._controller()
             try:
-                response = await self._controller_call(request(list(open_names)))
+                response = await controller.call(request(list(open_names)))
             except PeerError:
                 in_doubt = True
                 raise
@@ -508,12 +510,16 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    async def _controller_call(self, message: Any) -> Any:
+    async def _controller(self) -> Peer:
+        """Raises PeerError."""
         node_id = self._cluster.controller_id
         if node_id not in self._cluster.nodes:
             await self._cluster.refreshed(self._timeout)
             node_id = self._cluster.controller_id
-        return await (await self._cluster.peer(node_id)).call(message)
+        return await self._cluster.peer(node_id)
+
+    async def _controller_call(self, message: Any) -> Any:
+        return await (await self._controller()).call(message)
 
     async def _peer_call(self, node_id: int, message: Any) -> Any:
         return await (await self._cluster.peer(node_id)).call(message)

@@ -19,6 +19,7 @@ from hapax.client.errors import (
     RetriableError,
     connection_failed,
     from_code,
+    from_status,
     is_retriable,
 )
 from hapax.client.liveness import Liveness
@@ -474,9 +475,9 @@ class ClusterClient:
             except PeerError as error:
                 failure = connection_failed(f"{what}: {error}")
             except RpcError as error:
-                if error.status not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
-                    raise FatalError(f"{what}: {error}") from error
-                failure = connection_failed(f"{what}: {error}")
+                failure = from_status(error, what)
+                if not isinstance(failure, RetriableError):
+                    raise failure from error
             except PeerUnsupported as error:
                 raise FatalError(f"{what}: {error}") from error
             self._addresses = None

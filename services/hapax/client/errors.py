@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import TRANSIENT, ErrorKind
 from hapax.core.producer.states import Trouble
+from hapax.runtime.ports import RpcError
 
 
 class HapaxError(Exception):
@@ -161,11 +162,24 @@ _EXPLANATIONS: Final[Mapping[int, _Explanation]] = {
 }
 """What a code means to the person who sees it, and what helps. Other codes have the advice of their error class."""
 _UNEXPLAINED: Final = _Explanation("", "")
+_NOT_ANSWERED: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+_SERVER_FAILED: Final = ("INTERNAL", "UNKNOWN")
+"""gRPC's statuses."""
 
 
 def connection_failed(message: str) -> RetriableError:
     code = ErrorCode.NETWORK_EXCEPTION
     return RetriableError(message, code=code, advice=_EXPLANATIONS[code].advice)
+
+
+def from_status(error: RpcError, what: str) -> HapaxError:
+    """The error for a failed call of Hapax's own. RetriableError where the server did not answer, or failed: the call
+    may have taken effect. FatalError where the server refused it."""
+    if error.status in _NOT_ANSWERED:
+        return connection_failed(f"{what}: {error}")
+    if error.status in _SERVER_FAILED:
+        return from_code(ErrorCode.UNKNOWN_SERVER_ERROR, what, str(error))
+    return FatalError(f"{what}: {error}")
 
 
 def from_code(code: int, what: str, reason: str | None = None) -> HapaxError:
@@ -190,6 +204,9 @@ def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional
         return FencedError(text, code=code, maybe_written=maybe_written)
     if trouble.kind is ErrorKind.ABORT or (transactional and trouble.kind in (ErrorKind.RETRY, ErrorKind.REFUSED)):
         return AbortableError(text, code=code, maybe_written=maybe_written)
+    if trouble.kind is ErrorKind.FATAL and code in _RETRIABLE:
+        # What failed may pass, but this producer has ended: a repeated call would fail for ever.
+        return FatalError(text, code=code, maybe_written=maybe_written, advice="Make a new producer")
     if trouble.kind is ErrorKind.RETRY or code in _RETRIABLE:
         if maybe_written:
             advice = "It may or may not have been written: ask for the producer's progress before sending it again"

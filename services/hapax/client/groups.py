@@ -12,6 +12,7 @@ from hapax.client.errors import HapaxError, from_code
 from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.runtime.ports import RpcError
 from hapax.wire import messages
 
 _SERVICE: Final = "/hapax.v1.Groups/"
@@ -194,6 +195,9 @@ class GroupAdmin(OffsetAdmin):
                     _SERVICE + method, request, self._options["request.timeout.ms"] / 1000))
                 if answer.error not in (0, final):
                     raise from_code(answer.error, what, answer.reason)
+            except RpcError:
+                self._cluster.forget_coordinator("group", group)
+                raise
             except HapaxError as error:
                 if error.code in _LOOK_AGAIN:
                     self._cluster.forget_coordinator("group", group)

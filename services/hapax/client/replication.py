@@ -8,7 +8,7 @@ from uuid import UUID
 
 from hapax.client.cluster import COORDINATORS
 from hapax.client.connected import Connected
-from hapax.client.errors import RetriableError, from_code
+from hapax.client.errors import from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.ports import RpcError
@@ -197,15 +197,12 @@ class ReplicationAdmin(Connected):
         return await self._cluster.controller_address()
 
     async def _controller_rpc(self, method: str, request: Any) -> bytes:
-        """`request`: a protobuf message of the Controller's. Raises RetriableError where no controller answers,
-        NotHapaxError."""
+        """`request`: a protobuf message of the Controller's. Raises RpcError once the request may have been sent, and
+        before that RetriableError where no controller acts, NotHapaxError."""
         channel = self._cluster.channel(await self._cluster.controller_address())
-        try:
-            return await channel.call(
-                f"/hapax.v1.ClusterAdmin/{method}", request.SerializeToString(),
-                self._options["request.timeout.ms"] / 1000)
-        except RpcError as error:
-            raise RetriableError(f"the controller does not answer: {error}") from None
+        return await channel.call(
+            f"/hapax.v1.ClusterAdmin/{method}", request.SerializeToString(),
+            self._options["request.timeout.ms"] / 1000)
 
     async def _within(self, what: str, request: Any) -> Any:
         """Any node answers, and asks the controller where it must; asking again does no harm."""

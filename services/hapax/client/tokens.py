@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from hapax.client.cluster import Backoff, ClusterClient
-from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code
+from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code, from_status
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind, coordinator_error_kind
 from hapax.core.producer.machine import ClientProducer
@@ -181,7 +181,7 @@ async def end_with_token(
                 await transactions_call(cluster, transactional_id, "EndTransaction", request)
             )
         except (RpcError, ConnectionError, RetriableError) as error:
-            if isinstance(error, RpcError) and error.status not in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "NOT_FOUND"):
+            if isinstance(error, RpcError) and not isinstance(from_status(error, ""), RetriableError):
                 machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
                 return None
             cluster.forget_coordinator("transaction", transactional_id)

@@ -32,6 +32,7 @@ class CoordinatorAdministration:
     async def _list_groups(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = pb.ListGroupsRequest.FromString(payload)
         try:
+            self._shards.check_owned("group")
             shards = self._shards.group_shards()
         except Refusal as refusal:
             return pb.ListGroupsResponse(error=refusal.code, reason=refusal.reason).SerializeToString()

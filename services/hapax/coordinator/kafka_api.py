@@ -161,9 +161,7 @@ class KafkaApi:
 
     async def list_transactions(self, filters: Filters) -> Sequence[Transaction]:
         pattern = None if filters.pattern is None else IdPattern(filters.pattern)
-        # A client that asks every live coordinator would miss the ids of a shard without an owner.
-        if any(self._view.txn_shard_owner(shard) is None for shard in self._view.shards("txn")):
-            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "some shards have no owner at the moment")
+        self._shards.check_owned("txn")
         shards = self._shards.txn_shards()
         try:  # tools decide on this list which producer to fence and which transaction hangs (rule 23)
             await asyncio.gather(*(shard.confirm() for shard in shards))

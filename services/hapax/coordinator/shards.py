@@ -95,6 +95,12 @@ class Shards:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
         return found
 
+    def check_owned(self, kind: ShardKind) -> None:
+        """Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) unless each shard of the cluster has an owner. A client that
+        asks every live coordinator for its part of a list would miss the part of a shard without one."""
+        if any(self._view.shard_owner(kind, shard) is None for shard in self._view.shards(kind)):
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "some shards have no owner at the moment")
+
     def txn_shards(self) -> list[TxnShard]:
         """All shards of this process. Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) unless all of them serve."""
         shards = [self._txn[number] for number in sorted(self._txn)]

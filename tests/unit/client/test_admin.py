@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from hapax.client.admin import Admin, ProducerInfo
-from hapax.client.errors import FatalError
+from hapax.client.errors import FatalError, from_code
 from hapax.client.metadata import Leader, Topic
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
+from hapax.runtime.ports import RpcError, RpcStatus
 from hapax.wire import messages
-from hapax.wire.peer import PeerClosed
+from hapax.wire.peer import PeerClosed, PeerError
 
 
 class Controller(Admin):
@@ -24,13 +26,21 @@ class Controller(Admin):
         self.ids = {name: uuid.uuid4() for name in names}
         self.lost_answers: list[str] = []
         """Each is made again under its name while the answer is lost."""
+        self.unreachable = 0
+        """This many connections are refused."""
         self._cluster.existing = self._existing  # type: ignore[method-assign]
 
     async def _existing(self, names: Any) -> dict[str, Topic]:
         return {
             name: Topic(name, self.ids[name], {PartitionIndex(0): Leader(0, 1)}) for name in names if name in self.ids}
 
-    async def _controller_call(self, message: Any) -> Any:
+    async def _controller(self) -> Any:
+        if self.unreachable:
+            self.unreachable -= 1
+            raise PeerError("refused")
+        return self
+
+    async def call(self, message: Any) -> Any:
         assert isinstance(message, messages.DeleteTopicsRequest)
         Answer = messages.DeleteTopicsResponse
         answers = []
@@ -64,6 +74,64 @@ async def test_a_topic_that_is_not_there_is_an_error() -> None:
     controller = Controller("t")
     with pytest.raises(FatalError, match=r"'u'.*UNKNOWN_TOPIC_OR_PARTITION"):
         await controller.delete_topics(["u"])
+
+
+async def test_a_change_that_was_never_sent_is_not_taken_for_done() -> None:
+    controller = Controller("t")
+    controller.unreachable = 2
+    with pytest.raises(FatalError, match=r"'u'.*UNKNOWN_TOPIC_OR_PARTITION"):
+        await controller.delete_topics(["u"])
+
+
+class ActingController(Admin):
+    """An Admin whose calls of Hapax's own to the controller end in these ways, one after the other; None: no controller
+    acts."""
+
+    def __init__(self, *outcomes: RpcStatus | bytes | None) -> None:
+        super().__init__({"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 1})
+        self.outcomes = list(outcomes)
+        self._cluster.controller_address = self._address  # type: ignore[method-assign]
+        self._cluster.channel = lambda address: self  # type: ignore[assignment, method-assign, return-value]
+
+    async def _address(self) -> str:
+        if self.outcomes[0] is None:
+            self.outcomes.pop(0)
+            raise from_code(ErrorCode.NOT_CONTROLLER, "finding the controller")
+        return "127.0.0.1:2"
+
+    async def call(self, method: str, request: bytes, seconds: float) -> bytes:
+        outcome = self.outcomes.pop(0)
+        assert outcome is not None
+        if isinstance(outcome, bytes):
+            return outcome
+        raise RpcError(outcome, "told so")
+
+
+def changed(error: int = 0) -> bytes:
+    return pb.CreatePartitionsResponse(topics=[pb.TopicResult(error=error)]).SerializeToString()
+
+
+@pytest.mark.parametrize("status", ["UNIMPLEMENTED", "PERMISSION_DENIED", "FAILED_PRECONDITION", "INVALID_ARGUMENT"])
+async def test_what_the_controller_refuses_is_told_at_once(status: RpcStatus) -> None:
+    admin = ActingController(status)
+    with pytest.raises(FatalError, match=status):
+        await admin.set_draining([0], True)
+    admin = ActingController(status)
+    with pytest.raises(FatalError, match=status):
+        await admin.change_topic("t", partitions=3)
+    assert admin.outcomes == []
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL"])
+async def test_a_repeated_change_may_be_done_already(status: RpcStatus) -> None:
+    admin = ActingController(status, changed(ErrorCode.INVALID_PARTITIONS))
+    assert await admin.change_topic("t", partitions=3) == 0
+
+
+async def test_a_change_that_found_no_controller_is_not_taken_for_done() -> None:
+    admin = ActingController(None, changed(ErrorCode.INVALID_PARTITIONS))
+    with pytest.raises(FatalError, match="INVALID_PARTITIONS"):
+        await admin.change_topic("t", partitions=3)
 
 
 class Partitions(Admin):

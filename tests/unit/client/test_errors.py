@@ -41,6 +41,12 @@ def test_a_lost_record_is_retriable_outside_a_transaction_and_abortable_inside()
     assert isinstance(from_trouble(trouble, transactional=True), AbortableError)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
+def test_a_producer_that_has_ended_does_not_ask_to_be_called_again(code: ErrorCode) -> None:
+    error = from_trouble(Trouble(ErrorKind.FATAL, code, "why"), maybe_written=True)
+    assert isinstance(error, FatalError) and error.maybe_written and "new producer" in str(error)
+
+
 def test_codes_of_other_calls() -> None:
     assert isinstance(from_code(ErrorCode.NOT_COORDINATOR, "x"), RetriableError)
     assert isinstance(from_code(ErrorCode.INVALID_PRODUCER_EPOCH, "x"), FencedError)

@@ -1,11 +1,62 @@
-"""Calls with commit tokens while the coordinator is being restarted."""
+"""Calls with commit tokens while the coordinator fails or is being restarted."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from hapax.client.environment import RealPorts
 from hapax.client.errors import RetriableError
-from hapax.client.tokens import transactions_call
+from hapax.client.settings import producer_options
+from hapax.client.tokens import CommitToken, TokenOutcome, Told, end_with_token, transactions_call
+from hapax.core.producer.machine import ClientProducer, ProducerOptions
+from hapax.core.producer.partition_queue import Identity
+from hapax.core.producer.states import State
+from hapax.core.types import ProducerEpoch, ProducerId
+from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+from hapax.runtime.ports import RpcError, RpcStatus
+
+
+class FailingCoordinator:
+    """A cluster whose coordinator fails some calls, and commits then."""
+
+    def __init__(self, *statuses: RpcStatus) -> None:
+        self.statuses = list(statuses)
+        self.options = producer_options({"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 1})
+        self.ports = RealPorts()
+
+    async def coordinator(self, kind: str, key: str) -> int:
+        return 100
+
+    async def rpc_address(self, node_id: int) -> str:
+        return "127.0.0.1:1"
+
+    def forget_coordinator(self, kind: str, key: str) -> None: ...
+
+    def channel(self, address: str) -> FailingCoordinator:
+        return self
+
+    async def call(self, method: str, request: bytes, seconds: float) -> bytes:
+        if self.statuses:
+            raise RpcError(self.statuses.pop(0), "told so")
+        return pb.EndTransactionResponse(outcome=TokenOutcome.COMMITTED.value, producer_id=7).SerializeToString()
+
+
+async def ended(*statuses: RpcStatus) -> tuple[Told | None, ClientProducer]:
+    machine = ClientProducer(ProducerOptions(transactional=True), Identity(ProducerId(7), ProducerEpoch(0)))
+    cluster: Any = FailingCoordinator(*statuses)
+    return await end_with_token(cluster, "t", machine, CommitToken("q", 1)), machine
+
+
+async def test_a_commit_whose_coordinator_failed_is_repeated() -> None:
+    told, _ = await ended("INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN")
+    assert told is not None and told.outcome is TokenOutcome.COMMITTED
+
+
+async def test_a_commit_that_is_refused_ends_the_producer() -> None:
+    told, machine = await ended("UNIMPLEMENTED")
+    assert told is None and machine.state is State.FATAL_ERROR
 
 
 class RestartingCoordinator:

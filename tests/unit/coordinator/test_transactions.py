@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from hapax.codec.control import encode_control
+from hapax.coordinator.administration import GROUPS
 from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
+from hapax.rpc.gen.hapax.v1 import groups_pb2
 from hapax.wire import messages
 from hapax.wire.peer import PeerClosed
 from unit.coordinator.coordinator_world import TXN_STATE_TOPIC, CoordinatorWorld, run
@@ -293,7 +295,7 @@ def test_describing_changes_nothing() -> None:
     run(scenario)
 
 
-def test_nobody_lists_transactions_while_some_shards_have_no_owner() -> None:
+def test_nobody_lists_transactions_or_groups_while_some_shards_have_no_owner() -> None:
     """Whoever asks all coordinators that are alive would take the rest for all there is, and what is open for what
     nobody has open."""
 
@@ -308,6 +310,11 @@ def test_nobody_lists_transactions_while_some_shards_have_no_owner() -> None:
         await view.wait_for(lambda view: len(view.nodes("coordinator")) == 1, 60)
         listing = messages.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
         assert (await peer.call(listing, version=1)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        registration = world.coordinator(other).registration
+        assert registration is not None
+        groups = await world.ports.network.rpc_channel(registration.record.public_rpc_address).call(
+            GROUPS + "ListGroups", groups_pb2.ListGroupsRequest().SerializeToString(), 20.0)
+        assert groups_pb2.ListGroupsResponse.FromString(groups).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     run(scenario)
 
