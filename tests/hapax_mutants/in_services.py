@@ -40,6 +40,19 @@ MUTANTS = (
         (unit("log/test_survey.py"),),
     ),
     Mutant(
+        "an event that is too large for its topic holds up all later ones", "an event is hidden", "wire/events.py",
+        "                if len(batch) == 1 and self.dropped == dropped:  #",
+        "                if False:  #",
+        (unit("wire/test_events.py"),),
+    ),
+    Mutant(
+        "an event that comes as the writer ends waits for the next one", "an event is hidden", "wire/events.py",
+        "        if self._writer is None or self._writer.done():\n            self._writer = supervision.keep(self._write, \"events\", self._random)\n",
+        "        if self._writer is None:\n            self._writer = supervision.keep(self._write, \"events\", self._random)\n"
+        "            self._writer.add_done_callback(lambda _: setattr(self, \"_writer\", None))\n",
+        (unit("wire/test_events.py"),),
+    ),
+    Mutant(
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
         "                compares = [Compare(self._key, \"mod_revision\", revision)]\n                if revision:",
         "                compares: list[Compare] = []\n                if False:",

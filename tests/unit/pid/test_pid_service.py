@@ -668,6 +668,7 @@ def test_unknown_names_and_bad_requests() -> None:
         assert (await lab.lease(0, expire_ms=0)).error == ErrorCode.INVALID_REQUEST
         assert (await lab.lease(0, expire_ms=2**40)).error == ErrorCode.INVALID_REQUEST
         assert (await lab.lease(0, name="x" * 300)).error == ErrorCode.INVALID_REQUEST
+        assert (await lab.lease(0, holder="x" * 1001)).error == ErrorCode.INVALID_REQUEST
         assert (await lab.progress(name="nobody")).error == ErrorCode.INVALID_PRODUCER_ID_MAPPING
         generated = await lab.lease(0, name="")
         assert generated.error == 0 and generated.name

@@ -27,6 +27,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicIdPartition
 
 MAX_NAME_LENGTH: Final = 249
+MAX_HOLDER_LENGTH: Final = 1000
 FIRST_GENERATION: Final = ProducerEpoch(0)
 LAST_GENERATION: Final = ProducerEpoch(MAX_PRODUCER_EPOCH - 1)
 CLOSED_GENERATION: Final = ProducerEpoch(MAX_PRODUCER_EPOCH)
@@ -83,6 +84,8 @@ def check_request(request: LeaseRequest, max_expire_ms: int) -> None:
     """Raises Refusal."""
     if not 0 < len(request.name) <= MAX_NAME_LENGTH:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"a lease's name has 1 to {MAX_NAME_LENGTH} characters")
+    if len(request.holder) > MAX_HOLDER_LENGTH:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"the holder of a lease has at most {MAX_HOLDER_LENGTH} characters")
     check_duration(request.expire_ms, max_expire_ms)
 
 
