@@ -1,7 +1,8 @@
 """One shard of the transaction coordinator: drives the pure machine, as `core.transaction.requests` prescribes.
 
 A call is decided, its record is appended, and the call is answered after the record's replay. Everything between two
-awaits is one step of the shard's mailbox. This module carries out the effects of a replay (markers, timers, events).
+awaits is one step: the shard has a single writer. This module carries out the effects of a replay (markers, timers,
+events).
 """
 
 from __future__ import annotations

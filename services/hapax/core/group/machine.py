@@ -208,7 +208,7 @@ class _OpenTransaction:
 
 
 class GroupShard:
-    """All groups of one shard. It is not thread-safe: the shard's mailbox is the only writer."""
+    """All groups of one shard. It is not thread-safe: the shard's coordinator is the only writer."""
 
     def __init__(self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
                  producer_expiry_ms: int = 7 * 86_400_000) -> None:
