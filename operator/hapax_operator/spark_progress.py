@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,8 @@ log = telemetry.logger("spark")
 _TIMEOUT_S: Final = 3.0
 _EVERY_MS: Final = 8_000
 _MOST_BYTES: Final = 65_536
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, in milliseconds since 1970: later times have no RFC 3339 form."""
 
 
 class Progress(NamedTuple):
@@ -47,18 +50,40 @@ class Progress(NamedTuple):
 
 
 def read_progress(text: bytes) -> Progress:
-    """Raises ValueError: it is not what drivers say."""
+    """Raises ValueError for a report that a status cannot show. A driver runs the user's code: what it reports must not
+    keep the operator from looking after its job."""
     try:
         body = json.loads(text)
         last = body.get("lastCommit") or {}
         return Progress(
-            query=str(body.get("queryId") or "")[:256], name=str(body.get("name") or "")[:256],
-            batch=int(body["batchId"]), rows=int(body.get("numInputRows") or 0),
-            input_rate=float(body.get("inputRowsPerSecond") or 0), at_ms=int(body["timestampMs"]),
-            processed_rate=float(body.get("processedRowsPerSecond") or 0),
-            committed_batch=int(last.get("batchId", -1)), committed_ms=int(last.get("timestampMs", -1)))
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            query=_text(body.get("queryId")), name=_text(body.get("name")),
+            batch=_whole(body["batchId"]), rows=_whole(body.get("numInputRows") or 0),
+            input_rate=_rate(body.get("inputRowsPerSecond") or 0), at_ms=_whole(body["timestampMs"], _LAST_MS),
+            processed_rate=_rate(body.get("processedRowsPerSecond") or 0),
+            committed_batch=_whole(last.get("batchId", -1)), committed_ms=_whole(last.get("timestampMs", -1), _LAST_MS))
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no progress: {error!r}") from error
+
+
+def _text(value: Any) -> str:
+    """Half of a surrogate pair, which JSON may hold and UTF-8 may not, becomes a question mark."""
+    return str(value or "")[:256].encode(errors="replace").decode()
+
+
+def _whole(value: Any, most: int = 2**63 - 1) -> int:
+    """Raises ValueError, TypeError, OverflowError."""
+    number = int(value)
+    if not -1 <= number <= most:
+        raise ValueError(f"no progress: {number} is out of range")
+    return number
+
+
+def _rate(value: Any) -> float:
+    """Raises ValueError, TypeError."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"no progress: a rate of {number}")
+    return number
 
 
 class ProgressReader:

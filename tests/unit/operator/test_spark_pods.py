@@ -95,10 +95,23 @@ def test_why_a_pod_waits_or_ended(status: dict[str, Any], told: tuple[str, str, 
     assert pod_seen(body).told_ms == 1_767_225_600_000
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"batchId": "x"}', b'{"batchId": 1, "timestampMs": null}'])
+@pytest.mark.parametrize("text", [
+    b"", b"[]", b"{}", b'{"batchId": "x"}', b'{"batchId": 1, "timestampMs": null}', b"[" * 60_000,
+    b'{"batchId": 1, "timestampMs": 253402300800000}', b'{"batchId": 1, "timestampMs": 1e300}',
+    b'{"batchId": 9223372036854775808, "timestampMs": 1}', b'{"batchId": 1, "timestampMs": 1, "numInputRows": -2}',
+    b'{"batchId": 1, "timestampMs": 1, "inputRowsPerSecond": NaN}',
+    b'{"batchId": 1, "timestampMs": 1, "processedRowsPerSecond": 1e999}',
+    b'{"batchId": 1, "timestampMs": 1, "lastCommit": {"batchId": 1, "timestampMs": 1e18}}',
+])
 def test_what_is_no_progress_is_told_apart(text: bytes) -> None:
     with pytest.raises(ValueError):
         read_progress(text)
+
+
+def test_what_is_shown_of_progress_is_valid_in_a_status() -> None:
+    told = read_progress(
+        b'{"batchId": 1, "timestampMs": 253402300799999, "name": "\\ud800", "lastCommit": {"batchId": 0}}').status()
+    assert (told["time"], told["name"]) == ("9999-12-31T23:59:59Z", "?")
 
 
 def test_progress_without_a_commit_yet() -> None:
