@@ -147,6 +147,7 @@ class BrokerReconciler:
                 return min(late or _LOOK_S, _LOOK_S)
             for action in planned.actions:
                 await self._apply(pool, workload, planned, action)
+            current = False
             for note in planned.notes:
                 log.info(note.message)
         return _SETTLE_S

@@ -66,13 +66,13 @@ class LastCopy(Image):
 
 class Store:
     def __init__(self, away: bool, newest: int) -> None:
-        self._away, self._newest = away, newest
+        self._away, self.newest = away, newest
 
     async def list(self, prefix: str) -> tuple[list[Any], int]:
         assert prefix == "/hapax/c/"
         if self._away:
             raise MetadataUnavailable
-        return [SimpleNamespace(mod_revision=each) for each in (7, self._newest, 3)], 99
+        return [SimpleNamespace(mod_revision=each) for each in (7, self.newest, 3)], 99
 
 
 class Api:
@@ -168,3 +168,36 @@ async def test_a_released_volume_is_asked_about_once(moved: list[Any]) -> None:
     api = Api({"replicas": 3, "replaceVolumeOf": 1}, {"balancedFor": 3, "volumesKeptOf": [0, 2]})
     await reconciler(api, LastCopy(comes=False))._look()
     assert api.statuses
+
+
+class Emptied(Image):
+    """Broker 2 is to leave, and moves of a look have just emptied it. Then a topic was created on it."""
+
+    def __init__(self, moved: list[Any], store: Store) -> None:
+        super().__init__(comes=True)
+        self._moved, self._store = moved, store
+
+    def seen(self) -> BrokersSeen:
+        all_in_sync = tuple(map(NodeId, range(3)))
+        partitions = {TopicPartition("t", PartitionIndex(0)): Held(all_in_sync[:2], all_in_sync[:2])}
+        if not self._moved:
+            partitions[TopicPartition("u", PartitionIndex(0))] = Held((NodeId(2),), (NodeId(2),))
+        else:
+            self._store.newest = REVISION
+        if self.current:
+            partitions[TopicPartition("new", PartitionIndex(0))] = Held((NodeId(2),), (NodeId(2),))
+        held = sum(2 in each.replicas for each in partitions.values())
+        return BrokersSeen(
+            partitions=partitions, held={0: 1, 1: 1, 2: held}, live=frozenset(range(3)), draining=frozenset({2}),
+            fit=dict.fromkeys(range(3), ""))
+
+
+async def test_the_image_is_brought_up_to_date_again_after_each_action(moved: list[Any]) -> None:
+    """The first look of it was for a volume: what it saw does not show what came to a broker while others moved."""
+    api = Api({"replaceVolumeOf": 1}, {"leaving": [2], "balancedFor": 3, "volumesKeptOf": [0, 1, 2]})
+    made = reconciler(api, Image(comes=True))
+    store = Store(away=False, newest=8)
+    made._store, made._view = store, Emptied(moved, store)  # type: ignore[assignment]
+    await made._look()
+    assert not api.scaled
+    assert [name.topic for targets in moved[:2] for name in targets] == ["u", "new"]
