@@ -11,17 +11,18 @@ import asyncio
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner
 
-from golden.versions import HERE, decoded, decoded_lines, versions
+from golden.versions import HERE, RECORDS, decoded, decoded_lines, metadata_of, versions
 from golden.writing import write_everything
 from hapax.cli.main import application
 from hapax.codec import internal_records, transaction_log
+from hapax.codec import metadata as etcd
 from hapax.codec.control import decode_control
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
@@ -128,7 +129,10 @@ def transaction_log_of(version: Path) -> Iterator[Transaction | Delta]:
 def fields_of(value: Any) -> Iterator[tuple[str, bool]]:
     """Of a record and of all that is in it: each field, and whether it holds anything but its default."""
     if dataclasses.is_dataclass(value):
-        fields = [(each.name, each.default) for each in dataclasses.fields(value)]
+        fields = [
+            (each.name, each.default if each.default_factory is dataclasses.MISSING else each.default_factory())
+            for each in dataclasses.fields(value)
+        ]
     elif hasattr(value, "_field_defaults"):
         fields = [(name, value._field_defaults.get(name, dataclasses.MISSING)) for name in value._fields]
     else:
@@ -141,13 +145,26 @@ def fields_of(value: Any) -> Iterator[tuple[str, bool]]:
         yield from fields_of(held)
 
 
-def test_the_newest_holds_every_field_of_the_transaction_log() -> None:
+def always_default(records: Iterable[Any]) -> list[str]:
+    """The fields that hold their default in each of the records."""
     told: dict[str, bool] = {}
-    for record in transaction_log_of(VERSIONS[-1]):
+    for record in records:
         for name, holds_something in fields_of(record):
             told[name] = told.get(name, False) or holds_something
-    assert {name.partition(".")[0] for name in told} >= {"Transaction", "Delta"}
-    assert [name for name, holds_something in told.items() if not holds_something] == []
+    return [name for name, holds_something in told.items() if not holds_something]
+
+
+def test_the_newest_holds_every_field_of_the_transaction_log() -> None:
+    records = list(transaction_log_of(VERSIONS[-1]))
+    assert {type(record) for record in records} == {Transaction, Delta}
+    assert always_default(records) == []
+
+
+def test_the_newest_holds_every_field_of_every_kind_of_key_of_the_metadata_store() -> None:
+    kept = list(metadata_of(VERSIONS[-1]))
+    assert {kind for _, kind, _ in kept} == set(get_args(etcd.KeyKind)) - {"unknown"}
+    assert {kind for _, kind, _ in kept} - set(RECORDS) == {"draining"}
+    assert always_default(held for _, kind, held in kept if kind in RECORDS) == []
 
 
 def test_writing_yields_the_same_bytes(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ RECORDS: dict[etcd.KeyKind, Any] = {
     "deleted": etcd.DeletedTopicRecord, "partition": etcd.PartitionRecord, "txn_shard": etcd.ShardRecord,
     "group_shard": etcd.ShardRecord, "pid_next": etcd.PidCounterRecord, "pid_lease": etcd.PidLeaseRecord,
     "controller": etcd.ControllerRecord, "throttle": etcd.ThrottleRecord,
-    "silent": etcd.SilentRecord,
+    "silent": etcd.SilentRecord, "policy": etcd.PolicyRecord,
 }  # fmt: skip
-"""By the kind of key."""
+"""By the kind of key. Of `draining` only the key is read."""
 
 
 def versions() -> list[Path]:
@@ -38,15 +38,20 @@ def decoded(version: Path) -> Iterator[dict[str, Any]]:
     for file in files_of(version / "broker-0"):
         for entry in entries(file, records=True):
             yield {"file": str(file.relative_to(version)), **entry}
+    for key, kind, held in metadata_of(version):
+        if kind in RECORDS:
+            yield {"key": key, "record": type(held).__name__, **_fields(held)}
+        else:
+            yield {"key": key, "kind": kind, "value": held}
+
+
+def metadata_of(version: Path) -> Iterator[tuple[str, etcd.KeyKind, Any]]:
+    """Each key of the metadata store, its kind, and its record; the JSON value where `RECORDS` does not have the kind.
+    """
     values = json.loads((version / "etcd.json").read_text())
     for key, value in values.items():
-        keys = etcd.Keys(key.split("/")[2])
-        kind = keys.parse(key).kind
-        if kind in RECORDS:
-            record = RECORDS[kind].decode(json.dumps(value).encode())
-            yield {"key": key, "record": type(record).__name__, **_fields(record)}
-        else:
-            yield {"key": key, "kind": kind, "value": value}
+        kind = etcd.Keys(key.split("/")[2]).parse(key).kind
+        yield key, kind, RECORDS[kind].decode(json.dumps(value).encode()) if kind in RECORDS else value
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -254,10 +254,14 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
     yield keys.cluster, etcd.ClusterRecord(CLUSTER_ID, 50, 50, T0).encode()
     yield keys.node(nodes[0]), etcd.NodeRecord(
         nodes[0], "broker", "10.0.0.1", 9092, "10.0.0.1:9093", "10.0.0.1:9094", bytes(range(16)), "a", "folder-1",
-        RegistrationEpoch(12), "draining",
+        RegistrationEpoch(12), "draining", (("EXTERNAL", "broker-0.example.org", 30_000),), heeds_passed_over=True,
+        public_rpc_address="10.0.0.1:9096", frames_address="10.0.0.1:9097",
     ).encode()
     yield keys.topic("flights"), etcd.TopicRecord(
-        FLIGHTS, "flights", 1, 3, {"retention.ms": "1000"}, assignment=(nodes,)
+        FLIGHTS, "flights", 2, 3, {"retention.ms": "1000"}, assignment=(nodes,)
+    ).encode()
+    yield keys.topic("__consumer_offsets"), etcd.TopicRecord(
+        OFFSETS, "__consumer_offsets", 50, 3, {"cleanup.policy": "compact"}, internal=True
     ).encode()
     yield keys.draining(nodes[2]), etcd.DrainingRecord(T0).encode()
     yield keys.silent(nodes[0]), etcd.SilentRecord(RegistrationEpoch(20), T0).encode()
@@ -266,6 +270,12 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
     yield keys.partition(FLIGHTS, PartitionIndex(0)), etcd.PartitionRecord(
         nodes[1], LeaderEpoch(3), RegistrationEpoch(20), nodes, nodes[1:], LeaderEpoch(3),
         (RegistrationEpoch(20), RegistrationEpoch(21)), adding=nodes[2:], removing=nodes[:1],
+        unclean_epoch=LeaderEpoch(2), unclean_ms=T0 - 1_000, passed_over=((nodes[0], RegistrationEpoch(19)),),
+    ).encode()
+    # Its leader has not accepted yet: the passed-over replicas have another name in the value.
+    yield keys.partition(FLIGHTS, PartitionIndex(1)), etcd.PartitionRecord(
+        nodes[2], LeaderEpoch(5), RegistrationEpoch(21), nodes, nodes[2:], LeaderEpoch(4), (RegistrationEpoch(21),),
+        passed_over=((nodes[0], RegistrationEpoch(18)), (nodes[1], RegistrationEpoch(20))),
     ).encode()
     for kind in ("txn", "group"):
         yield keys.shard(kind, ShardId(7)), etcd.ShardRecord(  # type: ignore[arg-type]
@@ -274,6 +284,12 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
     yield keys.pid_next, etcd.PidCounterRecord(ProducerId(5_000)).encode()
     where = TopicIdPartition(FLIGHTS, PartitionIndex(0))
     yield keys.pid_lease("loader/1"), etcd.PidLeaseRecord(
-        "loader/1", ProducerId(3_000), ProducerEpoch(2), "loader on a", T0, T0 + 600_000, (where,), {where: 336_776}
+        "loader/1", ProducerId(3_000), ProducerEpoch(2), "loader on a", T0, T0 + 600_000, (where,), {where: 336_776},
+        (ProducerId(2_998), ProducerId(2_999)),
     ).encode()
+    for policy in (
+        etcd.PolicyRecord("loader", "", ("flights", "delays-*"), 5_000, "2026-01-01T00:00:00Z", "uid-1", "team/loader"),
+        etcd.PolicyRecord("", "team-", None, 0, "2026-01-02T00:00:00Z", "uid-2", "team/all"),
+    ):
+        yield keys.policy(policy.uid), policy.encode()
     yield keys.controller, etcd.ControllerRecord(NodeId(300), "10.0.0.9:9093", RegistrationEpoch(4)).encode()
