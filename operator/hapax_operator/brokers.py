@@ -178,8 +178,11 @@ class BrokerReconciler:
         try:
             match action:
                 case Follow(replicas):
+                    # Only the version that was looked at: somebody may have scaled the pool since.
                     await self._api.merge(f"{self._pools}/{self._ref.name}", {
-                        "metadata": {"uid": pool.meta.uid, "annotations": {CHART_REPLICAS: str(replicas)}},
+                        "metadata": {
+                            "uid": pool.meta.uid, "resourceVersion": pool.meta.version,
+                            "annotations": {CHART_REPLICAS: str(replicas)}},
                         "spec": {"replicas": replicas}})
                 case SetReplicas(replicas):
                     # Only of the StatefulSet that was looked at: an operator that stood still meanwhile must not act.

@@ -15,6 +15,7 @@ from hapax.runtime.ports import MetadataUnavailable
 from hapax_operator import brokers
 from hapax_operator.brokers import BrokerReconciler
 from hapax_operator.plan_brokers import BrokersSeen
+from hapax_operator.resources import CHART_REPLICAS
 
 REVISION = 70
 
@@ -201,3 +202,43 @@ async def test_the_image_is_brought_up_to_date_again_after_each_action(moved: li
     await made._look()
     assert not api.scaled
     assert [name.topic for targets in moved[:2] for name in targets] == ["u", "new"]
+
+
+class Charted(Api):
+    """The chart's values want three brokers now. Somebody scales the pool to five just as the operator follows them."""
+
+    def __init__(self, scaled_meanwhile: bool) -> None:
+        super().__init__({"replicas": 2}, {})
+        self.version, self.followed = 1, 2
+        self._meanwhile = scaled_meanwhile
+
+    async def read(self, path: str) -> Any:
+        found = await super().read(path)
+        return {**found, "metadata": {**found["metadata"], "annotations": {CHART_REPLICAS: "3"}}}
+
+    async def get(self, ref: Any) -> Any:
+        found = await super().get(ref)
+        return {**found, "metadata": {
+            **found["metadata"], "resourceVersion": str(self.version),
+            "annotations": {CHART_REPLICAS: str(self.followed)}}}
+
+    async def merge(self, path: str, body: Any) -> bool:
+        if not path.endswith("/brokers"):
+            return await super().merge(path, body)
+        if self._meanwhile:
+            self._meanwhile = False
+            self.version, self.followed, self._spec = 2, 3, {"replicas": 5}
+        if body["metadata"].get("resourceVersion") not in (None, str(self.version)):
+            return False
+        self.followed, self._spec = int(body["metadata"]["annotations"][CHART_REPLICAS]), body["spec"]
+        return True
+
+
+@pytest.mark.parametrize(("scaled_meanwhile", "replicas"), [(False, 3), (True, 5)])
+async def test_a_change_of_the_charts_values_does_not_undo_a_later_wish(
+    moved: list[Any], scaled_meanwhile: bool, replicas: int
+) -> None:
+    """An operator that stood still between its look and its step must not take the step."""
+    api = Charted(scaled_meanwhile)
+    await reconciler(api, LastCopy(comes=True))._look()
+    assert api._spec == {"replicas": replicas}
