@@ -7,6 +7,7 @@ from typing import Final
 from hapax_mutants.mutant import Mutant, unit
 
 _ADMIN: Final = unit("client/test_admin.py")
+_CLOSING: Final = unit("client/test_closing.py")
 _CHANNELS: Final = unit("runtime/test_rpc_channels.py")
 
 MUTANTS: Final = (
@@ -57,5 +58,23 @@ MUTANTS: Final = (
         '            self._shards.check_owned("group")\n',
         "",
         (unit("coordinator/test_transactions.py"),),
+    ),
+    Mutant(
+        "a call that waits for metadata outlives its client", "a hang", "client/cluster.py",
+        "        _settle(self._rounds)\n",
+        "",
+        (_CLOSING,),
+    ),
+    Mutant(
+        "the metadata round that runs while the client closes never ends", "a hang", "client/cluster.py",
+        "            finally:\n                _settle(rounds)\n",
+        "            else:\n                _settle(rounds)\n",
+        (_CLOSING,),
+    ),
+    Mutant(
+        "a closed client connects again", "a connection that nobody closes", "client/cluster.py",
+        "        self._check_open()\n        peer = await Peer.connect(\n",
+        "        peer = await Peer.connect(\n",
+        (_CLOSING,),
     ),
 )

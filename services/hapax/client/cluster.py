@@ -17,6 +17,7 @@ from hapax.client.errors import (
     HapaxError,
     NotHapaxError,
     RetriableError,
+    WrongState,
     connection_failed,
     from_code,
     from_status,
@@ -99,6 +100,7 @@ class ClusterClient:
         self._addresses: asyncio.Future[tuple[dict[int, str], str | None]] | None = None
         """What `rpc_addresses` gives, asked for once for all who want it, and until when."""
         self._addresses_until = 0
+        self._closed = False
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -111,9 +113,12 @@ class ClusterClient:
         ]
 
     async def close(self) -> None:
+        """Calls that still wait raise WrongState, and open no connection any more."""
+        self._closed = True
         for each in self._tasks:
             each.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        _settle(self._rounds)
         for task in self._peers.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()
@@ -166,11 +171,18 @@ class ClusterClient:
         self._wanted.set()
 
     async def refreshed(self, timeout_ms: int) -> None:
-        """Asks for metadata and waits for the next answer, at most `timeout_ms`; never raises for a failed one."""
+        """Asks for metadata and waits for the next answer, at most `timeout_ms`; never raises for a failed one. Raises
+        WrongState once this client is closed."""
+        self._check_open()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rounds.append(done)
         self._wanted.set()
         await asyncio.wait([done], timeout=timeout_ms / 1000)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WrongState("the client was closed")
 
     async def all_topics(self) -> dict[str, Topic]:
         """Every topic of the cluster, internal ones included."""
@@ -214,9 +226,8 @@ class ClusterClient:
                     supervision.failed("client-metadata", error)
                 pause = backoff.seconds()
                 self._wanted.set()
-            for waiting in rounds:
-                if not waiting.done():
-                    waiting.set_result(None)
+            finally:
+                _settle(rounds)
             if self.listeners:
                 moved, self._moved = self._moved, {}
                 for told in list(self.listeners):
@@ -307,6 +318,7 @@ class ClusterClient:
         """`at_most_ms`: limit for a node that another node can replace. A machine that cannot be reached does not
         refuse the connection, so the attempt would wait for the whole time-out."""
         timeout_ms: int = self.options["socket.connection.setup.timeout.ms"]
+        self._check_open()
         peer = await Peer.connect(
             self.ports.network,
             host,
@@ -315,6 +327,9 @@ class ClusterClient:
             request_timeout_ms=self.options["request.timeout.ms"],
             connect_timeout_ms=timeout_ms if at_most_ms is None else min(timeout_ms, at_most_ms),
         )
+        if self._closed:  # meanwhile
+            peer.close()
+            self._check_open()
         self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
         return peer
 
@@ -339,7 +354,8 @@ class ClusterClient:
                 self.refresh_soon()
                 raise PeerError(f"node {node_id} is not known")
             task = self._peers[key] = supervision.once(
-                self._connect(*address), "client-connect", node_id, expected=(PeerError, PeerUnsupported))
+                self._connect(*address), "client-connect", node_id,
+                expected=(PeerError, PeerUnsupported, WrongState))
             self._connecting[key] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._peers.get(key) is done and self._connecting.pop(key, None))
         try:
@@ -417,7 +433,13 @@ class ClusterClient:
         ):
             self._addresses = supervision.once(
                 self._ask_for_addresses(), "client-addresses", expected=(HapaxError, PeerError, PeerUnsupported))
-        return await asyncio.shield(self._addresses)
+        asking = self._addresses
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if asking.cancelled():  # with the client, not with this caller
+                self._check_open()
+            raise
 
     async def _ask_for_addresses(self) -> tuple[dict[int, str], str | None]:
         try:
@@ -456,6 +478,7 @@ class ClusterClient:
         return found
 
     def channel(self, address: str) -> RpcChannel:
+        self._check_open()
         found = self._rpc.get(address)
         if found is None:
             found = self._rpc[address] = self.ports.network.public_channel(address, self.cluster_id or "")
@@ -464,7 +487,8 @@ class ClusterClient:
     # --- trying again -----------------------------------------------------------------------------------------
 
     async def within(self, timeout_ms: int, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeats `attempt` after retriable failures, with pauses, at most `timeout_ms`. Raises the last failure."""
+        """Repeats `attempt` after retriable failures, with pauses, at most `timeout_ms`. Raises the last failure, and
+        WrongState once this client is closed."""
         deadline = self.now() + timeout_ms
         backoff = Backoff(self.options, self.ports)
         while True:
@@ -480,11 +504,18 @@ class ClusterClient:
                     raise failure from error
             except PeerUnsupported as error:
                 raise FatalError(f"{what}: {error}") from error
+            self._check_open()
             self._addresses = None
             pause = backoff.seconds()
             if self.now() + pause * 1000 > deadline:
                 raise failure
             await asyncio.sleep(pause)
+
+
+def _settle(rounds: list[asyncio.Future[None]]) -> None:
+    for waiting in rounds:
+        if not waiting.done():
+            waiting.set_result(None)
 
 
 def by_node(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
