@@ -137,13 +137,12 @@ class Reassignments:
         if request.all:
             names = [(t.name, i) for t in self._view.topics() for i in range(t.partitions)]
         names = list(dict.fromkeys(names))
-        lossy: dict[Name, None] = {}
+        lossy: dict[Name, bool] = {}
 
         def decide(name: Name) -> tuple[PartitionView, PartitionRecord]:
             partition = self._partition(*name)
             record = self._elected(partition, request.unclean)
-            if is_unclean(partition.record, record):
-                lossy[name] = None
+            lossy[name] = is_unclean(partition.record, record)  # by the last attempt: an earlier one was not written
             return partition, record
 
         done, refused = await self._apply(names, decide)
@@ -152,7 +151,7 @@ class Reassignments:
             if not request.all or name not in refused or refused[name].code != ErrorCode.ELECTION_NOT_NEEDED]
         answer = pb.ElectLeadersResponse(
             partitions=[_result(name, refused.get(name)) for name in shown], revision=self._view.revision)
-        return answer, [done[name] for name in lossy if name in done]
+        return answer, [done[name] for name in lossy if lossy[name] and name in done]
 
     def _elected(self, partition: PartitionView, unclean: bool) -> PartitionRecord:
         """Raises Refusal."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hapax.codec.metadata import DeletedTopicRecord
+from hapax.controller.reassignments import Reassignments
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId, PartitionIndex
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
+from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Delete, Put
+from hapax.runtime.ports import Compare, Delete, Put, TxnResult
 from hapax.wire import messages
+from hapax_sim.metadata import MemoryMetadata
 from unit.control_world import KEYS, ControlWorld, FakeBroker, run
 from unit.controller.test_failover import FEW, all_led, join_isr, records
 from unit.kafka.test_node_apis import Node
@@ -190,6 +195,41 @@ def test_an_unclean_election_is_made_on_request_where_nobody_leads() -> None:
         (result,) = [t for t in answer.replica_election_results if t.topic == "t"]
         assert result.partition_result[0].error_code == 0
         assert (records(node.view)[0].leader, records(node.view)[0].isr) == (1, (1,))
+
+    run(scenario)
+
+
+def test_an_election_that_became_clean_before_it_was_written_is_not_told_as_unclean() -> None:
+    """Its first attempt was refused: the replica had come into the in-sync set meanwhile."""
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world, 1)
+        world.kill(brokers[1].process)
+        await node.view.wait_for(lambda v: records(v)[0].isr == (0,), 5)
+        world.kill(brokers[0].process)
+        await world.broker(1, listens=True)
+        await node.view.wait_for(lambda v: records(v)[0].leader == -1, 5)
+        world.kill(next(each for each in world.processes if each.name == "controller-0"))
+        (partition,) = node.view.partitions_of(node.view.topic("t").topic_id).values()  # type: ignore[union-attr]
+
+        class Late(MemoryMetadata):
+            changed = False
+
+            async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+                if not self.changed:
+                    self.changed = True
+                    joined = replace(partition.record, isr=(NodeId(1),))
+                    world.model.txn([], [Put(KEYS.partition(*partition.id), joined.encode())])
+                return await super().txn(compares, writes)
+
+        cluster = world.model.get(KEYS.cluster)
+        assert cluster is not None
+        fence = Compare(KEYS.cluster, "create_revision", cluster.create_revision)
+        made = Reassignments(Late(world.model), node.view, SystemClock(), lambda: fence)
+        answer, lossy = await made.elect(pb.ElectLeadersRequest(
+            partitions=[pb.PartitionOfTopic(topic="t", partition=0)], unclean=True))
+        assert [each.error for each in answer.partitions] == [0]
+        assert records(node.view)[0].leader == 1
+        assert lossy == []
 
     run(scenario)
 
