@@ -223,8 +223,15 @@ class Reconciler:
             await self._topic(key)
 
     async def _topic(self, topic: str) -> None:
+        """What is refused for one resource holds up none of the others: one of them may be waiting to be deleted."""
+        refused: Refusal | KubeRefused | None = None
         for resource in self.resources.claimants(topic):
-            await self._topic_resource(topic, resource.meta.ref)
+            try:
+                await self._topic_resource(topic, resource.meta.ref)
+            except (Refusal, KubeRefused) as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     async def _topic_resource(self, topic: str, ref: Ref) -> None:
         """Until the plan for this one resource has nothing to do. Raises Refusal, once the status says so."""

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax_operator.conditions import Condition
 from hapax_operator.plan_producer import ProducerSeen
 from hapax_operator.plan_topic import TopicPlan
 from hapax_operator.reconciler import PolicyUid, Reconciler
-from hapax_operator.resources import PAUSE, PRODUCERS, TOPICS, Ref
+from hapax_operator.resources import FINALIZER, PAUSE, PRODUCERS, TOPICS, Ref
 
 REF = Ref(TOPICS, "team", "orders")
 LOADER = Ref(PRODUCERS, "team", "orders")
@@ -209,3 +210,49 @@ async def test_a_producer_is_not_fenced_for_a_resource_of_which_the_watch_is_beh
         await made._producer(LOADER)
         assert clients.done == ([act] if change == {} else [])
         assert change == {} or LOADER in await queued(made), "it is looked at as it is"
+
+
+class Two(Answers):
+    """Two resources that name one topic; the younger one is being deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.bodies = {
+            "old": claimant("old", "2026-01-01T00:00:00Z"),
+            "young": claimant("young", "2026-01-02T00:00:00Z", deletionTimestamp="2026-01-03T00:00:00Z")}
+
+    async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+        return self.bodies.get(ref.name)
+
+    async def put_status(self, meta: Any, *_: Any) -> None:
+        self.bodies[meta.ref.name] = dict(self.bodies[meta.ref.name])
+
+    async def set_finalizer(self, meta: Any, wanted: bool) -> bool:
+        if not wanted:
+            del self.bodies[meta.ref.name]
+        return True
+
+
+def claimant(name: str, created: str, **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "team", "name": name, "uid": name, "generation": 1, "creationTimestamp": created,
+            "finalizers": [FINALIZER], **metadata},
+        "spec": {"topicName": "orders", "partitions": 1, "deletionPolicy": "Delete"}}
+
+
+async def test_a_resource_that_cannot_be_as_described_does_not_keep_another_from_its_end(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(_: Any) -> Any:
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, "there is one broker")
+
+    api = Two()
+    monkeypatch.setattr("hapax_operator.reconciler.topic_seen", lambda *_: None)
+    async with reconciler(api) as made:
+        made._maker.create = refused  # type: ignore[method-assign]
+        for each in list(api.bodies.values()):
+            made.seen(TOPICS, each)
+        with pytest.raises(Refusal, match="there is one broker"):
+            await made._topic("orders")
+        assert list(api.bodies) == ["old"]
