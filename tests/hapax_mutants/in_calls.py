@@ -77,4 +77,17 @@ MUTANTS: Final = (
         "        peer = await Peer.connect(\n",
         (_CLOSING,),
     ),
+    Mutant(
+        "an abort whose answer was lost aborts the next transaction", "rule 9: a marker decides one transaction",
+        "client/admin.py",
+        "            meant, tried = producer.transaction_start_offset, True\n",
+        "            tried = True\n",
+        (_ADMIN,),
+    ),
+    Mutant(
+        "shards without an owner count as healthy", "an outage is told", "client/health.py",
+        "        None, shards - len(serving))\n",
+        "        None, 0 * shards * len(serving))\n",
+        (unit("client/test_health.py"),),
+    ),
 )

@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "a repeated abort by partition reaches the producer's next transaction", "the REST API", "client/admin.py",
-        "        if first_offset not in (None, producer.transaction_start_offset):\n", "        if False:\n",
+        "            if meant not in (None, producer.transaction_start_offset):\n", "            if False:\n",
         (unit("client/test_admin.py"),),
     ),
     Mutant(

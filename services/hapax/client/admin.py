@@ -449,35 +449,38 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
 
         `first_offset` names the transaction that is meant, so that the call may be repeated when its outcome is
         unknown: another one of the same producer is as good as none."""
-        producers = {p.producer_id: p for p in await self.describe_producers(partition)}
-        producer = producers.get(producer_id)
-        if producer is None or producer.transaction_start_offset < 0:
-            return False
-        if first_offset not in (None, producer.transaction_start_offset):
-            return False
+        meant, tried = first_offset, False
+
+        async def attempt() -> bool:
+            nonlocal meant, tried
+            # Looked at before each marker: after a lost answer the producer may have another transaction open.
+            producer = {p.producer_id: p for p in await self.describe_producers(partition)}.get(producer_id)
+            if producer is None or producer.transaction_start_offset < 0:
+                return tried
+            if meant not in (None, producer.transaction_start_offset):
+                return tried
+            meant, tried = producer.transaction_start_offset, True
+            await self._write_marker(partition, producer)
+            return True
+
+        return await self._cluster.within(self._timeout, "aborting a transaction", attempt)
+
+    async def _write_marker(self, partition: TopicPartition, producer: ProducerInfo) -> None:
         Message = messages.WriteTxnMarkersRequest
         Marker = Message.WritableTxnMarker
-        marker = Marker(
+        request = Message(markers=[Marker(
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             transaction_result=False,
             topics=[Marker.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
             coordinator_epoch=producer.coordinator_epoch,
-        )
-        await self._write_marker(partition, Message(markers=[marker]))
-        return True
-
-    async def _write_marker(self, partition: TopicPartition, message: Any) -> None:
-        async def attempt() -> None:
-            (node_id,) = by_node(self._cluster, [partition])
-            peer = await self._cluster.peer(node_id)
-            for marker in (await peer.call(message)).markers:
-                for topic in marker.topics:
-                    for answer in topic.partitions:
-                        if answer.error_code:
-                            raise from_code(answer.error_code, f"aborting on {topic.name}-{answer.partition_index}")
-
-        await self._cluster.within(self._timeout, "aborting a transaction", attempt)
+        )])
+        (node_id,) = by_node(self._cluster, [partition])
+        for marker in (await self._peer_call(node_id, request)).markers:
+            for topic in marker.topics:
+                for answer in topic.partitions:
+                    if answer.error_code:
+                        raise from_code(answer.error_code, f"aborting on {topic.name}-{answer.partition_index}")
 
     async def describe_producers(self, partition: TopicPartition) -> list[ProducerInfo]:
         """The producers whose state a partition's leader keeps."""

@@ -126,7 +126,7 @@ class GroupAdmin(OffsetAdmin):
         return int(answer.deleted)
 
     async def describe_shards(self) -> list[ShardInfo]:
-        """What the coordinators that answer say of the shards that they own."""
+        """The shards that the coordinators own, as those say. Raises RetriableError where one does not answer."""
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         async def attempt() -> list[ShardInfo]:

@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from hapax.client.admin import Admin
 from hapax.client.errors import HapaxError
+from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC
 
 Status = Literal["ok", "degraded", "down"]
 ORDER: Final[tuple[Status, ...]] = ("ok", "degraded", "down")
@@ -75,10 +76,13 @@ async def count(admin: Admin) -> Counts:
         controller = await admin.acting_controller()
     except HapaxError:
         controller = None
-    shards = await admin.describe_shards()
+    # Coordinators list the shards that they own. Those without an owner are seen by comparing: a shard's log is the
+    # partition of its number.
+    serving = {(each.kind, each.shard) for each in await admin.describe_shards() if each.serving}
+    shards = sum(len(topic.partitions) for topic in topics if topic.name in (TXN_STATE_TOPIC, OFFSETS_TOPIC))
     return Counts(
         controller, len(brokers), [each.node_id for each in brokers if each.standing],
         len([node for node in cluster.nodes if 100 <= node.node_id < 200]), None, None,
         sum(each.leader < 0 for each in partitions),
         sum(bool(set(each.replicas) - set(each.isr)) for each in partitions),
-        None, sum(not each.serving for each in shards))
+        None, shards - len(serving))

@@ -138,15 +138,20 @@ class Partitions(Admin):
     """A producer of version 1 keeps its epoch from one transaction to the next."""
 
     def __init__(self) -> None:
-        super().__init__({"bootstrap.servers": "127.0.0.1:1"})
+        super().__init__({"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 1})
         self.open_from = 17
         self.markers = 0
+        self.next_after_lost_answer: int | None = None
+        """The next transaction begins here while the answer to the marker is lost."""
 
     async def describe_producers(self, partition: TopicPartition) -> list[ProducerInfo]:
         return [ProducerInfo(4001, 0, 5, 0, self.open_from, 0)]
 
-    async def _write_marker(self, partition: TopicPartition, message: Any) -> None:
+    async def _write_marker(self, partition: TopicPartition, producer: ProducerInfo) -> None:
         self.markers += 1
+        if self.next_after_lost_answer is not None:
+            self.open_from, self.next_after_lost_answer = self.next_after_lost_answer, None
+            raise PeerClosed("the answer is lost")
 
 
 async def test_a_repeated_abort_leaves_the_next_transaction_alone() -> None:
@@ -156,6 +161,16 @@ async def test_a_repeated_abort_leaves_the_next_transaction_alone() -> None:
     assert not await admin.abort_hanging(where, 4001, 17)
     assert admin.markers == 1
     assert await admin.abort_hanging(where, 4001)
+
+
+@pytest.mark.parametrize("first_offset", [17, None])
+async def test_an_abort_whose_answer_was_lost_leaves_the_next_transaction_alone(first_offset: int | None) -> None:
+    admin, where = Partitions(), TopicPartition("t", PartitionIndex(0))
+    admin.next_after_lost_answer = 30
+    assert await admin.abort_hanging(where, 4001, first_offset)
+    assert admin.markers == 1
+    admin.next_after_lost_answer = 30  # the marker was not written
+    assert await admin.abort_hanging(where, 4001, 30) and admin.markers == 3
 
 
 class RestartingCoordinator(Admin):

@@ -1,0 +1,46 @@
+"""What a client can see of a cluster's health."""
+
+from __future__ import annotations
+
+from hapax.client.admin import Admin, ClusterInfo, TopicInfo, TopicPartitionInfo
+from hapax.client.groups import ShardInfo
+from hapax.client.health import count, health_checks
+from hapax.client.replication import BrokerInfo
+from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC
+
+
+class Seen(Admin):
+    """An Admin that sees two shards of either kind, of which `shards` have an owner."""
+
+    def __init__(self, *shards: ShardInfo) -> None:
+        super().__init__({"bootstrap.servers": "127.0.0.1:1"})
+        self.shards = shards
+
+    async def list_topics(self, names: object = None) -> list[TopicInfo]:
+        partitions = tuple(TopicPartitionInfo(index, 0, 1, (0,), (0,)) for index in range(2))
+        return [TopicInfo(name, "", partitions) for name in ("t", TXN_STATE_TOPIC, OFFSETS_TOPIC)]
+
+    async def list_brokers(self) -> list[BrokerInfo]:
+        return [BrokerInfo(0, "", "")]
+
+    async def describe_cluster(self) -> ClusterInfo:
+        return ClusterInfo("c", 0, (), 2)
+
+    async def acting_controller(self) -> str:
+        return "200"
+
+    async def describe_shards(self) -> list[ShardInfo]:
+        return list(self.shards)
+
+
+def shard(kind: str, number: int, serving: bool = True) -> ShardInfo:
+    return ShardInfo(kind, number, 100, 1, serving, 0, 0)
+
+
+async def test_shards_without_an_owner_are_counted() -> None:
+    every = [shard(kind, number) for kind in ("txn", "group") for number in range(2)]
+    assert (await count(Seen(*every))).shards_off == 0
+    assert (await count(Seen(*every, every[0]))).shards_off == 0  # it moves, and both owners list it
+    counts = await count(Seen(every[0], shard("txn", 1, False)))
+    assert counts.shards_off == 3
+    assert {each.name: each.status for each in health_checks(counts)}["shards"] == "down"
