@@ -1,7 +1,7 @@
-"""The few calls to the Kubernetes API that the operator makes itself. Watching is kopf's.
+"""A minimal client of the Kubernetes API. Topic and TransactionalProducer resources are watched by kopf.
 
-Every write of a resource names the uid that it is meant for, so that another resource that has taken its name is
-never changed for its predecessor.
+Every write of a resource names the resource's uid. So it never changes a resource that was created later under the same
+name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KubeUnavailable(Exception):
 
 
 class KubeRefused(Exception):
-    """The API server's own sentence. `code` is HTTP's."""
+    """The API server refused the call; the message is its own. `code`: the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -43,7 +43,7 @@ class KubeRefused(Exception):
 
 
 def login() -> ConnectionInfo:
-    """From the pod's service account, or from KUBECONFIG. Raises kopf.LoginError."""
+    """Credentials of the pod's service account, or from KUBECONFIG. Raises kopf.LoginError."""
     settings = kopf.OperatorSettings()
     found = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
     if found is None:
@@ -52,13 +52,13 @@ def login() -> ConnectionInfo:
 
 
 class KubeApi:
-    """`start()` on the loop that uses it; `close()`."""
+    """`start()` must be called on the event loop that uses the client."""
 
     def __init__(self, connection: ConnectionInfo) -> None:
         self._connection = connection
         self._session: aiohttp.ClientSession | None = None
         self.requests = 0
-        """How many were made."""
+        """Number of requests sent."""
 
     async def start(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -73,11 +73,11 @@ class KubeApi:
     # --- resources
 
     async def get(self, ref: Ref) -> Mapping[str, Any] | None:
-        """The resource's body; None: there is none (any more)."""
+        """The resource's body; None if the resource does not exist."""
         return await self.read(_path(ref))
 
     async def read(self, path: str) -> Mapping[str, Any] | None:
-        """As `get`, of any object: None where there is none."""
+        """The body of any object; None if the object does not exist."""
         try:
             found: Mapping[str, Any] = await self._call("GET", path)
         except KubeRefused as refused:
@@ -87,7 +87,7 @@ class KubeApi:
         return found
 
     async def create(self, path: str, body: Mapping[str, Any]) -> None:
-        """That it is there already is well."""
+        """Creates an object. An existing object of the same name is not an error, and is not changed."""
         try:
             await self._call("POST", path, body)
         except KubeRefused as refused:
@@ -110,9 +110,8 @@ class KubeApi:
                 yield
 
     async def follow(self, collection: str, selector: str) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
-        """All objects of the collection with these labels, first as they are ("LISTED", the list), then each as it
-        changes, with the kind of its event. Ends when the API server ends the watch. Raises KubeUnavailable,
-        KubeRefused."""
+        """The collection's objects with these labels: first ("LISTED", the list), then (kind of event, object) for each
+        change. Ends when the API server ends the watch. Raises KubeUnavailable, KubeRefused."""
         found = await self.listed(collection, selector)
         yield "LISTED", found
         query = {"labelSelector": selector, "resourceVersion": found["metadata"]["resourceVersion"]}
@@ -130,7 +129,7 @@ class KubeApi:
                     yield event["type"], event["object"]
 
     async def _watched(self, collection: str, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
-        """The bytes of a watch as they come. Raises KubeUnavailable."""
+        """The bytes of a watch as they arrive. Raises KubeUnavailable."""
         assert self._session is not None
         self.requests += 1
         try:
@@ -151,7 +150,7 @@ class KubeApi:
         return found
 
     async def end(self, path: str, uid: str) -> None:
-        """Deletes the object of this uid, with the grace that it has; that it is gone is well."""
+        """Deletes the object of this uid, with its own grace period. Not an error if it no longer exists."""
         try:
             await self._call("DELETE", path, {
                 "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}})
@@ -160,7 +159,7 @@ class KubeApi:
                 raise
 
     async def lift_gate(self, path: str, uid: str, gate: str) -> bool:
-        """The first gate of a pod's scheduling. False: the pod of this uid is gone, or has no such gate."""
+        """Removes the first scheduling gate of a pod. False: the pod of this uid is gone, or has no such gate."""
         return await self._changed("PATCH", path, [
             {"op": "test", "path": "/metadata/uid", "value": uid},
             {"op": "test", "path": "/spec/schedulingGates/0/name", "value": gate},
@@ -168,13 +167,13 @@ class KubeApi:
         ], _JSON_PATCH) is not None
 
     async def put_record(self, meta: Meta, status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """As `put_status`, but None also where anything of the resource has changed since `meta` was read."""
+        """Like `put_status`, but returns None also if the resource has changed in any way since `meta` was read."""
         body = {"metadata": {"uid": meta.uid, "resourceVersion": meta.version}, "status": dict(status)}
         return await self._changed("PATCH", _path(meta.ref) + "/status", body, _MERGE)
 
     async def put_status(self, meta: Meta, status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Merges these fields into the status (a value None removes one). Returns the resource's body as it is then;
-        None: the resource is gone."""
+        """Merges these fields into the status; the value None removes a field. Returns the resource's new body; None if
+        the resource is gone."""
         body = {"metadata": {"uid": meta.uid}, "status": dict(status)}
         return await self._changed("PATCH", _path(meta.ref) + "/status", body, _MERGE)
 
@@ -195,7 +194,7 @@ class KubeApi:
         return await self._changed("PATCH", _path(meta.ref), patch, _JSON_PATCH) is not None
 
     async def record(self, meta: Meta, note: Note) -> None:
-        """An Event about the resource."""
+        """Creates an Event about the resource."""
         now = datetime.now(UTC)
         moment = timestamp(now).replace("Z", f".{now.microsecond:06}Z")
         await self._call("POST", f"/apis/events.k8s.io/v1/namespaces/{meta.ref.namespace}/events", {
@@ -209,7 +208,7 @@ class KubeApi:
         })
 
     async def _changed(self, method: str, path: str, body: Any, kind: str) -> Mapping[str, Any] | None:
-        """None: gone, created again, or changed since it was read."""
+        """None if the object is gone, was created again, or has changed since it was read."""
         try:
             changed: Mapping[str, Any] = await self._call(method, path, body, kind)
         except KubeRefused as refused:
@@ -239,7 +238,7 @@ class KubeApi:
         return json.loads(text)
 
     def _authorization(self) -> dict[str, str]:
-        """A service account's token is replaced on disk before it ends."""
+        """Reads a service account's token again for each request: it is replaced on disk before it expires."""
         if self._connection.ca_path is not None and _TOKEN.exists():
             return {"Authorization": f"Bearer {_TOKEN.read_text().strip()}"}
         return self._connection.as_http_headers()

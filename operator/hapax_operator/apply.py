@@ -1,4 +1,4 @@
-"""Carries a plan's actions out, by the calls that the nodes themselves pass on to the acting controller."""
+"""Carries out a plan's actions, with the calls by which nodes forward requests to the active controller."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SEEN_S: Final = 10.0
 async def apply_to_topic(
     administration: Administration, maker: TopicMaker, view: ClusterView, topic: str, action: Action
 ) -> Note:
-    """Returns what a person would want to know. Raises Refusal: the cluster's own sentence."""
+    """Returns the event to record. Raises Refusal, with the cluster's message."""
     match action:
         case Create(partitions, factor, config):
             spec = pb.TopicSpec(name=topic, partitions=partitions, replication_factor=factor, config=dict(config))
@@ -53,10 +53,10 @@ async def apply_to_topic(
             return Note("Normal", "Configured", f"topic {topic}: {told}")
         case Replicate(factor):
             await _replicate(administration, view, topic, factor)
-            return Note("Normal", "ReplicasChanging", f"topic {topic} gets {factor} replicas")
+            return Note("Normal", "ReplicasChanging", f"topic {topic} is being changed to {factor} replicas")
         case plan_topic.Delete(topic_id):
             (result,) = await administration.delete_topics([], [bytes.fromhex(topic_id)], TIMEOUT_MS)
-            if result.error != ErrorCode.UNKNOWN_TOPIC_ID:  # somebody else was faster
+            if result.error != ErrorCode.UNKNOWN_TOPIC_ID:  # otherwise it was already deleted
                 _check(result)
             return Note("Normal", "TopicDeleted", f"topic {topic} and its records are deleted")
 
@@ -83,12 +83,12 @@ async def apply_drain(administration: Administration, action: Drain | Undrain) -
         return
     await administration.set_draining(action.brokers, False, TIMEOUT_MS)
     back = [pb.Reassignment(topic=name.topic, partition=name.partition) for name in action.cancel]
-    if back:  # one that has just ended, or whose old replicas are gone, goes on
+    if back:  # not a move that has just ended, or whose old replicas are gone: it continues
         await administration.alter_reassignments(back, TIMEOUT_MS)
 
 
 async def apply_moves(administration: Administration, targets: Targets) -> None:
-    """Begins them; they go on by themselves. Raises Refusal: the first that the cluster has."""
+    """Starts the moves; the cluster completes them. Raises the first Refusal of the cluster."""
     moves = [
         pb.Reassignment(topic=name.topic, partition=name.partition, target=pb.Replicas(nodes=target))
         for name, target in targets.items()
@@ -104,7 +104,7 @@ def _check(result: pb.TopicResult) -> None:
 
 
 class PolicyWriter:
-    """Policies in the metadata store. Every write compares the policy's revision, and that this operator leads."""
+    """Writes policies to the metadata store, on condition that the policy is unchanged and this operator leads."""
 
     def __init__(self, store: MetadataStore, view: ClusterView, fences: Sequence[Compare]) -> None:
         self._store = store
@@ -112,7 +112,7 @@ class PolicyWriter:
         self._fences = tuple(fences)
 
     async def store(self, uid: str, policy: PolicyRecord | None) -> None:
-        """Returns once the image of the cluster shows it. Raises MetadataUnavailable, Refusal."""
+        """Returns when the view of the cluster includes the change. Raises MetadataUnavailable, Refusal."""
         key = self._view.keys.policy(uid)
         known = self._view.policies.get(uid)
         compare = Compare(key, "mod_revision", 0 if known is None else known.mod_revision)
@@ -120,13 +120,12 @@ class PolicyWriter:
         result = await self._store.txn([*self._fences, compare], [write])
         await self._view.reached(result.revision, _SEEN_S)
         if not result.succeeded:
-            raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "the policy was changed by another meanwhile")
+            raise Refusal(ErrorCode.CONCURRENT_TRANSACTIONS, "the policy was changed by another writer in the meantime")
 
 
 async def apply_fence(identities: Identities, resource: ProducerResource, fence: Fence) -> int | None:
-    """Fences that instance and aborts what it has open; another one that has taken its place since is left alone. May
-    be done again. Returns the epoch that counts then; None where the transaction that was meant has ended. Raises
-    HapaxError."""
+    """Fences that instance and aborts its open transaction, but no instance that has replaced it since. May be
+    repeated. Returns the epoch after that; None if the named transaction has already ended. Raises HapaxError."""
     by = f"hapax-operator for {resource.meta.ref} ({fence.reason})"
     try:
         return await identities.fence(
@@ -138,7 +137,7 @@ async def apply_fence(identities: Identities, resource: ProducerResource, fence:
 
 
 async def apply_lease(leases: Leases, action: Take | Keep) -> None:
-    """Raises HapaxError: where somebody was faster, too."""
+    """Raises HapaxError, also if another program has taken the lease in the meantime."""
     lease = action.lease
     partitions = [_partition(each) for each in lease.partitions]
     if isinstance(action, Take):

@@ -1,7 +1,7 @@
-"""Keeps the number of brokers as their BrokerPool says: observe, plan, apply, until nothing is to do.
+"""Keeps the number of brokers that the BrokerPool describes: observe, plan and apply, until nothing is left to do.
 
-Everything it needs lies in the release's own namespace, where it has rights of its own; so it watches there by itself.
-The BrokerPool is made from the chart's values where it is missing, and goes with the StatefulSet.
+All its objects are in the release's own namespace, where the operator has separate rights, so it watches them itself.
+A missing BrokerPool is created from the chart's values. It is deleted with the StatefulSet.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ log = telemetry.logger("brokers")
 
 _ROUNDS: Final = 8
 _SETTLE_S: Final = 0.2
-"""What belongs together comes together."""
+"""Seconds to wait after a change, because related changes arrive together."""
 _AGAIN_S: Final = 2.0
 _SEEN_S: Final = 10.0
 _LOOK_S: Final = 60.0
-"""It looks without a reason so often."""
+"""Interval in seconds at which it reconciles without a change."""
 
 
 class BrokerReconciler:
-    """`start()` while this process leads; `close()`."""
+    """Runs from `start()` to `close()`, while this process leads."""
 
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
@@ -63,7 +63,7 @@ class BrokerReconciler:
         self._statuses = StatusWriter(api, clock, lambda ref, body: None)
         self._wake = asyncio.Event()
         self._busy = True
-        """Partitions matter: brokers come or go."""
+        """Whether brokers are being added or removed, so that changes of partitions wake it."""
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -119,8 +119,8 @@ class BrokerReconciler:
                 wait = _AGAIN_S
 
     async def _look(self) -> float:
-        """Until there is nothing to do; in how many seconds to look again. Raises Refusal, once the status says so,
-        MetadataUnavailable, TimeoutError."""
+        """Reconciles until nothing is left to do. Returns the seconds until the next look. Raises Refusal, which the
+        status then has, MetadataUnavailable, TimeoutError."""
         current = False
         for _ in range(_ROUNDS):
             workload = await self._api.read(f"{self._workloads}/{self._ref.name}")
@@ -153,9 +153,9 @@ class BrokerReconciler:
         return _SETTLE_S
 
     async def _catch_up(self) -> None:
-        """Waits until the image holds what the store holds now. A watch may be late. Meanwhile a broker may have got a
-        replica, and then must not be removed; or a volume may have become the last copy in sync, and then must be kept.
-        Raises MetadataUnavailable, TimeoutError."""
+        """Waits until the view of the cluster has the store's current state, because a watch may be late. A broker that
+        has got a replica in the meantime must not be removed, and a volume that has become the last copy in sync must
+        be kept. Raises MetadataUnavailable, TimeoutError."""
         found, _ = await self._store.list(self._view.keys.prefix)
         await self._view.reached(max((each.mod_revision for each in found), default=0), _SEEN_S)
 
@@ -185,7 +185,7 @@ class BrokerReconciler:
                             "annotations": {CHART_REPLICAS: str(replicas)}},
                         "spec": {"replicas": replicas}})
                 case SetReplicas(replicas):
-                    # Only of the StatefulSet that was looked at: an operator that stood still meanwhile must not act.
+                    # Only if the StatefulSet is unchanged: an operator that was frozen in the meantime must not act.
                     await self._api.merge(f"{self._workloads}/{self._ref.name}/scale", {
                         "metadata": {"resourceVersion": workload["metadata"]["resourceVersion"]},
                         "spec": {"replicas": replicas}})
@@ -223,7 +223,7 @@ def _releases_volume(planned: PoolPlan, pool: PoolResource) -> bool:
 
 
 def seen_of(workload: Mapping[str, Any]) -> StatefulSetSeen:
-    """The body of a StatefulSet as the plan needs it."""
+    """The fields of a StatefulSet's body that the plan uses."""
     labels = workload["spec"]["selector"].get("matchLabels") or {}
     return StatefulSetSeen(
         uid=workload["metadata"]["uid"], replicas=workload["spec"].get("replicas", 1),

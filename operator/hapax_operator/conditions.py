@@ -19,8 +19,8 @@ class Condition(NamedTuple):
 def merged(
     former: Sequence[Mapping[str, Any]], wanted: Iterable[Condition], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """The conditions to store. The time of the last transition stays where the status stays; types that are no longer
-    wanted go."""
+    """The conditions to store. The time of the last transition is kept if the status is the same. Types that are not in
+    `wanted` are removed."""
     by_type = {each.get("type"): each for each in former}
     result = []
     for condition in wanted:
@@ -44,5 +44,5 @@ def from_millis(milliseconds: int) -> str:
 
 
 def camel(name: str) -> str:
-    """`INVALID_CONFIG` -> `InvalidConfig`: reasons of conditions are written so."""
+    """`INVALID_CONFIG` -> `InvalidConfig`, the notation of conditions' reasons."""
     return "".join(part.capitalize() for part in name.split("_"))

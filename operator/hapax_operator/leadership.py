@@ -1,8 +1,8 @@
-"""Which of several operators reconciles: the one that holds a key in the metadata store, under its own lease.
+"""Leader election of operators: the one that holds a key in the metadata store, under its own lease, reconciles.
 
-The key ends with the registration, and a process whose registration is gone ends by itself. So a holder need not be
-asked whether it still holds. The controller that runs in the same process has a leadership of its own: failover does
-not wait for this one, nor for the API server.
+The key is deleted with the registration, and a process that loses its registration exits. So no process has to check
+whether it still holds the key. The controller in the same process has a separate election: failover waits neither for
+this one nor for the API server.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _RETRY_S: Final = 0.5
 
 
 def operator_key(prefix: str) -> str:
-    """`prefix`: the cluster's, with a slash at its end."""
+    """`prefix`: the cluster's prefix, with a final slash."""
     return prefix + "operator"
 
 
 async def lead(store: MetadataStore, prefix: str, registration: Registration) -> Compare:
-    """Returns once this process holds the key, with what its writes compare; waits as long as another one does."""
+    """Waits until this process holds the key. Returns the comparison that its writes must include."""
     key = operator_key(prefix)
     record = json.dumps({"v": 1, "node_id": registration.record.node_id, "registration": registration.epoch}).encode()
     while True:
@@ -43,7 +43,7 @@ async def lead(store: MetadataStore, prefix: str, registration: Registration) ->
             if held is not None and held.lease == registration.lease:
                 return Compare(key, "create_revision", held.create_revision)
             if held is not None and _node_id(held.value) == registration.record.node_id:
-                # The last process under this node id: it is dead, or this one could not have registered.
+                # The holder had this node id. It is dead, otherwise this process could not have registered.
                 await store.txn([Compare(key, "mod_revision", held.mod_revision), registration.fence()], [Delete(key)])
                 continue
             if held is None:

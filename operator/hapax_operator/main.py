@@ -1,8 +1,8 @@
 """`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET] [--config FILE]
 [--set name=value ...]`: one operator.
 
-Without `--namespace` it looks after all namespaces; without `--brokers` it leaves the number of brokers to others. The
-rest are the settings of a controller.
+Without `--namespace`, it reconciles all namespaces. Without `--brokers`, it does not manage the number of brokers. The
+other options are those of a controller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _taken(words: list[str], option: str) -> list[str]:
-    """The option's values, which are taken out of the words."""
+    """The values of an option, which is removed from `words`."""
     values = []
     while option in words[:-1]:
         at = words.index(option)

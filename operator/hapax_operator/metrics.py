@@ -1,4 +1,4 @@
-"""What the operator tells; it hosts the controller, whose metrics it has too."""
+"""The operator's metrics. It also has the controller's, which runs in the same process."""
 
 from __future__ import annotations
 

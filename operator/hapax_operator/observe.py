@@ -1,5 +1,5 @@
-"""Reads the state of the cluster: topics from the local image of the metadata store, which costs no request;
-transactional ids from their coordinators. Reading changes nothing: it initialises no producer."""
+"""Reads the state of the cluster: topics from the local view of the metadata store, without a request, and
+transactional ids from their coordinators. It only reads, and initialises no producer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RUNNING: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 def topic_seen(view: ClusterView, name: str) -> TopicSeen | None:
-    """None: there is no such topic."""
+    """None if the topic does not exist."""
     topic = view.topic(name)
     if topic is None:
         return None
@@ -32,7 +32,7 @@ def topic_seen(view: ClusterView, name: str) -> TopicSeen | None:
     partitions = []
     for index in range(topic.partitions):
         partition = known.get(index)  # type: ignore[call-overload]
-        if partition is None:  # the controller is about to make it
+        if partition is None:  # the controller has not created it yet
             partitions.append(PartitionSeen(-1, (), ()))
             continue
         record, leader = partition.record, view.leader_of(topic.topic_id, index)
@@ -47,7 +47,7 @@ def topic_seen(view: ClusterView, name: str) -> TopicSeen | None:
 
 
 def brokers_seen(view: ClusterView) -> BrokersSeen:
-    """What brokers hold, and which of them could hold more."""
+    """The replicas of each broker, and which brokers can get more."""
     live = {node.node_id: node for node in view.nodes("broker")}
     partitions: dict[TopicPartition, Held] = {}
     removing: dict[TopicPartition, tuple[int, ...]] = {}
@@ -70,8 +70,8 @@ def brokers_seen(view: ClusterView) -> BrokersSeen:
 async def producers_seen(
     identities: Identities, resource: ProducerResource, *, closely: bool = False
 ) -> Sequence[ProducerSeen]:
-    """The resource's id, or all ids with its prefix; of those only the ones that do something are looked at closely,
-    and the first, which the status is about when none does; or all. Raises HapaxError."""
+    """The resource's id, or all ids with its prefix. Of the latter, only ids with an open transaction are described,
+    and the first id, which the status shows if there is none; or all. Raises HapaxError."""
     if resource.transactional_id:
         found = await identities.describe(resource.transactional_id)
         return [] if found is None else [_seen(found)]
@@ -106,13 +106,13 @@ def _who(client: str, peer: str) -> str:
 
 
 async def lease_seen(leases: Leases, name: str) -> LeaseSeen | None:
-    """None: the lease was never held, or its record was removed. Raises HapaxError."""
+    """None if the lease was never held, or its record was removed. Raises HapaxError."""
     found = next((each for each in await leases.list(name) if each.name == name), None)
     if found is None:
         return None
     try:
         progress = await leases.progress(name)
-    except HapaxError:  # a partition without a leader: the rest of the lease is worth showing
+    except HapaxError:  # a partition has no leader: show the rest of the lease
         progress = {}
     return LeaseSeen(
         found.producer_id, found.generation, found.holder, found.expires_at_ms,

@@ -1,15 +1,16 @@
-"""What to do about the number of brokers, given the BrokerPool, its StatefulSet and what the brokers hold. Pure.
+"""Plans changes of the number of brokers, from the BrokerPool, its StatefulSet and the brokers' replicas. Pure.
 
-- A StatefulSet that is told to have fewer replicas deletes the highest ordinals at once. So it is told last: first the
-  leaving brokers are marked as draining, then what they hold moves, and the number falls when they hold nothing.
-- A broker that holds something has its place, wanted or not: where it has none it gets it back, to hand it over there.
-- Nothing begins that cannot end: where the remaining brokers are too few for what there is, everything stays.
-- The volume of a broker that is wanted, or that still holds something, is kept (an admission policy sees to it, by the
-  status). One at a time may be given up while the broker stays: that of a bad disk, as long as nothing on it is the
-  last copy in sync.
-- Nothing is remembered but the status: which brokers *this* drains (a drain that a person began is not taken back),
-  and for how many brokers the topics were last spread. It is written before what it tells of is done, so an operator
-  that is killed anywhere in between goes on from what it finds.
+- A StatefulSet with a smaller `replicas` deletes the pods with the highest ordinals at once. So `replicas` is lowered
+  last: the leaving brokers are first marked as draining, then their replicas move, and then they are removed.
+- A broker that holds replicas keeps its pod, wanted or not. If it has lost its pod, it gets it back to hand over the
+  replicas.
+- Nothing starts that cannot be completed: if the remaining brokers are too few for the replicas, no broker leaves.
+- The volume of a broker that is wanted or still holds replicas is protected (by an admission policy, which reads the
+  status). One volume at a time may be replaced while its broker stays, such as that of a bad disk, if none of its
+  replicas is the last one in sync.
+- The only memory is the status: the brokers that *this* drains (a drain that a user started is never cancelled), and
+  the number of brokers over which the topics were last spread. The status is written before the action that it
+  describes, so an operator that is killed in between continues from the status.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hapax_operator.resources import ON_SCALE_UP, PoolResource
 
 _NAMED: Final = 5
 _MOST: Final = 100
-"""Brokers; the next node ids are the coordinators'."""
+"""Maximum number of brokers: the following node ids are the coordinators'."""
 
 
 # --- as it is -------------------------------------------------------------------------------------------------------
@@ -39,19 +40,19 @@ class StatefulSetSeen:
     replicas: int
     chart_replicas: int | None
     selector: str
-    """Finds the pods."""
+    """Label selector of the pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersSeen:
     partitions: Partitions = field(default_factory=dict)
-    """Without those replicas that a running move removes; in sync: those of them that are alive."""
+    """Without the replicas that a running move removes. In sync: only live ones."""
     held: Mapping[int, int] = field(default_factory=dict)
-    """Broker -> replicas that it has, also those that a running move adds or removes."""
+    """Broker -> number of its replicas, including those that a running move adds or removes."""
     removing: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
-    """Partitions that move -> the brokers that they leave."""
+    """Moving partition -> the brokers from which it is removed."""
     fit: Mapping[int, str] = field(default_factory=dict)
-    """Live brokers that are fit by their own word -> their racks."""
+    """Live broker that reports itself as fit -> its rack."""
     live: frozenset[int] = frozenset()
     draining: frozenset[int] = frozenset()
 
@@ -60,7 +61,7 @@ class BrokersSeen:
 
 
 class Follow(NamedTuple):
-    """The chart's values have changed: the resource becomes what they say."""
+    """The chart's values have changed: sets the resource to them."""
 
     replicas: int
 
@@ -76,7 +77,7 @@ class Drain(NamedTuple):
 class Undrain(NamedTuple):
     brokers: tuple[int, ...]
     cancel: tuple[TopicPartition, ...]
-    """Moves that would empty them."""
+    """Moves of replicas off these brokers."""
 
 
 class Move(NamedTuple):
@@ -88,7 +89,7 @@ PoolAction = Follow | SetReplicas | Drain | Undrain | Move
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """The status is written first, then the actions are done in order; then a new plan is made."""
+    """The status is written first, then the actions are carried out in order, then a new plan is made."""
 
     actions: tuple[PoolAction, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -143,10 +144,10 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
 
 
 def _taken_back(marked: tuple[int, ...], seen: BrokersSeen, wanted: int, balanced_for: int) -> _Step:
-    """Brokers that were drained for leaving: they stay after all, or are gone."""
+    """Ends the draining of brokers that are no longer to be removed, or are gone."""
     cancel = tuple(name for name, leaving in sorted(seen.removing.items()) if set(leaving) & set(marked))
     ready = Condition("Ready", "False", "Scaling", f"brokers {_list(marked)} are no longer drained")
-    staying = [broker for broker in marked if broker < wanted]  # they have lost something
+    staying = [broker for broker in marked if broker < wanted]  # some of their replicas have moved away
     return _Step(ready, (Undrain(marked, cancel),), balanced_for=min(staying, default=balanced_for))
 
 
@@ -190,7 +191,7 @@ def _draining(leaving: tuple[int, ...], seen: BrokersSeen) -> Condition:
 
 
 def _settle(pool: PoolResource, seen: BrokersSeen, balanced_for: int) -> _Step:
-    """As many as wanted; do they serve, and has each its share?"""
+    """The number of brokers is the wanted one: checks that they serve, and spreads the topics."""
     wanted = pool.replicas
     missing = [broker for broker in range(wanted) if broker not in seen.live]
     unfit = [broker for broker in range(wanted) if broker in seen.live and broker not in seen.fit]
@@ -207,7 +208,7 @@ def _settle(pool: PoolResource, seen: BrokersSeen, balanced_for: int) -> _Step:
     try:
         topics = {name.topic for name in seen.partitions}
         targets = spread(seen.partitions, topics, _sites(seen, seen.draining))
-    except ImpossiblePlan:  # more replicas than brokers are fit: these came from elsewhere, and stay where they are
+    except ImpossiblePlan:  # some partition has more replicas than there are fit brokers: leave it where it is
         targets = {}
     if not targets:
         return _Step(Condition("Ready", "True", "AsDescribed", f"{wanted} brokers serve"), balanced_for=wanted)
@@ -219,7 +220,7 @@ def _settle(pool: PoolResource, seen: BrokersSeen, balanced_for: int) -> _Step:
 def _volumes(
     pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen
 ) -> tuple[list[int], tuple[Condition, ...]]:
-    """Whose volumes must not be deleted, and what becomes of the one that somebody wants replaced."""
+    """The brokers whose volumes are protected, and the condition of the volume that is to be replaced."""
     kept = {*range(max(workload.replicas, pool.replicas)), *(broker for broker, count in seen.held.items() if count)}
     asked = pool.replace_volume_of
     if asked is None:
@@ -243,6 +244,6 @@ def _list(brokers: Iterable[int]) -> str:
 
 
 def _once(pool: PoolResource, note: Note) -> tuple[Note, ...]:
-    """Unless the condition says so already."""
+    """The note, unless a condition already has its message."""
     known = any(each.get("message") == note.message for each in pool.status.get("conditions") or ())
     return () if known else (note,)

@@ -17,29 +17,29 @@ from hapax_operator.resources import LeaseSpec, ProducerResource
 
 _SHOWN_PARTITIONS: Final = 100
 _DESCRIPTION: Final = ("state", "producerId", "producerEpoch", "lease")
-"""What the status says of the lease."""
+"""The status fields that describe the lease."""
 
 
 class LeaseSeen(NamedTuple):
     producer_id: int
-    """-1: no id now; the last one was closed after a long time without a holder."""
+    """-1: the lease has no id now. The last one was closed after a long time without a holder."""
     generation: int
     holder: str
     expires_at_ms: int
     partitions: tuple[str, ...]
     """As topic-number."""
     records: Mapping[str, int]
-    """Of this producer, by partition, over all generations; without those that did not answer."""
+    """Partition -> the producer's records over all generations. Partitions that did not answer are missing."""
 
 
 class Take(NamedTuple):
-    """Unless somebody holds it."""
+    """Takes the lease, unless it has a holder."""
 
     lease: LeaseSpec
 
 
 class Keep(NamedTuple):
-    """The same generation lasts longer, and has the partitions that are missing."""
+    """Extends the lease under its generation, and adds the missing partitions."""
 
     lease: LeaseSpec
     producer_id: int
@@ -55,7 +55,7 @@ class LeasePlan:
 
 
 def owner_before(resource: ProducerResource, lessees: Iterable[ProducerResource]) -> ProducerResource | None:
-    """The oldest that names the same lease and keeps it, where that is another one than this."""
+    """The oldest resource that manages the same lease; None if it is this one."""
     keeping = (each for each in lessees if each.managed and not each.meta.deleting)
     first = min(keeping, key=lambda each: each.meta.age, default=None)
     return None if first is None or not resource.managed or first.meta.age >= resource.meta.age else first
@@ -64,7 +64,7 @@ def owner_before(resource: ProducerResource, lessees: Iterable[ProducerResource]
 def plan_lease(
     resource: ProducerResource, seen: LeaseSeen | None, now_ms: int, older: ProducerResource | None = None
 ) -> LeasePlan:
-    """`older`: the resource whose word counts in place of this one's."""
+    """`older`: the resource that takes precedence over this one."""
     lease = resource.lease
     assert lease is not None
     if older is not None:
@@ -105,7 +105,7 @@ def _readiness(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> Conditio
     if missing:
         shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         return Condition("Ready", "False", "PartitionsMissing", f"the lease lacks partitions: {shown}")
-    return Condition("Ready", "True", "Leased", f"{seen.holder or 'somebody'} holds the lease {lease.name}")
+    return Condition("Ready", "True", "Leased", f"{seen.holder or 'a client'} holds the lease {lease.name}")
 
 
 def _status(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> dict[str, Any]:

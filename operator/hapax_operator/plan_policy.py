@@ -1,8 +1,8 @@
-"""What the coordinators are to enforce for a TransactionalProducer, and who of several counts. Pure.
+"""The policy that coordinators enforce for a TransactionalProducer, and which of several resources applies. Pure.
 
-Each resource that is managed keeps a policy of its own in the metadata store, also where it limits nothing: the oldest
-that covers an id counts (`hapax.core.transaction.policy`), for the coordinators as for the operators, and when it goes,
-the next one counts at once, whether or not an operator runs then.
+Each managed resource has its own policy in the metadata store, even if it limits nothing. The oldest policy that covers
+an id applies (`hapax.core.transaction.policy`), for coordinators and operators alike. When it is deleted, the next
+oldest applies at once, even if no operator runs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hapax_operator.resources import ProducerResource
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a resource stands among those that cover ids of its own."""
+    """The precedence of a resource among those that cover the same ids."""
 
     conflict: TransactionPolicy | None = None
-    """An older one covers all of its ids: this one has nothing to say."""
+    """An older policy that covers all of its ids, so that this one never applies."""
     older: tuple[TransactionPolicy, ...] = ()
-    """Those that cover some."""
+    """Older policies that cover some of its ids."""
 
     def counts_for(self, transactional_id: str) -> bool:
         return self.conflict is None and not any(each.covers(transactional_id) for each in self.older)
 
 
 def policy_of(resource: ProducerResource) -> PolicyRecord | None:
-    """None: it leaves the ids alone."""
+    """None if the resource is not managed."""
     if not resource.managed or resource.lease is not None:
         return None
     return PolicyRecord(
@@ -39,7 +39,7 @@ def policy_of(resource: ProducerResource) -> PolicyRecord | None:
 
 
 def must_store(resource: ProducerResource, stored: StoredPolicy | None) -> bool:
-    """Whether what the store holds for the resource is to be changed. One that is paused leaves it as it is."""
+    """Whether the resource's stored policy must be changed. That of a paused resource never is."""
     if resource.meta.paused or resource.meta.deleting:
         return False
     return policy_of(resource) != (None if stored is None else stored.policy)
@@ -57,7 +57,7 @@ def standing(resource: ProducerResource, stored: Iterable[StoredPolicy]) -> Stan
 
 
 def touched(resources: Iterable[ProducerResource], changed: TransactionPolicy) -> list[ProducerResource]:
-    """Those whose standing a change of that policy may change."""
+    """The resources whose precedence a change of this policy may affect."""
     found = []
     for each in resources:
         own = policy_of(each)

@@ -1,8 +1,8 @@
-"""What to show of transactional ids, and when to fence. Pure.
+"""The status of transactional ids, and when to fence a producer. Pure.
 
-Describing never acts: the only two reasons to fence are a request (`spec.fence` is higher than what was carried out)
-and a transaction that hangs while the resource says Abort. A request fences one instance: which one is written down
-first, so that an operator that dies in between does not fence the next one, too.
+There are only two reasons to fence: a request (`spec.fence` is higher than the last request carried out), and a hanging
+transaction if the resource says Abort. A request fences one instance. The instance is stored first, so that an operator
+that dies in between does not also fence the next instance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNKNOWN: Final = "Unknown"
 _DESCRIPTION: Final = (
     "transactionalId", "producerId", "producerEpoch", "state", "openTransaction", "holder", "lastOutcome",
     "lastToken", "fencedBy", "producers", "producerCount")
-"""What the status says of producers."""
+"""The status fields that describe producers."""
 _CAUSES: Final = {"initialized": "Initialized", "timed_out": "TimedOut", "newer_token": "NewerToken"}
 ALONE: Final = Standing()
 
@@ -32,24 +32,24 @@ class ProducerSeen(NamedTuple):
     producer_id: int
     epoch: int
     state: str
-    """By Kafka's name."""
+    """Kafka's name of the state."""
     timeout_ms: int = -1
     opened_ms: int = -1
-    """Wall clock; -1: no transaction is open."""
+    """Wall-clock time; -1 if no transaction is open."""
     partitions: tuple[str, ...] = ()
     partition_count: int = 0
     instance: str = ""
     """Identifies the instance that holds the id; empty: the id was listed but not described."""
     holder: str = ""
-    """Its client id and address, for people."""
+    """The instance's client id and address, for display."""
     committed: bool | None = None
-    """How the last transaction ended; None: there was none."""
+    """Whether the last transaction was committed; None if there was none."""
     decided_ms: int = -1
     token: TokenSeen | None = None
-    """The last one that was committed, of whatever scope."""
+    """The last committed token, of any scope."""
     fencing: FencingSeen | None = None
     serial: int = 0
-    """Of the transaction that is open."""
+    """Serial of the open transaction."""
 
 
 class TokenSeen(NamedTuple):
@@ -77,7 +77,7 @@ class Fence(NamedTuple):
     request: int | None
     reason: str
     serial: int = 0
-    """Only while this transaction is open: an instance goes on to its next one. 0: whatever is."""
+    """Fence only while this transaction is open, because the instance may start its next one. 0: fence in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ class ProducerPlan:
     ensure: bool = False
     """No producer has used the id yet: the operator must allocate its producer id."""
     intends: bool = False
-    """The status is to be written before anything is done: it says whom a request is about to fence."""
+    """Whether the status must be written first, because it names the instance that a request fences."""
 
 
 def plan(
     resource: ProducerResource, seen: Sequence[ProducerSeen], now_ms: int, standing: Standing = ALONE
 ) -> ProducerPlan:
-    """`seen`: the id, or all of the prefix; empty where no producer has used one yet. What an older resource covers is
-    that one's alone."""
+    """`seen`: the id, or all ids of the prefix; empty if no producer has used one yet. Ids that an older resource
+    covers are left to that resource."""
     if standing.conflict is not None:
         return _conflict(resource, standing.conflict.owner)
     seen = [each for each in seen if standing.counts_for(each.transactional_id)]
@@ -207,7 +207,7 @@ def _status(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> dict[st
     first = shown[0]
     status |= {
         "transactionalId": first.transactional_id,
-        # Only members of transactions of many writers have used it: none of them is the id's own.
+        # Only members of multi-writer transactions have used the id: none of their instances is its holder.
         "producerId": first.producer_id if first.producer_id >= 0 else None,
         "producerEpoch": first.epoch if first.epoch >= 0 else None,
         "state": first.state, "openTransaction": None, "holder": first.holder or None,

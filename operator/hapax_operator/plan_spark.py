@@ -1,7 +1,7 @@
-"""What to do next for the Spark job of a TransactionalProducer. Pure: record, pods and clock in, a step out.
+"""Plans the next step for the Spark job of a TransactionalProducer, from its record, its pods and the clock. Pure.
 
-Never two drivers at a time, however many operators there are, wherever each of them dies or stands still, and however
-late what one of them asked for is carried out. Three rules do that:
+There are never two drivers at a time, with any number of operators, wherever one of them dies or freezes, and however
+late its requests are carried out. Three rules ensure this:
 
 - A driver's pod is made with a gate, which keeps it from being scheduled. The gate is lifted only for the one pod whose
   uid the record names, and every change of the record compares the version that it was planned from.
@@ -29,40 +29,41 @@ from hapax_operator.resources import ProducerResource
 from hapax_operator.spark_resource import BackOff
 
 STARTING, STARTED, ENDING, ENDED = "Starting", "Started", "Ending", "Ended"
-"""Stages of a run: its predecessor is fenced; one pod is let run; that pod is told to end; it has ended."""
+"""Stages of a run: its predecessor is being fenced; one pod may run; that pod is being ended; it has ended."""
 
 _VANISHED_S: Final = 10.0
-"""A pod that was deleted by force may live on for moments, until its kubelet has heard of it."""
+"""Seconds that a pod which was deleted by force may continue to run, until its kubelet ends it."""
 _LOOK_S: Final = 5.0
 _NEVER: Final = -1
 
 COMPLETED, DELETED, VANISHED, GIVEN_UP = "Completed", "Deleted", "Vanished", "GivenUp"
 _BY_WISH: Final = {
     "Suspended": "spec.spark.suspend is set", "Changed": "spec.spark has changed",
-    "Removed": "the resource is deleted, or has no spark any more", "ResourceConflict": "an older resource counts"}
-"""Ends that the operator brought about."""
+    "Removed": "the resource was deleted, or spec.spark was removed",
+    "ResourceConflict": "an older resource takes precedence"}
+"""Reasons for which the operator ends a run."""
 _NO_CHECKPOINT: Final = (
-    "no run starts: its checkpoint would go with the pod, and the run after it would write every record again. In "
-    "spec.spark.checkpoint give claimName (a PersistentVolumeClaim) or an object store's address as path, or say "
-    "ephemeral: true where that is wanted")
+    "no run starts: its checkpoint would be deleted with the pod, and the next run would write every record again. In "
+    "spec.spark.checkpoint, set claimName (a PersistentVolumeClaim), or path to an object store's address, or, if this "
+    "is intended, ephemeral: true")
 
 
 class PodSeen(NamedTuple):
-    """Times are wall clock in ms; -1: not yet, or not known."""
+    """Times are wall-clock times in ms; -1: not yet, or unknown."""
 
     name: str
     uid: str
     owner: str
-    """The uid of the TransactionalProducer that it is for."""
+    """The uid of its TransactionalProducer."""
     run: int
     driver: bool
     fingerprint: str = ""
     phase: str = "Pending"
     gated: bool = False
     told_ms: int = _NEVER
-    """Since when it is to end."""
+    """When it was told to end."""
     reason: str = ""
-    """Why it waits or how it ended, as Kubernetes calls it."""
+    """Kubernetes' reason why it waits or has ended."""
     message: str = ""
     exit_code: int | None = None
     address: str = ""
@@ -81,7 +82,7 @@ class Exit(NamedTuple):
     code: int | None = None
     message: str = ""
     seen: bool = True
-    """False: its pod was gone before it was seen to have ended."""
+    """False: its pod disappeared before its end was observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class RunRecord:
     stage: str = ENDED
     driver: str = ""
     uid: str = ""
-    """Of the pod that is let run."""
+    """Uid of the pod that may run."""
     fingerprint: str = ""
     intent: Intent | None = None
     started_ms: int = _NEVER
@@ -100,11 +101,11 @@ class RunRecord:
     failures: int = 0
     next_ms: int = _NEVER
     ending: str = ""
-    """Why it is told to end."""
+    """Why it is being ended."""
     exit: Exit | None = None
 
     def encode(self) -> dict[str, Any]:
-        """Without what is not there."""
+        """Fields without a value are left out."""
         told: dict[str, Any] = {
             "run": self.run, "stage": self.stage, "driver": self.driver, "driverUid": self.uid,
             "fingerprint": self.fingerprint, "failures": self.failures, "ending": self.ending,
@@ -135,20 +136,20 @@ class RunRecord:
 
 
 class Write(NamedTuple):
-    """The record, unless somebody has written since it was read; `notes` are for people, once it is written."""
+    """Writes the record, unless it has changed since it was read, and then records `notes` as events."""
 
     record: RunRecord
     notes: tuple[Note, ...] = ()
 
 
 class Delete(NamedTuple):
-    """These pods, each by its uid."""
+    """Deletes these pods, by uid."""
 
     pods: tuple[PodSeen, ...]
 
 
 class LookAtIds(NamedTuple):
-    """Plan again with the ids, each looked at closely."""
+    """Plan again with a description of each id."""
 
 
 class FenceIds(NamedTuple):
@@ -156,7 +157,7 @@ class FenceIds(NamedTuple):
 
 
 class Make(NamedTuple):
-    """A gated driver's pod for this run."""
+    """Creates a driver's pod for this run, with a scheduling gate."""
 
     run: int
 
@@ -166,7 +167,7 @@ class Lift(NamedTuple):
 
 
 class Finalize(NamedTuple):
-    """The resource waits for its driver's end, or does no longer."""
+    """Adds or removes the finalizer, with which the resource waits for its driver's end."""
 
     wanted: bool
 
@@ -179,7 +180,7 @@ class SparkPlan:
     step: Step | None
     conditions: tuple[Condition, ...] = ()
     again_s: float = 0.0
-    """0: when something changes."""
+    """Seconds until the next look; 0: when something changes."""
     running: PodSeen | None = None
 
 
@@ -187,8 +188,8 @@ def plan_spark(
     resource: ProducerResource, finalized: bool, pods: Sequence[PodSeen], ids: Sequence[ProducerSeen] | None,
     now_ms: int, conflict: str = "",
 ) -> SparkPlan:
-    """`pods`: all of the identity, of whatever resource; `ids`: None where they were not looked at; `conflict`: the
-    older resource that describes them."""
+    """`pods`: all pods of the identity, of any resource. `ids`: None if they were not described. `conflict`: the older
+    resource that describes the ids."""
     return _Look(resource, finalized, pods, ids, now_ms, conflict).plan()
 
 
@@ -211,7 +212,7 @@ class _Look:
             self.unwanted = "ResourceConflict"
         elif self.spark.suspend:
             self.unwanted = "Suspended"
-        # A run from before this rule goes on; to end it would lose what it is to keep.
+        # A run that was started before this rule existed continues: ending it would lose its checkpoint.
         self.unsafe = self.spark is not None and not (self.spark.outlives_its_pod or self.spark.ephemeral)
 
     def plan(self) -> SparkPlan:
@@ -258,7 +259,7 @@ class _Look:
             reason = COMPLETED if pod.phase == "Succeeded" else (record.ending or pod.reason or "Error")
         exit_ = Exit(
             record.run, reason, self.now_ms, None if pod is None else pod.exit_code,
-            "its pod is gone, and was not seen to end" if pod is None else pod.message, seen=pod is not None)
+            "its pod disappeared before its end was observed" if pod is None else pod.message, seen=pod is not None)
         after = replace(record, stage=ENDED, ending="", exit=exit_, intent=None, next_ms=_NEVER, failures=0)
         if reason == COMPLETED:
             return Write(after, (Note("Normal", "SparkCompleted", f"run {record.run} is complete"),))
@@ -282,7 +283,7 @@ class _Look:
         made = next((each for each in self.pods if self._may_be_named(each)), None) if wanted else None
         others = [each for each in self.pods if each.live and each is not made]
         mine = tuple(each for each in others if each.owner == self.resource.meta.uid and each.told_ms < 0)
-        if mine:  # executors without a driver, and what was made late or of an older spec
+        if mine:  # executors without a driver, and pods that were created late or from an older spec
             return self._do(Delete(mine))
         left = [each for each in others if each.told_ms < 0 or not self._given_up(each)]
         if left:
@@ -329,7 +330,7 @@ class _Look:
             and pod.fingerprint == self.fingerprint)
 
     def _done(self) -> bool:
-        """It ended by itself, and nothing of it has changed."""
+        """Whether it ended by itself, and its spec is unchanged."""
         record = self.record
         return (
             record.stage == ENDED and record.exit is not None and record.exit.reason == COMPLETED
@@ -384,7 +385,8 @@ class _Look:
         if left:
             return Condition(kind, "False", "FormerRunLeft", f"waiting for the end of {_names(left)}")
         if self._done():
-            return Condition(kind, "False", COMPLETED, f"run {record.run} is complete; a change starts another")
+            return Condition(
+                kind, "False", COMPLETED, f"run {record.run} is complete; a change of spec.spark starts another")
         if self._back_off_left() > 0:
             return Condition(
                 kind, "False", "BackOff", f"run {record.run + 1} starts at {from_millis(record.next_ms)}: "

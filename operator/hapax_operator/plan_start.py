@@ -1,14 +1,14 @@
-"""What has to be done before the next run of a workload may start: never two writers at a time. Pure.
+"""The steps before the next run of a workload may start, so that there are never two writers at a time. Pure.
 
-The order is: the former run is told to end and is seen to be gone, or is given up; the instances to fence are written
-down; they are fenced, which aborts their open transactions; only then the next run starts. Fencing comes after the end
-of the former run, because a fenced program that is still running may initialise its producer again. A run whose end
-cannot be seen (its machine is cut off) is given up after a while: once fenced, it can neither write nor commit. If it
-comes back and initialises its producer, the newer run is fenced and its supervisor restarts it; commit tokens keep the
-output of both runs from counting twice.
+The order is: the former run is told to end, and its end is observed, or it is given up; the instances to fence are
+stored; they are fenced, which aborts their open transactions; only then the next run starts. Fencing comes after the
+end of the former run, because a fenced program that is still running may initialise its producer again. A run whose end
+cannot be observed (its machine is cut off) is given up after a time: once fenced, it can neither write nor commit. If
+it comes back and initialises its producer, the newer run is fenced and its supervisor restarts it; commit tokens keep
+the output of both runs from counting twice.
 
-Each step is found again from what is stored, whenever the operator died: `Intent` is a field of the resource's status,
-and fencing names the instance that was seen, so that the run which starts is never fenced for its predecessor.
+After a crash of the operator, the next step follows from stored state: `Intent` is a field of the resource's status.
+Fencing names the observed instance, so that the new run is never fenced in place of its predecessor.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hapax_operator.plan_producer import Fence, ProducerSeen
 
 
 class FormerRun(NamedTuple):
-    """`since_ms`: when it was told to end, wall clock; -1: it was not."""
+    """`since_ms`: the wall-clock time at which it was told to end; -1 if it was not."""
 
     since_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """For run number `run`: which instances are fenced before it, by transactional id."""
+    """The instances to fence before run number `run`, by transactional id."""
 
     run: int
     instances: Mapping[str, str]
@@ -49,19 +49,19 @@ class EndFormer(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Look again; `why` is for people."""
+    """Look again later; `why` is shown to users."""
 
     why: str
 
 
 class WriteDown(NamedTuple):
-    """Store this before anything else."""
+    """Store the intent before anything else."""
 
     intent: Intent
 
 
 class FenceAll(NamedTuple):
-    """Then look again."""
+    """Fence these, then look again."""
 
     fences: tuple[Fence, ...]
 
@@ -77,8 +77,8 @@ def plan_start(
     run: int, former: FormerRun | None, seen: Sequence[ProducerSeen], intent: Intent | None, now_ms: int,
     give_up_after_s: int,
 ) -> Step:
-    """The next step towards run number `run`. `former`: a run that is still there. `seen`: every id of the workload,
-    each looked at closely (with its instance)."""
+    """The next step towards run number `run`. `former`: a run that still exists. `seen`: every id of the workload, with
+    its instance."""
     if former is not None and former.since_ms < 0:
         return EndFormer()
     if former is not None and now_ms - former.since_ms < give_up_after_s * 1000:
@@ -91,10 +91,10 @@ def plan_start(
             Fence(each.transactional_id, each.epoch, each.instance, None, f"run {run} is about to start")
             for each in left))
     if any(each.opened_ms >= 0 and each.transactional_id in intent.instances for each in seen):
-        return Wait("what the former run had open is being aborted")
+        return Wait("the open transactions of the former run are being aborted")
     return Start(run)
 
 
 def _held(each: ProducerSeen) -> bool:
-    """Somebody may write under it. An id that was only made has no holder, nor has one that was fenced."""
+    """Whether a program may write under the id. An id that was only allocated or was fenced has no holder."""
     return bool(each.holder) or each.opened_ms >= 0

@@ -1,10 +1,10 @@
-"""What to do about one topic, given all resources that describe it and the topic as it is. Pure.
+"""Plans the changes of one topic, from all resources that describe it and the topic's state. Pure.
 
-- The oldest managed resource has the topic (ties: by uid); the others are told so and change nothing.
-- A topic never loses partitions. It is deleted only if this resource made or adopted it, and no other describes it.
-- What the resource does not name in its configuration is left alone, unless the resource itself had set it before.
-- A finalizer is there only while there is something to protect: the policy is Delete, and the operator acts. So a
-  paused resource, one that is not managed, or one with the policy Retain never holds up its namespace.
+- The oldest managed resource owns the topic (ties: by uid). The others get a condition and change nothing.
+- A topic never loses partitions. It is deleted only if this resource created or adopted it, and no other describes it.
+- Configuration that the resource does not name is not changed, unless this resource had set it before.
+- The finalizer is set only while it protects something: the policy is Delete, and the operator acts. So a resource that
+  is paused, unmanaged or has the policy Retain never blocks the deletion of its namespace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hapax_operator.resources import DELETE, FINALIZER, TopicResource
 
 _SHOWN_PARTITIONS: Final = 100
 _DESCRIPTION: Final = ("topicId", "partitions", "replicationFactor", "inSync", "partitionStates")
-"""Of the status: what a resource that has no topic does not show."""
+"""The status fields that describe the topic. A resource that does not own a topic has none of them."""
 
 
 # --- the topic as it is ---------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ _DESCRIPTION: Final = ("topicId", "partitions", "replicationFactor", "inSync", "
 
 class PartitionSeen(NamedTuple):
     leader: int
-    """-1: none that accepts writes."""
+    """-1 if no leader accepts writes."""
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
     moving: bool = False
@@ -60,7 +60,7 @@ class Grow(NamedTuple):
 
 class Configure(NamedTuple):
     changes: Mapping[str, str | None]
-    """None: back to the cluster's default."""
+    """Name -> value; None: reset to the cluster's default."""
 
 
 class Replicate(NamedTuple):
@@ -69,7 +69,7 @@ class Replicate(NamedTuple):
 
 class Delete(NamedTuple):
     topic_id: str
-    """Only the topic of this id: one that has been created again under the name is somebody else's."""
+    """Only the topic with this id is deleted: a topic that was created again under the name belongs to another user."""
 
 
 Action = Create | Grow | Configure | Replicate | Delete
@@ -85,25 +85,25 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """For one resource. The actions are done in order; then a new plan is made, until there are none."""
+    """The plan for one resource. Its actions are carried out in order; then a new plan is made, until it has none."""
 
     actions: tuple[Action, ...] = ()
     finalizer: bool | None = None
-    """True: put it on, before anything else; False: take it off; None: leave it."""
+    """True: add it, before any action; False: remove it; None: leave it unchanged."""
     conditions: tuple[Condition, ...] = ()
     status: Mapping[str, Any] | None = None
-    """Fields of the status besides conditions and generation (a value None: without it); None as a whole: the resource
-    is going, nothing is written."""
+    """Status fields besides conditions and generation; a field with the value None is removed. None instead of the
+    mapping: the resource is being deleted, so nothing is written."""
     notes: tuple[Note, ...] = ()
 
 
 def owner(claimants: Iterable[TopicResource]) -> TopicResource | None:
-    """Whose word counts."""
+    """The resource that owns the topic."""
     return min((each for each in claimants if each.managed), key=lambda each: each.meta.age, default=None)
 
 
 def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: TopicSeen | None) -> TopicPlan:
-    """`claimants`: all resources that name the topic, this one among them."""
+    """`claimants`: all resources that name the topic, including this one."""
     everyone = list(claimants)
     others = [each for each in everyone if each.meta.uid != resource.meta.uid]
     first = owner(everyone)
@@ -153,7 +153,7 @@ def _create(resource: TopicResource, finalizer: bool | None) -> TopicPlan:
 
 
 def _release(resource: TopicResource, seen: TopicSeen | None, owns: bool) -> TopicPlan:
-    """The resource is being deleted. `owns`: no other describes the topic."""
+    """The plan for a resource that is being deleted. `owns`: no other resource describes the topic."""
     if FINALIZER not in resource.meta.finalizers:
         return TopicPlan()
     known = resource.status.get("topicId")
@@ -232,7 +232,7 @@ def _adopted(resource: TopicResource, seen: TopicSeen) -> tuple[Note, ...]:
 
 
 def _once(resource: TopicResource, note: Note) -> tuple[Note, ...]:
-    """Where the condition of that name is not there yet."""
+    """The note, unless the resource already has the condition."""
     conditions = resource.status.get("conditions") or ()
     known = any(each.get("type") == note.reason and each.get("message") == note.message for each in conditions)
     return () if known else (note,)

@@ -1,6 +1,6 @@
-"""Keeps what the resources describe and what is the same: observe, plan, apply, and once more until nothing is to do.
+"""Makes the cluster match the resources: observe, plan and apply, repeated until nothing is left to do.
 
-The reconciler is level-triggered. Each wake-up (by a resource, the cluster's image, a timer or its own failure)
+The reconciler is level-triggered. Each wake-up (by a resource, the view of the cluster, a timer or its own failure)
 observes everything again; it remembers nothing but the resources themselves. Before it changes anything, it reads the
 resources again: a watch that was interrupted does not report the resources that were deleted in the meantime.
 """
@@ -49,24 +49,24 @@ from hapax_operator.work_queue import WorkQueue
 log = telemetry.logger("operator")
 
 _WORKERS: Final = 32
-"""What they wait for is the API server and the controller; topics made at one time are made by one call."""
+"""They mostly wait for the API server and the controller. Topics requested together are created by one call."""
 _ROUNDS: Final = 5
-"""Create, grow, configure, replicate, look."""
+"""Create, add partitions, configure, change replicas, observe."""
 _SETTLE_S: Final = 0.2
-"""A change of the image is looked at so much later: those that belong together come together."""
+"""Delay after a change of the view of the cluster, because related changes arrive together."""
 _MISSED_S: Final = 0.5
 _PRODUCER_EVERY_S: Final = 10.0
 _PRODUCERS_PER_S: Final = 4.0
-"""Of all together: their statuses change with every transaction, and the API server has other users."""
+"""For all producers together: their statuses change with every transaction, and the API server has other users."""
 
 _ORPHANS_AFTER_S: Final = 5.0
-"""A policy without a resource is looked at so much later: the resources may not all be listed yet."""
+"""Delay before a policy without a resource is checked, because the resources may not all be listed yet."""
 _ORPHANS_EVERY_S: Final = 600.0
-"""One whose resource this operator may not read."""
+"""Interval of checks of a policy whose resource this operator is not allowed to read."""
 
 
 class PolicyUid(NamedTuple):
-    """A policy that may have lost its resource."""
+    """The key of a policy whose resource may be gone."""
 
     uid: str
 
@@ -74,11 +74,11 @@ class PolicyUid(NamedTuple):
 _Client = TypeVar("_Client", Identities, Leases)
 
 Key = Ref | PolicyUid | str
-"""A TransactionalProducer, a policy, or the name of a topic: all resources that name one are looked at together."""
+"""A TransactionalProducer, a policy, or a topic's name: all resources that name a topic are reconciled together."""
 
 
 class Reconciler:
-    """`start()` while this process leads; `seen` and `gone` on its loop; `close()`."""
+    """Runs from `start()` to `close()`, while this process leads. `seen` and `gone` are called on its event loop."""
 
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
@@ -127,7 +127,7 @@ class Reconciler:
     # --- what wakes it
 
     def seen(self, plural: str, body: Mapping[str, Any]) -> None:
-        """A resource as a watch or a list shows it."""
+        """Takes a resource's state from a watch or a list."""
         try:
             resource = read(plural, body)
         except BadResource as error:
@@ -137,7 +137,7 @@ class Reconciler:
         self._queue.add(_key(resource))
 
     def gone(self, ref: Ref, uid: str) -> None:
-        """`uid`: of the one that is gone. One of the same name that was made since may have been seen before that."""
+        """`uid`: uid of the deleted resource. A later resource of the same name may have been seen before this call."""
         known = self.resources.get(ref)
         if known is None or known.meta.uid != uid:
             return
@@ -156,7 +156,7 @@ class Reconciler:
             self._queue.add(_key(former))
 
     def _forget(self, former: Resource) -> None:
-        """Looks at all that a resource leaves behind."""
+        """Wakes everything that depended on a resource that is gone."""
         self._statuses.forget(former.meta.uid)
         self._queue.add(_key(former))
         self._queue.add(PolicyUid(former.meta.uid))
@@ -183,7 +183,7 @@ class Reconciler:
             if changed is not None:
                 for producer in touched(self.resources.producers(), changed):
                     self._queue.add_after(producer.meta.ref, _SETTLE_S)
-        if changes.nodes:  # a dead leader shows in no partition's record before there is another
+        if changes.nodes:  # the death of a leader changes no partition's record until there is a new leader
             for name in self.resources.topics():
                 self._queue.add_after(name, _SETTLE_S)
 
@@ -208,7 +208,7 @@ class Reconciler:
                 log.error("reconciling failed", what=str(key), exc_info=error)
                 self._failed.add()
                 self._queue.again(key)
-            except asyncio.CancelledError:  # perhaps of what the look awaited: then this task starts again
+            except asyncio.CancelledError:  # possibly of a task that was awaited: then this task starts again
                 self._queue.again(key)
                 raise
             finally:
@@ -234,7 +234,7 @@ class Reconciler:
             raise refused
 
     async def _topic_resource(self, topic: str, ref: Ref) -> None:
-        """Until the plan for this one resource has nothing to do. Raises Refusal, once the status says so."""
+        """Repeats until the plan for this one resource is empty. Raises Refusal, which the status then has."""
         confirmed = False
         for _ in range(_ROUNDS):
             claimants = self.resources.claimants(topic)
@@ -248,7 +248,7 @@ class Reconciler:
                 continue
             if planned.finalizer is not None:
                 if not await self._api.set_finalizer(resource.meta, planned.finalizer):
-                    return  # it has changed, and the watch will say so
+                    return  # it has changed, and the watch will report that
                 await self._refresh(ref)
                 if not planned.actions and planned.status is None:
                     return
@@ -259,7 +259,7 @@ class Reconciler:
                 return
 
     async def _apply(self, topic: str, resource: TopicResource, planned: TopicPlan) -> bool:
-        """Raises Refusal, once the status says so. False: the resource waits for something else to happen."""
+        """False: the resource waits for another event. Raises Refusal, which the status then has."""
         for note in planned.notes:
             await self._note(resource, note)
         for action in planned.actions:
@@ -278,7 +278,7 @@ class Reconciler:
         return True
 
     async def _write(self, resource: Resource, planned: TopicPlan, ready: Condition | None = None) -> None:
-        """`ready` replaces what the plan says of readiness."""
+        """`ready` replaces the plan's condition Ready."""
         if planned.status is None:
             return
         if ready is None:
@@ -292,8 +292,8 @@ class Reconciler:
             await self._missed(resource)
 
     async def _missed(self, resource: Resource) -> None:
-        """What was to be written was not taken: the resource is gone, another of its name, or changed all the time. To
-        forget one that is there would be for good: nothing would tell of it again."""
+        """Called when a write was rejected: the resource is gone, replaced by another of its name, or changes
+        continually. A resource that still exists must not be forgotten, because no further event may report it."""
         ref, uid = resource.meta.ref, resource.meta.uid
         body = await self._api.get(ref)
         if body is None or body["metadata"]["uid"] != uid:
@@ -307,7 +307,7 @@ class Reconciler:
             await self._refresh(each.meta.ref)
 
     async def _refresh(self, ref: Ref) -> None:
-        """It may be gone before a watch says so, and what that event would have begun begins now."""
+        """Reads the resource again. If it is gone, does what the watch's deletion event would do later."""
         body = await self._api.get(ref)
         known = self.resources.get(ref)
         if body is not None:
@@ -331,13 +331,14 @@ class Reconciler:
             self._answered(read(ref.plural, body))
 
     def _answered(self, resource: Resource) -> None:
-        """The API server's answer, which may come after the watch has told of a later change, and tells of it once."""
+        """Takes the API server's answer, unless the watch has already reported a later change, which it does only
+        once."""
         known = self.resources.get(resource.meta.ref)
         if known is None or not resource.meta.is_older_than(known.meta):
             self._known_as(resource)
 
     async def _note(self, resource: Resource, note: Note) -> None:
-        """Events are for people; that one is lost is not worth a second reconcile."""
+        """Records an event. Events are only for display, so a failure is logged and not retried."""
         try:
             await self._api.record(resource.meta, note)
         except (KubeUnavailable, KubeRefused) as error:
@@ -346,7 +347,7 @@ class Reconciler:
     # --- producers
 
     async def _orphan(self, key: PolicyUid) -> None:
-        """Takes a policy back whose resource is gone, perhaps while no operator ran."""
+        """Deletes a policy whose resource is gone, for example since a time when no operator ran."""
         stored = self._view.policies.get(key.uid)
         if stored is None or any(each.meta.uid == key.uid for each in self.resources.producers()):
             return
@@ -373,7 +374,7 @@ class Reconciler:
         await self._policies.store(current.meta.uid, wanted)
         limits = wanted is not None and (wanted.allowed_topics is not None or wanted.max_timeout_ms)
         if limits or (stored is not None and (stored.policy.allowed_topics or stored.policy.max_timeout_ms)):
-            told = "coordinators enforce it now" if limits else "it allows everything now"
+            told = "coordinators now enforce it" if limits else "it now allows everything"
             await self._note(current, Note("Normal", "PolicyStored", f"the policy has changed: {told}"))
 
     async def _producer(self, ref: Ref) -> None:
@@ -431,7 +432,7 @@ class Reconciler:
     async def _look_at_spark(
         self, resource: ProducerResource, conflict: str
     ) -> tuple[SparkView | None, KubeRefused | None]:
-        """None: it has no job. What the API server refuses is shown, and then raised by the caller."""
+        """None if it has no job. A refusal of the API server is shown in the status, and then raised by the caller."""
         if not self._spark.concerns(resource):
             return None, None
         try:
@@ -439,12 +440,12 @@ class Reconciler:
         except KubeRefused as refused:
             told = Condition("SparkRunning", "False", "Refused", f"the API server refuses the driver's pod: {refused}")
             if refused.code == 403:
-                told = told._replace(message=f"{told.message} (the chart's spark.enabled gives the right)")
+                told = told._replace(message=f"{told.message} (spark.enabled of the chart grants the right)")
             former = resource.status.get("sparkProgress")
             return SparkView((told,) if resource.spark is not None else (), former, 0.0), refused
 
     async def _end_spark(self, resource: ProducerResource) -> None:
-        """The resource is deleted, and goes when its driver has ended."""
+        """Ends the driver of a deleted resource, which then loses its finalizer."""
         if SPARK_FINALIZER not in resource.meta.finalizers:
             return
         view = await self._spark.look(resource, "")
@@ -486,7 +487,7 @@ class Reconciler:
         assert lease is not None
         leases = await self._connected(Leases)
         older = owner_before(resource, self.resources.lessees(lease.name))
-        if older is not None:  # it may be gone, and a watch that was cut not have told
+        if older is not None:  # it may be gone without an event, if the watch was interrupted
             await self._refresh(older.meta.ref)
             older = owner_before(resource, self.resources.lessees(lease.name))
         seen = None if older is not None else await lease_seen(leases, lease.name)
@@ -504,7 +505,7 @@ class Reconciler:
                 await self._statuses.write(resource, planned.status, [refused, *conditions[1:]])
                 raise
             if isinstance(planned.action, Take):
-                await self._note(resource, Note("Normal", "LeaseTaken", f"the lease {lease.name} is taken"))
+                await self._note(resource, Note("Normal", "LeaseTaken", f"the operator took the lease {lease.name}"))
             self._queue.add(resource.meta.ref)
             return
         late = await self._statuses.write(resource, planned.status, conditions)
@@ -514,7 +515,8 @@ class Reconciler:
             self._later(resource.meta.ref, late)
 
     def _later(self, ref: Ref, late: float) -> None:
-        """Looks again; `late` below the pace of all producers together is for what was begun."""
+        """Reconciles again after `late` seconds, but no sooner than the common pace of all producers. A `late` below
+        1 s, for work in progress, ignores the pace."""
         pace = max(_PRODUCER_EVERY_S, len(self.resources.producers()) / _PRODUCERS_PER_S)
         self._queue.add_after(ref, late if 0 < late < 1 else max(late, pace))
 
@@ -523,7 +525,7 @@ class Reconciler:
         return ",".join(f"{node.host}:{node.port}" for node in nodes[:5])
 
     async def _connected(self, kind: type[_Client]) -> _Client:
-        """Raises HapaxError where there is no cluster to ask."""
+        """Raises HapaxError if no node of the cluster is known."""
         async with self._clients_lock:
             known = self._clients.get(kind)
             if known is None:

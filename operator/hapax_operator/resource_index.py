@@ -1,4 +1,4 @@
-"""The resources as last seen, and by what they name: a thousand topics are not searched for each of them."""
+"""The resources as last seen, with indexes by topic and lease, so that a look-up does not scan all resources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ResourceIndex:
         return self._all.get(ref)
 
     def put(self, resource: Resource) -> Resource | None:
-        """What was known of it before."""
+        """Returns the former state; None if it was unknown."""
         ref = resource.meta.ref
         former = self.pop(ref)
         self._all[ref] = resource
@@ -46,11 +46,11 @@ class ResourceIndex:
         return former
 
     def claimants(self, topic: str) -> list[TopicResource]:
-        """All that name the topic, the oldest first."""
+        """All resources that name the topic, the oldest first."""
         return sorted(self._topics.get(topic, {}).values(), key=lambda each: each.meta.age)
 
     def lessees(self, lease: str) -> list[ProducerResource]:
-        """All that name the lease, the oldest first."""
+        """All resources that name the lease, the oldest first."""
         return sorted(self._leases.get(lease, {}).values(), key=lambda each: each.meta.age)
 
     def topics(self) -> Iterator[str]:

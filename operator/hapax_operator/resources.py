@@ -1,7 +1,7 @@
-"""The custom resources as the operator reads them: typed, and read from bodies that the API server has validated.
+"""The custom resources as typed objects, read from bodies that the API server has validated.
 
-A body that some other version of the definition let through is read with the defaults for what it lacks, and refused
-(`BadResource`) where that is not possible.
+A body may have been validated by another version of the definition. Missing fields get their defaults; if that is not
+possible, the body is refused (`BadResource`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ TOPICS: Final = "topics"
 PRODUCERS: Final = "transactionalproducers"
 POOLS: Final = "brokerpools"
 WATCHED: Final = (TOPICS, PRODUCERS)
-"""Those that anybody may make, in any namespace; the one BrokerPool is looked after in its own way."""
+"""The kinds that users create in any namespace. The single BrokerPool is watched separately."""
 KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer", POOLS: "BrokerPool"}
 
 FINALIZER: Final = "hapax.dev/delete-topic"
 SPARK_FINALIZER: Final = "hapax.dev/end-spark"
 PAUSE: Final = "hapax.dev/pause"
-"""An annotation: while it is "true" the operator looks and does nothing."""
+"""An annotation: while it is "true", the operator observes and changes nothing."""
 
 CHART_REPLICAS: Final = "hapax.dev/replicas"
-"""An annotation of the brokers' StatefulSet: how many the chart's values want; and of the BrokerPool: how many they
-wanted when it last followed them."""
+"""An annotation. On the brokers' StatefulSet: the number of brokers in the chart's values. On the BrokerPool: that
+number when the BrokerPool was last set to it."""
 
 RETAIN: Final = "Retain"
 DELETE: Final = "Delete"
@@ -38,11 +38,11 @@ ON_SCALE_UP: Final = "OnScaleUp"
 
 
 class BadResource(ValueError):
-    """A body that cannot be read; one sentence."""
+    """A body that cannot be read; the message is one sentence."""
 
 
 class Ref(NamedTuple):
-    """Which resource: `plural` is a key of `KINDS`."""
+    """Names a resource. `plural`: a key of `KINDS`."""
 
     plural: str
     namespace: str
@@ -58,22 +58,22 @@ class Meta:
     uid: str
     generation: int
     created: str
-    """RFC 3339 in UTC: such texts compare as their times do."""
+    """RFC 3339 in UTC, so that the order of the texts is that of the times."""
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
     paused: bool = False
     version: str = ""
-    """As the API server compares it: it rises with every write, unless its store is restored."""
+    """The resource version. It rises with every write, unless the API server's store is restored."""
 
     def is_older_than(self, other: Meta) -> bool:
-        """An earlier version of the same object; False where the versions are no numbers."""
+        """Whether this is an earlier version of the same object; False if the versions are not numbers."""
         if self.uid != other.uid or not (self.version.isdigit() and other.version.isdigit()):
             return False
         return int(self.version) < int(other.version)
 
     @property
     def age(self) -> tuple[str, str]:
-        """Sorts the oldest first; the uid decides between two of one second."""
+        """A sort key, the oldest first. The uid decides between resources of the same second."""
         return self.created, self.uid
 
 
@@ -109,14 +109,14 @@ class ProducerResource:
     transactional_id: str = ""
     prefix: str = ""
     lease: LeaseSpec | None = None
-    """One of the three is given."""
+    """Exactly one of these three is set."""
     hanging_after_s: int = 300
     on_hanging: str = ALERT
     fence: int = 0
     allowed_topics: tuple[str, ...] | None = None
-    """Names, or their beginnings with `*` at the end; None: every topic."""
+    """Names, or prefixes with a final `*`; None: every topic."""
     max_timeout_s: int = 0
-    """0: as long as the cluster allows."""
+    """0: the cluster's maximum."""
     managed: bool = True
     spark: SparkSpec | None = None
     """The job that writes under the ids."""
@@ -133,7 +133,7 @@ class PoolResource:
     replicas: int
     rebalance: str = ON_SCALE_UP
     chart_replicas: int | None = None
-    """What the chart's values wanted when the resource last followed them."""
+    """The number of brokers in the chart's values when the resource was last set to it."""
     replace_volume_of: int | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
 
@@ -189,7 +189,7 @@ def read_pool(body: Mapping[str, Any]) -> PoolResource:
 
 
 def replicas_in(body: Mapping[str, Any]) -> int | None:
-    """What the annotation of the chart says; None: it is not there, or no number of brokers."""
+    """The number in the chart's annotation; None if it is missing or not a valid number of brokers."""
     text = str((body["metadata"].get("annotations") or {}).get(CHART_REPLICAS, ""))
     return int(text) if text.isdigit() and 0 < int(text) <= 100 else None
 

@@ -1,7 +1,7 @@
-"""The operator's process: a candidate for the cluster's controller, and beside it the reconciler of the resources.
+"""The operator's process: a candidate for the cluster's controller, and the reconciler of the resources.
 
-The two share the image of the cluster and nothing else. The controller acts by its own leadership in the metadata
-store, whether or not there is an API server; of several operators one reconciles (`leadership`).
+The two share only the view of the cluster. The controller has its own leader election in the metadata store, and does
+not need the API server. One of several operators reconciles (`leadership`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OperatorService:
         self._reign: Task | None = None
 
     def ready(self) -> str:
-        """As the controller's: failover is what others rely on, and it needs no API server."""
+        """The controller's readiness: other processes rely on failover, which does not need the API server."""
         return self._controller.ready()
 
     def start(self) -> None:
@@ -129,8 +129,8 @@ async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
 ) -> OperatorService:
-    """Returns once the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose replicas it sets.
-    Raises as `hapax.controller.service.start`."""
+    """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
+    sets. Raises the errors of `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     controller = await start_controller(
         ports, settings, on_lost=on_lost, http_address=http_address, metrics=metrics)

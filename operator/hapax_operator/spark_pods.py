@@ -1,4 +1,4 @@
-"""Drivers' pods: how one is made, and how pods as the API server shows them look to the plan."""
+"""Drivers' pods: creates their bodies, and converts pods of the API server to the plan's `PodSeen`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DRIVER, EXECUTOR = "spark-driver", "spark-executor"
 PROGRESS_PORT: Final = 4041
 
 _LONGEST_BASE: Final = 46
-"""With `-driver-` and a number behind it a pod's name is still a host's."""
+"""Characters. With `-driver-` and a number appended, a pod's name is still a valid host name."""
 _UNITS: Final = {"": 2**20, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30,
                  "t": 2**40, "tb": 2**40}
-"""Of Spark's sizes; a bare number counts mebibytes."""
+"""Units of Spark's sizes. A number without a unit is in mebibytes."""
 
 
 def identity_of(resource: ProducerResource) -> str:
-    """The same for all resources that are about the same id or prefix: a label's value, whatever the id is."""
+    """A valid label value for any id. It is the same for all resources that describe the same id or prefix."""
     kind = "id" if resource.transactional_id else "prefix"
     told = f"{kind}:{resource.transactional_id or resource.prefix}"
     return hashlib.sha256(told.encode()).hexdigest()[:32]
@@ -44,7 +44,7 @@ def driver_name(resource: str, run: int) -> str:
 
 
 def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[str, Any]:
-    """Gated: it is not scheduled until the gate is lifted."""
+    """The body of a driver's pod. Its scheduling gate keeps it from being scheduled until the gate is removed."""
     ref = resource.meta.ref
     name = driver_name(ref.name, run)
     labels = {
@@ -64,7 +64,7 @@ def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[s
             {"name": "tmp", "mountPath": "/tmp"}, {"name": "spark-local", "mountPath": "/spark-local"}],
     }
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}, {"name": "spark-local", "emptyDir": {}}]
-    if "://" not in spark.checkpoint_path:  # an emptyDir where `ephemeral` says so; else no run is planned
+    if "://" not in spark.checkpoint_path:  # an emptyDir if `ephemeral` is true, otherwise no run is planned
         claim = {"persistentVolumeClaim": {"claimName": spark.checkpoint_claim}}
         volumes.append({"name": "checkpoint", **(claim if spark.checkpoint_claim else {"emptyDir": {}})})
         container["volumeMounts"].append({"name": "checkpoint", "mountPath": spark.checkpoint_path})
@@ -101,7 +101,7 @@ def _environment(
         "HAPAX_SPARK_IMAGE": spark.image,
         "HAPAX_SPARK_EXECUTORS": str(spark.executors), "HAPAX_SPARK_EXECUTOR_CORES": str(spark.executor_cores),
         "HAPAX_SPARK_EXECUTOR_MEMORY": spark.executor_memory, "HAPAX_SPARK_DRIVER_MEMORY": spark.driver_memory,
-        # By the labels executors are found: they come last, whatever else is set.
+        # Executors are found by these labels, so no other setting may override them.
         "HAPAX_SPARK_CONF": json.dumps({**spark.conf, **conf}, sort_keys=True),
         "HAPAX_SPARK_CHECKPOINT": spark.checkpoint_path, "SPARK_LOCAL_DIRS": "/spark-local",
     }
@@ -114,7 +114,7 @@ def _environment(
 
 
 def _resources(memory: str) -> dict[str, Any]:
-    """As Spark reckons for a driver in Python: four tenths more than the JVM's heap, at least 384 MiB."""
+    """Memory by Spark's rule for a driver in Python: the JVM's heap plus 40 %, at least 384 MiB."""
     match = re.fullmatch(r"(\d+)([a-z]*)", memory.lower())
     heap = int(match[1]) * _UNITS.get(match[2], 2**20) if match else 2**30
     total = -(-(heap + max(heap * 4 // 10, 384 * 2**20)) // 2**20)
@@ -158,7 +158,7 @@ def _told(status: Mapping[str, Any]) -> tuple[str, str, int | None]:
 
 
 def _told_to_end_ms(metadata: Mapping[str, Any]) -> int:
-    """The time stamp is when it shall have ended."""
+    """When the pod was told to end. The API server's timestamp includes the grace period."""
     if not metadata.get("deletionTimestamp"):
         return -1
     at = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()

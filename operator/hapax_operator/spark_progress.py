@@ -1,4 +1,4 @@
-"""What running drivers say of their queries: asked beside the reconciler, which never waits for the answer."""
+"""Reads the progress of queries from running drivers, in the background: the reconciler never waits for an answer."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LAST_MS: Final = 253_402_300_799_999
 
 
 class Progress(NamedTuple):
-    """Of the last micro-batch."""
+    """Progress of the last micro-batch."""
 
     query: str
     name: str
     batch: int
     rows: int
     input_rate: float
-    """Rows a second."""
+    """Rows per second."""
     processed_rate: float
     at_ms: int
     committed_batch: int = -1
@@ -87,7 +87,7 @@ def _rate(value: Any) -> float:
 
 
 class ProgressReader:
-    """`of(pod, ...)` on the reconciler's loop; `close()`."""
+    """`of` is called on the reconciler's event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -104,7 +104,7 @@ class ProgressReader:
             await self._session.close()
 
     def of(self, pod: PodSeen, wake: Callable[[], None]) -> Progress | None:
-        """What it last said; asks again where that was a while ago, and wakes when there is a newer batch."""
+        """The last known progress. Asks again if it is old, and calls `wake` when a newer batch is reported."""
         now = self._clock.now_ms()
         if pod.address and pod.uid not in self._tasks and now - self._asked_ms.get(pod.uid, 0) >= _EVERY_MS:
             self._asked_ms[pod.uid] = now
@@ -118,7 +118,7 @@ class ProgressReader:
         self._asked_ms.pop(uid, None)
 
     async def _ask(self, pod: PodSeen, wake: Callable[[], None]) -> None:
-        """That a driver does not answer is no reason for anything: it may be busy."""
+        """A driver that does not answer may be busy, so this has no consequence."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
@@ -135,7 +135,7 @@ class ProgressReader:
                         raise ValueError("the progress report is too long")
                 found = read_progress(text)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            log.debug("a driver does not tell its progress", pod=pod.name, error=error)
+            log.debug("a driver did not report its progress", pod=pod.name, error=error)
             return
         if self._known.get(pod.uid) != found:
             self._known[pod.uid] = found

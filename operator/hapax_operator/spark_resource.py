@@ -1,4 +1,4 @@
-"""`TransactionalProducer.spec.spark` as the operator reads it: the Spark job that writes under the resource's ids."""
+"""`TransactionalProducer.spec.spark`: the Spark job that writes under the resource's ids."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 DEFAULT_ACCOUNT: Final = "hapax-spark"
-"""The service account that the chart makes for drivers."""
+"""The service account that the chart creates for drivers."""
 CHECKPOINT_PATH: Final = "/checkpoint"
 
 _NOT_OF_A_RUN: Final = frozenset({"suspend", "back_off", "give_up_after_s", "ephemeral"})
-"""How runs are looked after, not what they are: a change of these ends none."""
+"""Fields that do not affect a run itself, so that a change of them ends no run."""
 
 
 class BackOff(NamedTuple):
-    """How long after a failure the next run starts: doubled with each in a row, up to `longest_s`."""
+    """Delay before the next run after a failure. It doubles with each consecutive failure, up to `longest_s`."""
 
     first_s: int = 10
     longest_s: int = 300
     reset_after_s: int = 600
-    """A run that lasted this many seconds counts as a success: the next failure counts as the first."""
+    """After a run of at least this many seconds, a failure counts as the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,28 +38,28 @@ class SparkSpec:
     account: str = DEFAULT_ACCOUNT
     driver_memory: str = "1g"
     driver_resources: Mapping[str, Any] = field(default_factory=dict)
-    """Empty: what a JVM of `driver_memory` and Python beside it take."""
+    """Empty: enough for a JVM with a heap of `driver_memory`, and Python."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     executors: int = 1
     executor_cores: int = 1
     executor_memory: str = "1g"
     checkpoint_claim: str = ""
-    """A PersistentVolumeClaim; empty: a folder does not outlive the pod."""
+    """A PersistentVolumeClaim. Empty: a checkpoint in a folder is deleted with the pod."""
     ephemeral: bool = False
-    """Such a folder is wanted."""
+    """Whether a checkpoint that is deleted with the pod is allowed."""
     checkpoint_path: str = CHECKPOINT_PATH
-    """A folder, where the claim is mounted, or an object store's address."""
+    """A folder, at which the claim is mounted, or an object store's address."""
     back_off: BackOff = field(default_factory=BackOff)
     give_up_after_s: int = 300
 
     @property
     def outlives_its_pod(self) -> bool:
-        """Whether the next run goes on from the checkpoint of the last one."""
+        """Whether the next run continues from the checkpoint of the last one."""
         return bool(self.checkpoint_claim) or "://" in self.checkpoint_path
 
     @property
     def fingerprint(self) -> str:
-        """Tells whether a run belongs to this job. Fields with their default value are left out, so that a field added
+        """Identifies the job of a run. Fields with their default value are left out, so that a field added
         by a later version changes no fingerprint: an upgrade of the operator must not restart every job."""
         told = {}
         for each in fields(self):
@@ -71,7 +71,8 @@ class SparkSpec:
 
 
 def read_spark(spec: Mapping[str, Any]) -> SparkSpec | None:
-    """Of a TransactionalProducer's spec; None: it has none. Raises KeyError, TypeError, ValueError, AttributeError."""
+    """Reads a TransactionalProducer's spec; None if it has no job. Raises KeyError, TypeError, ValueError,
+    AttributeError."""
     spark = spec.get("spark")
     if spark is None:
         return None

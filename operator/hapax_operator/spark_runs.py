@@ -40,35 +40,35 @@ from hapax_operator.status import difference
 log = telemetry.logger("spark")
 
 _ROUNDS: Final = 20
-"""Finalizer, record, fence, pod, record, gate, and others' doings in between."""
+"""Maximum number of steps in one look: finalizer, record, fence, pod, record, gate, and conflicting writes."""
 _AGAIN_S: Final = 2.0
 _ENDED_KEPT: Final = 1000
 
 
 class ReconcilerCalls(NamedTuple):
-    """What the reconciler does for it. Calls raise what the reconciler tries again after."""
+    """Callbacks into the reconciler. They raise errors after which the reconciler tries again."""
 
     refresh: Callable[[Ref], Awaitable[ProducerResource | None]]
-    """The resource as the API server has it now."""
+    """The resource's current state at the API server."""
     seen: Callable[[Ref, Mapping[str, Any]], None]
     note: Callable[[ProducerResource, Note], Awaitable[None]]
     ids: Callable[[ProducerResource], Awaitable[Sequence[ProducerSeen]]]
-    """All of them, looked at closely."""
+    """A description of each id."""
     fence: Callable[[ProducerResource, Fence], Awaitable[None]]
     wake: Callable[[Ref], None]
 
 
 class SparkView(NamedTuple):
-    """What the status shall show beside the record."""
+    """Status fields in addition to the record."""
 
     conditions: tuple[Condition, ...]
     progress: Mapping[str, Any] | None
     again_s: float
-    """0: no sooner than anyhow."""
+    """Seconds until the next look; 0: at the reconciler's own pace."""
 
 
 class SparkRuns:
-    """`look` by the reconciler's workers, for one resource never by two at a time; `close()`."""
+    """The reconciler's workers call `look`, never concurrently for the same resource."""
 
     def __init__(self, api: KubeApi, clock: Clock, random: Randomness, reconciler: ReconcilerCalls) -> None:
         self._api = api
@@ -77,11 +77,11 @@ class SparkRuns:
         self._reconciler = reconciler
         self._progress = ProgressReader(clock)
         self._watches: dict[str, Task] = {}
-        """By namespace: only where there are jobs, since nothing else needs the right."""
+        """By namespace: only namespaces with jobs, because other namespaces may not grant the right."""
         self._pods: dict[tuple[str, str], dict[str, PodSeen]] = {}
         """By namespace and identity, then uid."""
         self._ended: OrderedDict[str, PodSeen] = OrderedDict()
-        """Pods that were seen to have ended, by uid: they may be gone when it is written down."""
+        """Pods whose end was observed, by uid: a pod may be gone before its end is recorded."""
         self._refs: dict[tuple[str, str], set[Ref]] = {}
 
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class SparkRuns:
         self._progress.forget(RunRecord.decode(resource.status.get("spark")).uid)
 
     async def look(self, resource: ProducerResource, conflict: str) -> SparkView:
-        """Takes the steps that are to be taken now. Raises KubeUnavailable, KubeRefused, HapaxError."""
+        """Takes all steps that are due. Raises KubeUnavailable, KubeRefused, HapaxError."""
         ref, identity = resource.meta.ref, identity_of(resource)
         key = (ref.namespace, identity)
         if ref.namespace not in self._watches:
@@ -145,7 +145,7 @@ class SparkRuns:
                 told = difference({"spark": resource.status.get("spark")}, {"spark": record.encode()})
                 body = await self._api.put_record(resource.meta, told)
                 if body is None:
-                    return  # somebody has written meanwhile: the next look sees what
+                    return  # the record has changed in the meantime: the next look reads it
                 self._reconciler.seen(ref, body)
                 log.info("a run of a Spark job", resource=str(ref), run=record.run, stage=record.stage)
                 for note in notes:
@@ -170,7 +170,7 @@ class SparkRuns:
     def _told(
         self, resource: ProducerResource, planned: SparkPlan, key: tuple[str, str]
     ) -> Mapping[str, Any] | None:
-        """What drivers said last stays when they have ended, but for what is of the moment."""
+        """The last progress stays in the status after the driver has ended, except for its rates."""
         if resource.spark is None:
             return None
         ref, pod = resource.meta.ref, planned.running

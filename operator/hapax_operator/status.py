@@ -13,17 +13,17 @@ from hapax_operator.resources import Ref, Resource
 
 _CALM_S: Final = 10.0
 _PROMPT: Final = frozenset({"observedGeneration", "topicId", "partitions"})
-"""Answers that somebody waits for."""
+"""Fields whose changes are urgent, because users wait for them."""
 
 
 class StatusWriter:
     def __init__(self, api: KubeApi, clock: Clock, written: Callable[[Ref, Mapping[str, Any]], None]) -> None:
-        """`written` is told how a resource looks since its status was written; a watch tells so only later."""
+        """`written` is called with a resource's new body after each write of its status, before a watch reports it."""
         self._api = api
         self._written = written
         self._clock = clock
         self._written_ms: dict[str, int] = {}
-        """By uid: wall clock."""
+        """Uid -> wall-clock time in ms."""
 
     def forget(self, uid: str) -> None:
         self._written_ms.pop(uid, None)
@@ -34,7 +34,7 @@ class StatusWriter:
     async def write(
         self, resource: Resource, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False
     ) -> float | None:
-        """0: the status is as given; above 0: the write is not due yet, call again after this many seconds; None: the
+        """0: the status is as given. Above 0: the write is not due yet, call again after this many seconds. None: the
         write was rejected, because the resource is gone or has changed. A change of a condition, or an answer to a new
         generation, is written at once. Raises KubeUnavailable, KubeRefused."""
         uid, generation = resource.meta.uid, resource.meta.generation
@@ -63,8 +63,8 @@ class StatusWriter:
 
 
 def difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch that makes the fields of `known` as `wanted`; other fields stay. None is for no value; an object
-    is replaced, so that what it no longer has goes."""
+    """The merge patch that sets the fields of `known` to those of `wanted`; other fields stay. None means no value.
+    Objects are replaced, so that fields which are no longer wanted are removed."""
     changes: dict[str, Any] = {}
     for name, value in wanted.items():
         before = known.get(name)

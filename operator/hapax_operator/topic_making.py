@@ -1,4 +1,4 @@
-"""Topics that are asked for at about the same time are made by one call: the controller writes them in few transactions
+"""Creates topics that are requested at about the same time by one call: the controller writes them in few transactions
 of the metadata store, and plans once."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TopicMaker:
             told: list[pb.TopicResult | Refusal] = list(results)
         except Refusal as refusal:
             told = [refusal] * len(batch)
-        except Exception as error:  # the callers must not wait for ever
+        except Exception as error:  # otherwise the callers would wait forever
             told = [Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))] * len(batch)
         for (_, made), result in zip(batch, told, strict=True):
             if made.done():

@@ -1,7 +1,7 @@
-"""kopf's part: it lists and watches the resources, in a thread and a loop of its own.
+"""Runs kopf, which lists and watches the resources, in a separate thread with its own event loop.
 
-Of its own, since kopf ends every task that it finds on its loop when it ends; and since decoding a thousand resources
-must not hold up the controller's loop. Whatever ends it, it is started again.
+When kopf ends, it cancels every task on its loop, and decoding a thousand resources must not block the controller's
+loop. If kopf ends for any reason, it is restarted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hapax_operator.resources import GROUP, VERSION, WATCHED
 log = telemetry.logger("watch")
 
 Seen = Callable[[str, str | None, Mapping[str, Any]], None]
-"""Plural, kind of event (None: it was listed), body; called in the watching thread."""
+"""Called in the watching thread with the plural, the kind of event (None for a listed resource), and the body."""
 
 _AGAIN_S: Final = 2.0
 _STOP_S: Final = 5.0
 
 
 class Watching:
-    """`start()`; `close()` returns when the thread has ended. `namespaces`: none means all."""
+    """`close()` returns when the thread has ended. `namespaces`: empty means all."""
 
     def __init__(self, namespaces: Sequence[str], seen: Seen) -> None:
         self._namespaces = namespaces
@@ -50,7 +50,7 @@ class Watching:
         while not self._stop.is_set():
             try:
                 asyncio.run(self._watch())
-            except (Exception, asyncio.CancelledError) as error:  # kopf cancels what it finds on its loop
+            except (Exception, asyncio.CancelledError) as error:  # kopf cancels all tasks on its loop
                 log.warning("the watch ended, trying again", error=repr(error))
             finally:
                 self._stop_kopf = lambda: None
@@ -63,27 +63,27 @@ class Watching:
         async def authenticate(**_: Any) -> kopf.ConnectionInfo:
             try:
                 return login()
-            except Exception as error:  # any other kind would be tried again after a minute, or never
+            except Exception as error:  # after any other error kopf would retry only after a minute, or never
                 raise kopf.TemporaryError(f"cannot log in: {error!r}", delay=_AGAIN_S) from error
 
         for plural in WATCHED:
             self._register(registry, plural)
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
-        # An API server that is away is met with patience, and found again within moments.
+        # Retries soon and without a limit while the API server is unreachable.
         settings.networking.error_backoffs = [0.2, 0.5, 1, 2, 3]
         settings.networking.connect_timeout = 5
         settings.watching.reconnect_backoff = 0.5
         settings.watching.server_timeout = 300
         settings.watching.client_timeout = 330
-        # A flag of this loop's: to wait for a thread's event kopf takes a thread, which would outlive a failure.
+        # A flag of this loop: for a thread's event, kopf would wait in another thread, which would outlive a failure.
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._stop_kopf = lambda: loop.call_soon_threadsafe(stop.set)
         if self._stop.is_set():
             return
         await kopf.operator(
-            # By default it would ask for the user's name, and a pod's user has none. (kopf does not publish the type.)
+            # The default includes the user's name, and a pod's user has none. (kopf does not publish the type.)
             identity="hapax-operator",  # type: ignore[arg-type]
             registry=registry, settings=settings, standalone=True, clusterwide=not self._namespaces,
             namespaces=list(self._namespaces), stop_flag=stop)

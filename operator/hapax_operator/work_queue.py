@@ -1,4 +1,4 @@
-"""A queue of keys to look at: each at most once in it, and never in two workers' hands at once."""
+"""A queue of keys for workers. A key is queued at most once, and never held by two workers at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """`add`, `add_after` and `again` (after a failure, later each time); workers `get` and then say `done`."""
+    """Producers call `add` and `add_after`. Workers call `get` and then `done`, and after a failure also
+    `again`, which adds the key after a delay that grows with each failure in a row."""
 
     def __init__(self) -> None:
         self._waiting: dict[K, None] = {}
         self._held: dict[K, bool] = {}
-        """Key in a worker's hands -> whether it was added again meanwhile."""
+        """Key that a worker holds -> whether it was added again in the meantime."""
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._some = asyncio.Event()
@@ -37,7 +38,7 @@ class WorkQueue(Generic[K]):
             self._some.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Unless it is due sooner anyhow."""
+        """Adds the key after this time, unless it is due sooner already."""
         loop = asyncio.get_running_loop()
         known = self._timers.get(key)
         if key in self._waiting or (known is not None and known.when() <= loop.time() + seconds):

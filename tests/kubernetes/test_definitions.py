@@ -94,13 +94,13 @@ SPARK: dict[str, object] = {
     ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"path": "here"}}}, "path must be absolute"),
     ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"claimName": "a", "path": "s3a://b/c"}}},
      "an object store's address alone"),
-    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {}}}, "or say ephemeral: true"),
-    ({"transactionalId": "a", "spark": {"image": "i", "job": "j"}}, "or say ephemeral: true"),
-    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"ephemeral": False}}}, "or say ephemeral: true"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {}}}, "or ephemeral: true"),
+    ({"transactionalId": "a", "spark": {"image": "i", "job": "j"}}, "or ephemeral: true"),
+    ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"ephemeral": False}}}, "or ephemeral: true"),
     ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"claimName": "a", "ephemeral": True}}},
-     "ephemeral: true is for a checkpoint that goes with the pod"),
+     "ephemeral: true is for a checkpoint that is deleted with the pod"),
     ({"transactionalId": "a", "spark": {**SPARK, "checkpoint": {"path": "s3a://b/c", "ephemeral": True}}},
-     "ephemeral: true is for a checkpoint that goes with the pod"),
+     "ephemeral: true is for a checkpoint that is deleted with the pod"),
     ({"transactionalId": "a", "spark": {**SPARK, "backOff": {"firstSeconds": 500}}}, "not be more than longestSeconds"),
 ])
 def test_a_bad_producer_is_refused_with_a_sentence(

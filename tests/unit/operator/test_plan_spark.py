@@ -245,7 +245,7 @@ def test_a_checkpoint_that_goes_with_the_pod_has_to_be_wanted(checkpoint: dict[s
     if not runs:
         (told,) = (each for each in planned.conditions if each.type == "SparkRunning")
         assert (told.status, told.reason) == ("False", "NoCheckpoint")
-        assert "give claimName" in told.message and "ephemeral: true" in told.message
+        assert "set claimName" in told.message and "ephemeral: true" in told.message
 
 
 def test_a_run_from_before_the_rule_goes_on_and_no_other_starts() -> None:
