@@ -282,8 +282,8 @@ class Cluster:
                 if not batches:  # a new leader does not know yet how far its log is committed
                     if time.monotonic() > quiet_since + self._patience_s():
                         last = self.latest([(topic, partition)])[topic, partition]
-                        lost(f"{name} ends at offset {last}, but the query reads up to {end}: records are not in "
-                             "the log any more (was a broker's older copy put back?)",
+                        lost(f"{name} ends at offset {last}, but the query reads up to {end}: records are no "
+                             "longer in the log (was an older copy of a broker restored?)",
                              "Use a new checkpointLocation with startingOffsets", fail)  # fmt: skip
                         return
                     self.run(asyncio.sleep(_PAUSE_S))
@@ -416,7 +416,7 @@ class Attempt:
         self._renewing = blocking.submit(self._keep_open())
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Sends rows. Does nothing if the token is committed already. Raises TransactionLostError."""
+        """Sends rows. Does nothing if the token is already committed. Raises TransactionLostError."""
         with self._losses_named():
             self._check_open()
             self._cluster.run(self._write(rows))

@@ -1,7 +1,7 @@
 """Options of the data source, under the names that Spark's Kafka source and sink use.
 
 `bootstrap.servers` and any other client setting may be given bare or with the prefix `kafka.`. Options of Spark's own
-source have the same names here. Unknown options are refused: ignoring a misspelt `startingOffset` would cost a day.
+source have the same names here. Unknown options are refused, so that a misspelt `startingOffset` is not ignored.
 """
 
 from __future__ import annotations
@@ -56,61 +56,64 @@ OPTIONS: Final = (
     Option(
         "endingOffsetsByTimestamp", "reading, batch", "–", "the same for the end, which is not read (others: latest)",
     ),
-    Option("startingTimestamp", "reading", "–", "the same for all partitions; goes before the other starts"),
+    Option("startingTimestamp", "reading", "–", "the same for all partitions; overrides the other start options"),
     Option("endingTimestamp", "reading, batch", "–", "the same for the end"),
     Option(
         "startingOffsetsByTimestampStrategy", "reading", "`error`",
-        "where a partition has no record at or after the time: `error`, or `latest` to begin at its end",
+        "if a partition has no record at or after the time: `error`, or `latest` to start at its end",
     ),
     Option(
         "maxOffsetsPerTrigger", "reading, streaming", "–",
-        "records in a micro-batch at most, shared out over partitions by what waits",
+        "maximum number of records in a micro-batch, divided over the partitions by the number of waiting ones",
     ),
     Option(
         "minOffsetsPerTrigger", "reading, streaming", "–",
         "no micro-batch before this many records wait, or `maxTriggerDelay` has passed since the last one",
     ),
-    Option("maxTriggerDelay", "reading, streaming", "`15m`", "a time such as `500ms`, `30s`, `15m`"),
+    Option("maxTriggerDelay", "reading, streaming", "`15m`", "a duration such as `500ms`, `30s`, `15m`"),
     Option("minPartitions", "reading", "–", "splits long ranges into at least this many tasks"),
     Option("maxRecordsPerPartition", "reading", "–", "splits ranges into tasks of at most this many records"),
     Option(
         "kafka.group.id", "reading, streaming", "–",
-        "consumer group that shows the query's position ([progress](#the-lag-of-a-query)); it decides nothing",
+        "consumer group that shows the query's position ([progress](#the-lag-of-a-query)); the query does not read it",
     ),
     Option(
         "failOnDataLoss", "reading", "`true`",
-        "`false`: go on, with a warning, where records or topics were deleted before they were read",
+        "`false`: continue, with a warning, if records or topics were deleted before they were read",
     ),
     Option("includeHeaders", "reading", "`false`", "the column `headers`"),
-    Option("topic", "writing", "–", "where to write; else the column `topic`"),
+    Option("topic", "writing", "–", "the topic to write; without it, the column `topic` names it"),
     Option("delivery", "writing", "`exactly-once`", "or `at-least-once`: no transaction"),
     Option(
         "transactional.id", "writing", "`spark-<scope>`",
         "name of the transactions; under a TransactionalProducer its id, or its prefix and the scope",
     ),
-    Option("transaction.timeout.ms", "writing", "`60000`", "of a micro-batch's transaction"),
+    Option("transaction.timeout.ms", "writing", "`60000`", "time-out of a micro-batch's transaction"),
     Option("scope", "writing, streaming", "query id", "names the sequence of commits, which belong to one query"),
     Option(
         "continueFrom", "writing", "–",
-        "go on from this commit, which another query or a newer checkpoint made; as the error told it",
+        "continue after this commit of another query or of a newer checkpoint; the value is in the error message",
     ),
     Option(
         "txnAppId", "writing, batch", "–",
-        "with `txnVersion`: names what writes, so that a write that is repeated is committed once",
+        "with `txnVersion`: name of the writing application; a repeated version is committed once",
     ),
-    Option("txnVersion", "writing, batch", "–", "rises with each write of `txnAppId`; in `foreachBatch` the batch id"),
+    Option(
+        "txnVersion", "writing, batch", "–",
+        "number of the write, which rises with each write of `txnAppId`; in `foreachBatch` the batch id",
+    ),
     Option(
         "txnConsecutive", "writing, batch", "`false`, in `foreachBatch` `true`",
-        "versions have no gaps, as batch ids: one that does not follow the newest commit is refused",
+        "versions have no gaps, like batch ids: a version that does not follow the newest commit is refused",
     ),
     Option("allowOtherRecordCount", "writing", "`false`", "confirm a replay with another number of records"),
     Option(
         "allowOtherRecords", "writing", "`false`",
-        "confirm a replay with other records than are committed; never a batch of another plan",
+        "confirm a replay whose records differ from the committed ones; never a batch with another plan",
     ),
     Option(
         "allowUnknownHistory", "writing", "`false`",
-        "accept a batch where the commit before it is not known, or is another",
+        "accept a batch if the commit before it is unknown or a different one",
     ),
     Option("compression.type", "writing", "`none`", "or `gzip`, `snappy`, `lz4`, `zstd`"),
     Option("batch.size", "writing", "`262144`", "bytes at which a batch of records is full; below the topic's limit"),
@@ -236,14 +239,14 @@ def parse(options: Mapping[str, str]) -> Options:
         raise OptionError(f"give {chosen[0]!r} or {chosen[1]!r}, not both")
     delivery = given.get("delivery", "exactly-once")
     if delivery not in ("exactly-once", "at-least-once"):
-        raise OptionError(f"delivery={delivery!r}; it is 'exactly-once' or 'at-least-once'")
+        raise OptionError(f"delivery={delivery!r}; it must be 'exactly-once' or 'at-least-once'")
     least = _integer("minOffsetsPerTrigger", given.get("minoffsetspertrigger"), least=1)
     most = _integer("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger"), least=1)
     if least is not None and most is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
     strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
-        raise OptionError(f"startingOffsetsByTimestampStrategy={strategy!r}; it is 'error' or 'latest'")
+        raise OptionError(f"startingOffsetsByTimestampStrategy={strategy!r}; it must be 'error' or 'latest'")
     pattern = given.get("subscribepattern", "").strip() or None
     if pattern is not None:
         _pattern(pattern)
@@ -321,7 +324,7 @@ def _times(name: str, text: str | None) -> dict[str, dict[int, int]] | None:
     except (ValueError, TypeError, AttributeError):
         raise OptionError(f'{name}={text!r}; write {{"topic": {{"0": 1767225600000}}}} in ms since 1970') from None
     if any(not 0 <= time < 2**63 for parts in parsed.values() for time in parts.values()):
-        raise OptionError(f"{name}={text!r}; times are ms since 1970, from 0 on, in 64 bits")
+        raise OptionError(f"{name}={text!r}; times must be ms since 1970, from 0 to 2^63 - 1")
     return parsed
 
 
@@ -344,13 +347,13 @@ def _commit(text: str | None) -> tuple[str, int] | None:
         return None
     owner, colon, value = text.rpartition(":")
     if not colon or not value.isdecimal():
-        raise OptionError(f"continueFrom={text!r}; write the commit as the error told it, QUERY:NUMBER")
+        raise OptionError(f"continueFrom={text!r}; write the commit as in the error message, QUERY:NUMBER")
     return owner, _integer("continueFrom", value) or 0
 
 
 def _boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise OptionError(f"{name}={text!r}; it is true or false")
+        raise OptionError(f"{name}={text!r}; it must be true or false")
     return text.lower() == "true"
 
 
@@ -379,5 +382,5 @@ def _offsets(name: str, text: str, senseless: int) -> OffsetSpec:
     for topic, parts in parsed.items():
         for partition, offset in parts.items():
             if offset < EARLIEST or (offset == EARLIEST and senseless == EARLIEST):
-                raise OptionError(f"{name}: offset {offset} of {topic}-{partition} means nothing here")
+                raise OptionError(f"{name}: offset {offset} of {topic}-{partition} is not allowed here")
     return parsed

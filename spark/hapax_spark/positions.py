@@ -66,7 +66,7 @@ def from_offset(offset: Mapping[str, Any], cluster_id: str) -> Positions:
     if offset.get("cluster") != cluster_id:
         raise DataLossError(
             f"The checkpoint was written against cluster {offset.get('cluster')!r}, this is {cluster_id!r}: its "
-            "offsets mean nothing here. Use the cluster that it belongs to, or a new checkpointLocation with "
+            "offsets are not valid here. Use the cluster that it belongs to, or a new checkpointLocation with "
             "startingOffsets"
         )
     return _positions(offset["topics"])

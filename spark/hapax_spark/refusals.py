@@ -13,7 +13,7 @@ from hapax_spark.tokens import FirstName, Token
 
 
 class CommitRefusedError(RuntimeError):
-    """The cluster has another commit in the place of this one. No record of the batch is visible, and none is lost."""
+    """The cluster has another commit in place of this one. No record of the batch is visible, and none is lost."""
 
 
 class OldCheckpointError(CommitRefusedError):
@@ -37,7 +37,7 @@ class OtherDriverError(CommitRefusedError):
 
 
 class SharedTransactionalIdError(CommitRefusedError):
-    """Two queries write under one transactional id: each ends the other's transactions."""
+    """Two queries write under one transactional id, and each ends the other's transactions."""
 
 
 class FencedByOthersError(CommitRefusedError):
@@ -82,106 +82,105 @@ def _unknown_history(token: Token, newest: LastToken | None, cluster_id: str) ->
         return CheckpointError(
             f"This is {token.what}, but the cluster {cluster_id!r} knows no commit of {token.scope!r} under the "
             f"transactional id {token.transactional_id!r}: the checkpoint belongs to another cluster or query, the "
-            "option scope, txnAppId or transactional.id is another than before, or the last commit is longer ago than "
-            "the cluster keeps it (transactional.token.expiration.ms). Nothing of this batch was written. Use the "
-            "cluster and the options that it was begun with, or a new checkpointLocation; allowUnknownHistory=true "
-            "goes on where you know that every batch before was committed"
+            "option scope, txnAppId or transactional.id was changed, or the cluster has deleted the last commit after "
+            "transactional.token.expiration.ms. Nothing of this batch was written. Use the original cluster and "
+            "options, or a new checkpointLocation. If you know that all earlier batches were committed, set "
+            "allowUnknownHistory=true to continue"
         )
-    of_whom = "it is" if newest.owner == token.owner else f"the scope {token.scope!r} is that of {newest.owner},"
+    of_whom = "it" if newest.owner == token.owner else f"the scope {token.scope!r}, which belongs to {newest.owner},"
     left_out = (
-        ", or the function of foreachBatch left them out: let it write every batch, also an empty one, or set "
-        "txnConsecutive=false"
+        ", or the function of foreachBatch left them out (let it write every batch, even an empty one, or set "
+        "txnConsecutive=false)"
         if token.is_version
         else ""
     )
     return CheckpointError(
-        f"This is {token.what}, but the newest commit that the cluster {cluster_id!r} knows of {of_whom} "
-        f"{_named(newest)}: "
-        "the batches between were not committed here. They were written to another cluster or by another sink, or "
-        f"an older copy of the cluster was put back{left_out}. Find out where their records are; then a new "
-        f"checkpointLocation with startingOffsets after {_named(newest)} and continueFrom={_commit(newest)} writes "
-        "what is missing, or "
-        "allowUnknownHistory=true goes on without it"
+        f"This is {token.what}, but the newest commit that the cluster {cluster_id!r} knows of {of_whom} is "
+        f"{_named(newest)}. The batches in between were not committed here: they were written to another cluster or by "
+        f"another sink, or an older copy of the cluster was restored{left_out}. Find out where their records are. To "
+        f"write the missing records, use a new checkpointLocation with startingOffsets after {_named(newest)} and "
+        f"continueFrom={_commit(newest)}. To continue without them, set allowUnknownHistory=true"
     )
 
 
 def _other_past(token: Token, newest: LastToken) -> CheckpointError:
     return CheckpointError(
         f"This is {token.what}, but the batch before it is not the one that was committed under that number, "
-        f"{_named(newest)}: files of the checkpoint were changed or mixed with those of a copy, a copy of it has gone "
-        "on, or an older copy of the cluster was put back. Nothing of this batch was written. Use the checkpoint that "
-        f"committed {_named(newest)}; or a new checkpointLocation with startingOffsets after it and "
-        f"continueFrom={_commit(newest)}. allowUnknownHistory=true goes on where you know that no record is missing"
+        f"{_named(newest)}: files of the checkpoint were modified or mixed with those of a copy, another job has "
+        "continued from a copy, or an older copy of the cluster was restored. Nothing of this batch was written. Use "
+        f"the checkpoint that committed {_named(newest)}, or a new checkpointLocation with startingOffsets after that "
+        f"batch and continueFrom={_commit(newest)}. If you know that no record is missing, set "
+        "allowUnknownHistory=true to continue"
     )
 
 
 def _older(token: Token, newest: LastToken) -> OldCheckpointError:
     return OldCheckpointError(
-        f"This is {token.what}, but {_named(newest)} is committed already: {_whence(token)}, or another job goes on "
-        "from a copy of it. Nothing of this batch was written. Use the checkpoint that went on to "
-        f"{_named(newest)}. Only to write the records after this one's start once more, in addition to those that are "
-        f"committed, set continueFrom={_commit(newest)}"
+        f"This is {token.what}, but {_named(newest)} is already committed: {_whence(token)}, or another job continues "
+        "from a copy of it. Nothing of this batch was written. Use the checkpoint that progressed to "
+        f"{_named(newest)}. To write the records from this batch on once more, in addition to the committed ones, set "
+        f"continueFrom={_commit(newest)}"
     )
 
 
 def scope_taken(token: Token, newest: LastToken) -> ScopeTakenError:
-    whose = f"those of {newest.owner}" if newest.owner else "another's"
     return ScopeTakenError(
-        f"The commits of the scope {token.scope!r} are {whose}, the newest is {_named(newest)}; this is {token.what}. "
-        "Nothing of this batch was written. Two queries cannot share a scope: give this one another, or leave the "
-        "option out. If this one takes the other's place, with a new checkpoint, stop the other, let this one start "
-        f"where that one ended (startingOffsets), and set continueFrom={_commit(newest)}"
+        f"The scope {token.scope!r} belongs to {newest.owner or 'another query'}. Its newest commit is "
+        f"{_named(newest)}; this is {token.what}. Nothing of this batch was written. Two queries cannot share a scope: "
+        "give this one another scope, or leave the option out. If this query replaces the other one, with a new "
+        "checkpoint, stop the other one, start this one where the other one ended (startingOffsets), and set "
+        f"continueFrom={_commit(newest)}"
     )
 
 
 def _second_write(token: Token, newest: LastToken) -> OtherRecordsError:
     return OtherRecordsError(
-        f"Two writes of one micro-batch have the same name: this is {token.what}, and the same run of the query has "
-        f"committed it already, with other records ({_told(newest)}). Nothing of this one was written. Give each write "
-        "a txnAppId of its own, or write the rows of both at once, with the column 'topic'"
+        f"Two writes of one micro-batch have the same name: this is {token.what}, which was already committed by the "
+        f"same run of the query, with other records ({_told(newest)}). Nothing of this write was written. Give each "
+        "write its own txnAppId, or combine both into one write, with the column 'topic'"
     )
 
 
 def _other_work(token: Token, newest: LastToken, *, by_records: bool) -> OtherRecordsError:
     unsteady = (
-        " If the query makes other records of the same input each time it runs (random numbers, the time of day, sums "
-        "of floating point numbers in another order), allowOtherRecords=true keeps those that are committed."
+        " If the query computes other records from the same input in each run (random numbers, the current time, sums "
+        "of floating point numbers in another order), allowOtherRecords=true keeps the committed ones."
         if by_records
         else ""
     )
     if by_records and OFFSETS in newest.fingerprints:
-        unsteady += " So does the option checkpointLocation where the driver can read that folder, as it did then."
+        unsteady += " So does the option checkpointLocation, if the driver can read that folder, as it could before."
     return OtherRecordsError(
-        f"This is {token.what}, which was committed already, but as other work ({_told(newest)}): {_whence(token)}, or "
-        "another job goes on from a copy of it, or writes to another topic. Nothing of this batch was "
-        f"written.{unsteady} Use the checkpoint that committed it, and one job for each. Only to write this one's "
-        f"records in addition to those that are committed, set continueFrom={_commit(newest)}"
+        f"This is {token.what}, which was already committed, but as other work ({_told(newest)}): {_whence(token)}, or "
+        "another job continues from a copy of it, or writes to another topic. Nothing of this batch was "
+        f"written.{unsteady} Use the checkpoint that committed it, and only one job for each checkpoint. To write this "
+        f"batch's records in addition to the committed ones, set continueFrom={_commit(newest)}"
     )
 
 
 def _incomparable(token: Token, newest: LastToken) -> OtherRecordsError:
     known, now = ("its records", "Spark's plan") if RECORDS in newest.fingerprints else ("Spark's plan", "its records")
     return OtherRecordsError(
-        f"This is {token.what}, which was committed already ({_told(newest)}), but whether as the same work cannot be "
-        f"told: what was committed is known by {known}, this run by {now}, since the driver could read the checkpoint "
-        "only one of the two times. Nothing of this run was written. Let the driver find the checkpoint under the "
-        "option checkpointLocation as it did then. Where this is the checkpoint that committed the batch, "
-        "allowOtherRecords=true keeps what is committed and goes on"
+        f"This is {token.what}, which was already committed ({_told(newest)}), but it cannot be determined whether as "
+        f"the same work: the commit is known by {known}, this run by {now}, because the driver could read the "
+        "checkpoint only one of the two times. Nothing of this run was written. Give the driver the same access to "
+        "the checkpoint (option checkpointLocation) as at the commit. If this is the checkpoint that committed the "
+        "batch, allowOtherRecords=true keeps the committed records and continues"
     )
 
 
 def _other_count(token: Token, newest: LastToken) -> RecordCountError:
     return RecordCountError(
-        f"This is {token.what}, which was committed already, from the same input but with another number of records "
-        f"({_told(newest)}): the query or its source does not give the same rows each time. Nothing of this run of it "
-        "was written. Make it deterministic; allowOtherRecordCount=true keeps the committed records and goes on"
+        f"This is {token.what}, which was already committed, from the same input but with another number of records "
+        f"({_told(newest)}): the query or its source does not return the same rows each time. Nothing of this run was "
+        "written. Make it deterministic, or set allowOtherRecordCount=true to keep the committed records and continue"
     )
 
 
 def _other_run(token: Token) -> OtherDriverError:
     return OtherDriverError(
-        f"Another driver runs {token.what} at the same time. Nothing of this driver's run of it was written. Stop one "
-        "of them; the other one goes on, or can be started again"
+        f"Another driver runs {token.what} at the same time. Nothing of this driver's run was written. Stop one of the "
+        "drivers; the other one continues, or can be restarted"
     )
 
 
@@ -199,8 +198,8 @@ def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None)
     newest = newest_in(token.scope, info)
     if token.owner and newest is not None and newest.owner == token.owner and newest.number == token.value:
         return OtherDriverError(
-            f"Another driver has committed {token.what} meanwhile ({_told(newest)}). Nothing of this driver's run of "
-            "it was written. Stop one of them; the other one goes on, or can be started again"
+            f"Another driver has committed {token.what} in the meantime ({_told(newest)}). Nothing of this driver's "
+            "run was written. Stop one of the drivers; the other one continues, or can be restarted"
         )
     cause = info.fencing.cause if info.fencing is not None else ""
     if cause == "newer_token":
@@ -211,17 +210,18 @@ def ended(token: Token, timeout_ms: int, reason: str, info: IdentityInfo | None)
         if other is None:
             return _other_run(token)
         return SharedTransactionalIdError(
-            f"The transaction of {token.what} was ended by that of scope {other.scope!r}: both write under the "
+            f"The transaction of {token.what} was ended by one of scope {other.scope!r}: both write under the "
             f"transactional id {token.transactional_id!r}, which has one transaction at a time. Nothing of this batch "
-            "is visible and it may be replayed. Give each query a transactional.id of its own, or leave the option out"
+            "is visible and it may be replayed. Give each query its own transactional.id, or leave the option out"
         )
     if cause == "initialized":
         assert info.fencing is not None
-        by = " ".join(filter(None, (info.fencing.by_client, info.fencing.by_peer))) or "somebody"
+        by = " ".join(filter(None, (info.fencing.by_client, info.fencing.by_peer))) or "an unknown client"
         return FencedByOthersError(
-            f"The transaction of {token.what} was ended by {by} at {_when(info.fencing.at_ms)}, who took or fenced its "
-            f"transactional id {token.transactional_id!r}. Nothing of this batch is visible and it may be replayed. "
-            "Start the query again if that was meant to end it for now; else give the other one another id"
+            f"The transaction of {token.what} was ended by {by} at {_when(info.fencing.at_ms)}, which took or fenced "
+            f"its transactional id {token.transactional_id!r}. Nothing of this batch is visible and it may be "
+            "replayed. If the query was stopped intentionally, restart it; otherwise give the other client another "
+            "transactional id"
         )
     return TransactionLostError(token, timeout_ms, reason)
 
@@ -231,48 +231,48 @@ def newest_in(scope: str, info: IdentityInfo) -> LastToken | None:
 
 
 def renamed(token: Token, name: FirstName, former: FirstName, known: IdentityInfo | None) -> CheckpointError | None:
-    """The error for a first batch that was begun under a `former` name, if it was or may yet be committed there.
+    """The error for a first batch that was started under a `former` name, if it was committed there or may yet be.
     `known`: the coordinator's state of the former transactional id."""
-    first = f"This is {token.what}, the first one of its checkpoint. It was begun "
+    first = f"This is {token.what}, the first one of its checkpoint. It was started "
     under = f"as scope {former.scope!r} under the transactional id {former.transactional_id!r}"
-    nothing = "Nothing of this run of it was written."
+    nothing = "Nothing of this run was written."
     if former.cluster != name.cluster:
         return CheckpointError(
             f"{first}in the cluster {former.cluster!r}, where it may be committed; this is {name.cluster!r}. {nothing} "
-            "Use the cluster and the options that it was begun with, or a new checkpointLocation; "
-            "allowUnknownHistory=true writes it here as well"
+            "Use the original cluster and options, or a new checkpointLocation. allowUnknownHistory=true writes the "
+            "batch here as well"
         )
     if known is None:
         return None
     owners = (former.owner, token.owner)
     newest = newest_in(former.scope, known)
     if newest is not None and newest.owner in owners:
-        changed = "the option scope or transactional.id is another now" if former.owner == token.owner else (
-            f"that of query {former.owner}, so the file 'metadata' of the checkpoint was lost or is another query's")
+        changed = "the option scope or transactional.id was changed" if former.owner == token.owner else (
+            f"by query {former.owner}, so the checkpoint's file 'metadata' was lost or is that of another query")
         return CheckpointError(
-            f"{first}{under}, and committed there ({_named(newest)}): {changed}. {nothing} Go on under the name that "
-            "it was begun with, or use a new checkpointLocation with startingOffsets after this batch; "
-            "allowUnknownHistory=true writes its records once more"
+            f"{first}{under}, and committed there ({_named(newest)}): {changed}. {nothing} Continue under the original "
+            "name, or use a new checkpointLocation with startingOffsets after this batch. allowUnknownHistory=true "
+            "writes its records once more"
         )
     if newest is not None and newest.owner:
         return CheckpointError(
-            f"{first}{under}, and may have been committed there: the scope was free then, or this query's to go on in, "
-            f"and is that of query {newest.owner} by now ({_named(newest)}). {nothing} Find out whether its records "
-            "are there. If they are, use a new checkpointLocation with startingOffsets after this batch; if not, "
-            "allowUnknownHistory=true writes them"
+            f"{first}{under}, and may have been committed there: the scope had no owner then, or this query continued "
+            f"it, and it now belongs to query {newest.owner} ({_named(newest)}). {nothing} Find out whether the "
+            "batch's records are there. If they are, use a new checkpointLocation with startingOffsets after this "
+            "batch; if not, allowUnknownHistory=true writes them"
         )
     opened = known.open_token if known.state == "Ongoing" else None  # otherwise its outcome is decided
     if opened is not None and opened.scope == former.scope and opened.owner in owners:
         return CheckpointError(
-            f"{first}{under}, in a transaction that is open and may be committed yet. {nothing} Stop the driver that "
-            "writes it, if one runs, and try again when the transaction has timed out (transaction.timeout.ms); or go "
-            "on under the name that it was begun with"
+            f"{first}{under}, in a transaction that is open and may still be committed. {nothing} Stop the driver that "
+            "writes it, if one runs, and try again when the transaction has timed out (transaction.timeout.ms), or "
+            "continue under the original name"
         )
     return None
 
 
 def _whence(token: Token) -> str:
-    """Possible reasons why a number is used again. A query has an id in its checkpoint, an application has none."""
+    """Possible reasons why a number is reused. A query's checkpoint contains its id, an application's does not."""
     return "the checkpoint is an older copy" + (", or a new one, which counts from 0" if token.is_version else "")
 
 

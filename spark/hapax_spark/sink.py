@@ -59,7 +59,7 @@ class AttemptMessage(WriterCommitMessage):
 def write_attempt(
     options: Options, columns: OutputColumns, token: Token, rows: Iterator[pa.RecordBatch], plan: Plan | None = None
 ) -> AttemptMessage:
-    """One task attempt: join, write, report. If the token is committed already, records are only counted and hashed."""
+    """One task attempt: join, write, report. If the token is already committed, records are only counted and hashed."""
     with kept_cluster(options) as cluster:
         if options.delivery == "at-least-once":
             return AttemptMessage(token, cluster.send_plainly(rows, columns))
@@ -81,7 +81,8 @@ def write_attempt(
 
 
 def fingerprints_of(token: Token, messages: list[AttemptMessage]) -> tuple[Fingerprints, Fingerprints]:
-    """Whether two batches of one number are the same work; and of the batch before, where that is known."""
+    """Fingerprints that show whether two batches with one number are the same work; also of the batch before, if it is
+    known."""
     plan = next((m.plan for m in messages if m.plan is not None), None)
     planned, followed = ((), ()) if plan is None else (plan.fingerprints, plan.followed)
     if not token.is_version and (planned or not token.owner):
@@ -113,7 +114,7 @@ def commit_attempts(options: Options, token: Token, messages: list[AttemptMessag
 
 
 def abort_attempts(options: Options, token: Token) -> None:
-    """The driver gave the batch up. This changes nothing if the token was committed after all."""
+    """Called when the driver has given the batch up. Has no effect if the token was committed after all."""
     with kept_cluster(options) as cluster:
         cluster.abort(token)
 
@@ -140,7 +141,7 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         if options.txn_app_id is not None:
-            raise OptionError("txnAppId and txnVersion are for df.write, as in foreachBatch: streams have batch ids")
+            raise OptionError("txnAppId and txnVersion are for df.write, as in foreachBatch: a stream has batch ids")
         self._options = options
         self._columns = output_columns(schema, options.topic)
         # Spark creates a writer when a batch is planned, on the driver, which may be able to read the checkpoint, and
@@ -152,7 +153,7 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         batch = _micro_batch()
         if batch is None:
-            raise RuntimeError("this sink writes micro-batches only: Spark named no batch id (continuous trigger?)")
+            raise RuntimeError("this sink writes micro-batches only, but Spark set no batch id (continuous trigger?)")
         token = Token.for_query(self._options, *batch)
         return write_attempt(self._options, self._columns, token, iterator, _planned(self._plan, batch))
 
@@ -176,7 +177,7 @@ class HapaxBatchWriter(DataSourceArrowWriter):
         self._columns = output_columns(schema, options.topic)
         # Created on the driver and sent to the tasks with the writer.
         self._token = token = Token.for_write(options, uuid.uuid4().hex)
-        # Where versions are the numbers of micro-batches.
+        # The folder, if versions are the numbers of micro-batches.
         self._plan = plan_of(options.checkpoint_location, options.topic, token.value) if token.is_version else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

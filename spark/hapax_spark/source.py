@@ -101,7 +101,8 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         if options.ends_given:
             raise OptionError(
-                f"{options.ends_given[0]} is for batch queries: a stream has no end. Leave it out, or use spark.read"
+                f"{options.ends_given[0]} is for batch queries, because a stream has no end. Leave it out, or use "
+                "spark.read"
             )
         self._options = options
         self._begin()
@@ -228,7 +229,7 @@ class HapaxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 latest[tp] = min(found[tp], begin[tp])
                 if latest[tp] < begin[tp]:
                     lost(f"{tp[0]}-{tp[1]} ends at offset {latest[tp]}, but the checkpoint is at {begin[tp]}: records"
-                         " that were read are not in the log any more (was a broker's older copy put back?)",
+                         " that were read are no longer in the log (was an older copy of a broker restored?)",
                          "Use a new checkpointLocation with startingOffsets",
                          self._options.fail_on_data_loss)  # fmt: skip
         return latest

@@ -29,7 +29,7 @@ def starting_positions(
         topic, partition = missing[0]
         raise OptionError(
             f"{topic}-{partition} has no record at or after {times[topic, partition]} (ms since 1970), where reading "
-            "shall begin. Name an earlier time, or set startingOffsetsByTimestampStrategy=latest to begin at the end"
+            "should start. Use an earlier time, or set startingOffsetsByTimestampStrategy=latest to start at the end"
         )
     unnamed = cluster.earliest([tp for tp in partitions if tp not in times])
     return unnamed | _or_latest(cluster, found)

@@ -71,11 +71,11 @@ class Token:
         of an application. Raises OptionError."""
         if options.scope is not None:
             raise OptionError(
-                f"scope={options.scope!r} says nothing about which write this is: it would be taken for the last one "
-                "again. Name a write that may be repeated by 'txnAppId' and 'txnVersion', and leave 'scope' out"
+                f"scope={options.scope!r} does not identify this write: it would count as a repetition of the last "
+                "one. Name a write that may be repeated by 'txnAppId' and 'txnVersion', and leave 'scope' out"
             )
         if (options.txn_app_id is None) != (options.txn_version is None):
-            raise OptionError("give 'txnAppId' and 'txnVersion' together: who writes, and which of its writes this is")
+            raise OptionError("set 'txnAppId' and 'txnVersion' together: the application, and the number of its write")
         if options.txn_app_id is not None and options.txn_version is not None:
             scope = options.txn_app_id
             return Token(
@@ -122,9 +122,9 @@ class Token:
         Raises OptionError if a replay could not be told from another write."""
         if not self.owner:
             raise OptionError(
-                f"This write is a part of batch {batch.number} of a streaming query (foreachBatch) and does not say "
-                "which: where Spark runs the batch again, its records would be written again. Give 'txnAppId' and, as "
-                "'txnVersion', the batch id; or delivery=at-least-once, where that does not matter"
+                f"This write is a part of batch {batch.number} of a streaming query (foreachBatch) and has no name: if "
+                "Spark repeated the batch, the records would be written again. Set 'txnAppId', and 'txnVersion' to the "
+                "batch id. If repeated records are acceptable, set delivery=at-least-once"
             )
         if self.value != batch.number:
             return self

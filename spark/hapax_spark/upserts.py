@@ -64,7 +64,7 @@ def into(
     given |= {"topic": topic, "txnAppId": app_id}
     if _CONSECUTIVE.lower() not in taken:
         given[_CONSECUTIVE] = "true"
-    Token.for_write(parse({**given, "txnVersion": "0"}), "")  # what is wrong is told here, not by the first micro-batch
+    Token.for_write(parse({**given, "txnVersion": "0"}), "")  # errors are raised here, not by the first micro-batch
 
     def upsert(batch: DataFrame, batch_id: int) -> None:
         writer = records(batch, keys, value, deleted).write.format("hapax").options(**given)
@@ -85,7 +85,7 @@ def records(batch: DataFrame, keys: Sequence[str], value: str | None, deleted: s
         )
     if deleted is not None and not isinstance(_type(schema, "deleted", deleted), BooleanType):
         raise SchemaError(
-            f"Column {deleted!r}, which says what is deleted, is {schema[deleted].dataType.simpleString()}. Make it "
+            f"Column {deleted!r}, which marks deleted rows, is {schema[deleted].dataType.simpleString()}. Make it "
             "boolean"
         )
     columns = [_column(name) for name in schema.names if name != deleted]
@@ -108,8 +108,8 @@ def _key(schema: StructType, keys: Sequence[str]) -> Column:
     found = _column(first) if as_it_is else named
     twice = F.concat(
         F.lit(f"{SchemaError.__name__}: One micro-batch has more than one row of the key "), named,
-        F.lit(", and nothing says which is the newest. Give upserts.into() every column that tells rows apart, such as "
-              "those of groupBy, or write one row of each key"),
+        F.lit(", and it is not known which is the newest. Give upserts.into() all columns that distinguish rows, such "
+              "as those of groupBy, or write one row of each key"),
     )  # fmt: skip
     without = (
         f"{SchemaError.__name__}: A row has a null in the column {first!r}, its key. Filter such rows, or give them "
@@ -120,7 +120,7 @@ def _key(schema: StructType, keys: Sequence[str]) -> Column:
 
 
 def _in_json(schema: StructType, name: str) -> Column:
-    """-0.0 is equal to 0.0, and not the same text."""
+    """-0.0 and 0.0 are equal, but their texts differ."""
     column, kind = _column(name), schema[name].dataType
     if not isinstance(kind, FloatType | DoubleType):
         return column

@@ -215,7 +215,7 @@ def test_the_checkpoint_of_another_cluster(
         rows = iter([pa.record_batch({"value": pa.array([b"v"])})])
         return write_attempt(parsed, columns, Token.for_query(parsed, f"query-of-{source}", 2), rows)
 
-    with pytest.raises(CheckpointError, match=r"knows no commit of .*\. Use the cluster and the options that"):
+    with pytest.raises(CheckpointError, match=r"knows no commit of .*\. Use the original cluster and options"):
         attempt()
     assert attempt(allowUnknownHistory="true").records == 1
 

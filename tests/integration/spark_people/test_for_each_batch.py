@@ -136,7 +136,7 @@ def test_the_plan_of_another_query_tells_nothing(
     each.run()
     produce(cluster, topics[0], range(320, 350))
     each.put_back(older)
-    said = each.refused("OtherRecordsError", "is version 3", "was committed already")
+    said = each.refused("OtherRecordsError", "is version 3", "was already committed")
     assert values(cluster, topics[1]) == sorted([*EVERYTHING, b"20"])
     each.run(continueFrom=continue_from(said))
     assert values(cluster, topics[1]) == sorted([*EVERYTHING, b"20", b"50"])

@@ -190,7 +190,7 @@ def test_each_partition_from_and_to_a_time_of_its_own(
     rows = reading(spark, cluster, target, startingOffsetsByTimestamp=from_ms, endingOffsetsByTimestamp=to_ms)
     assert sorted(int(r.value) for r in rows.collect()) == [30, 32, 35, 37, 39]
     too_late = {"startingOffsetsByTimestamp": f'{{"{target}": {{"0": {first_ms + 39_000}}}}}'}
-    with pytest.raises(Exception, match=rf"{target}-0 has no record at or after {first_ms + 39_000} .*Name an earlier"):
+    with pytest.raises(Exception, match=rf"{target}-0 has no record at or after {first_ms + 39_000} .*Use an earlier"):
         reading(spark, cluster, target, **too_late).collect()
     lenient = reading(spark, cluster, target, **too_late, startingOffsetsByTimestampStrategy="latest")
     assert sorted(int(r.value) for r in lenient.collect()) == list(range(1, 40, 2)), "of 0 none, of 1 all"

@@ -275,7 +275,7 @@ def test_a_first_batch_that_is_committed_is_not_written_under_another_name(
     query = begun.query
     begun.again(0, b"a")
     other = renamed(begun, how)
-    cause = {"query": f"that of query {query}"}.get(how, "the option scope or transactional.id is another now")
+    cause = {"query": f"by query {query}"}.get(how, "the option scope or transactional.id was changed")
     said = begun.refused(CheckpointError, 0, b"a", **other)
     assert "and committed there (batch 0 (1 records, 2" in said and cause in said
     begun.refused(CheckpointError, 0, b"a", **other)
@@ -291,7 +291,7 @@ def test_a_first_batch_whose_transaction_is_open_is_not_written_under_another_na
     begun: Driver, cluster: LocalCluster, topics: tuple[str, str]
 ) -> None:
     open_one = begun.write(0, b"a")
-    assert "is open and may be committed yet" in begun.refused(CheckpointError, 0, b"a", scope="other")
+    assert "is open and may still be committed" in begun.refused(CheckpointError, 0, b"a", scope="other")
     begun.abort(open_one)
     begun.again(0, b"a", scope="other")
     assert values(cluster, topics[1]) == [b"a"]
@@ -323,7 +323,7 @@ def test_a_first_batch_whose_scope_others_went_on_in_is_not_written_under_anothe
     after.batch(0, b"c", scope=scope, continueFrom=f"{begun.query}:{1 if given else 0}")
     begun.refused(ScopeTakenError, 0, b"b", scope=scope, **given)
     said = begun.refused(CheckpointError, 0, b"b")
-    assert f"that of query {after.query} by now (batch 0 (1 records, 2" in said
+    assert f"now belongs to query {after.query} (batch 0 (1 records, 2" in said
     assert values(cluster, topics[1]) == [*([b"a"] if taken_from else []), b"b", b"c"]
     begun.again(0, b"b", allowUnknownHistory="true")
 

@@ -51,7 +51,7 @@ def test_an_older_checkpoint_put_back_is_refused_and_the_newer_one_goes_on(
     newer = query.copy(tmp_path / "newer")
     more = produce(cluster, topics[0], range(500, 700))
     query.put_back(older)
-    query.refused("OldCheckpointError", "This is batch 3", "batch 4 (100 records", "Use the checkpoint that went on to")
+    query.refused("OldCheckpointError", "This is batch 3", "batch 4 (100 records", "Use the checkpoint that progressed")
     query.put_back(newer)
     query.run()
     assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first, *more])
@@ -66,7 +66,7 @@ def test_a_checkpoint_that_is_one_batch_behind_is_told_from_a_replay(
     more = produce(cluster, topics[0], range(400, 500))
     query.put_back(older)
     query.source["maxOffsetsPerTrigger"] = "100"
-    said = query.refused("OtherRecordsError", "This is batch 3", "was committed already, but as other work")
+    said = query.refused("OtherRecordsError", "This is batch 3", "was already committed, but as other work")
     assert "allowOtherRecords" not in said, "it is known by its plan"
     assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first]), "nothing is written, nothing confirmed"
     # Who wants these records a second time says so.
@@ -136,7 +136,7 @@ def test_where_the_checkpoint_cannot_be_read_the_records_tell_one_batch_from_ano
     produce(cluster, topics[0], range(400, 500))
     query.put_back(older)
     query.source["maxOffsetsPerTrigger"] = "200"
-    with pytest.raises(Exception, match=r"OtherRecordsError.*allowOtherRecords=true keeps those"):
+    with pytest.raises(Exception, match=r"OtherRecordsError.*allowOtherRecords=true keeps the"):
         run()
     assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first])
 
@@ -166,7 +166,7 @@ def test_a_new_checkpoint_goes_on_in_a_scope_only_where_it_says_so(
     second = Query(spark, cluster, topics, tmp_path / "second")
     second.source["startingOffsets"] = json.dumps({topics[0]: {"0": 150, "1": 150}})
     said = second.refused(
-        "ScopeTakenError", f"are those of {first.id}, the newest is batch 2", "Two queries cannot share a scope",
+        "ScopeTakenError", f"belongs to {first.id}. Its newest commit is batch 2", "Two queries cannot share a scope",
         scope=scope,
     )  # fmt: skip
     assert values(cluster, topics[1]) == EVERYTHING
@@ -178,7 +178,7 @@ def test_a_new_checkpoint_goes_on_in_a_scope_only_where_it_says_so(
     second.run(**going_on)
     assert values(cluster, topics[1]) == everything, "the option does nothing any more"
     more = produce(cluster, topics[0], range(500, 600))
-    first.refused("ScopeTakenError", f"are those of {second.id}", scope=scope)
+    first.refused("ScopeTakenError", f"belongs to {second.id}", scope=scope)
     second.run(**going_on)
     assert values(cluster, topics[1]) == sorted([*everything, *more])
 
@@ -197,7 +197,7 @@ def test_two_queries_under_one_transactional_id_are_told_of_each_other(
         commit_attempts(options, other, [done])
         yield pa.record_batch({"value": pa.array([b"a"] * 10)})
 
-    with pytest.raises(SharedTransactionalIdError, match=r"was ended by that of scope 'other'.* Give each query a tra"):
+    with pytest.raises(SharedTransactionalIdError, match=r"was ended by one of scope 'other'.* Give each query its own tra"):
         write_attempt(options, columns, one, rows())
     assert values(cluster, topics[1]) == [b"b"]
 

@@ -143,7 +143,7 @@ def test_other_checkpoints_are_refused_until_one_says_where_it_goes_on(
     produce(cluster, compacted[0], range(400, 450))
     totals.put_back(older)
     totals.source["maxOffsetsPerTrigger"] = "150"
-    totals.refused("OtherRecordsError", f"This is version 3 of txnAppId={totals.app_id}, which was committed already")
+    totals.refused("OtherRecordsError", f"This is version 3 of txnAppId={totals.app_id}, which was already committed")
     totals.put_back(newer)
     totals.run()
     assert sums(cluster, compacted[1]) == expected(range(450))
@@ -251,7 +251,7 @@ def test_rows_that_cannot_be_upserts_are_refused_with_a_sentence(
         upsert(0, [(1,)], "n int")
     with pytest.raises(SchemaError, match="Column 'n', the value, is int"):
         upsert(0, [("a", 1)], "id string, n int", value="n")
-    with pytest.raises(SchemaError, match="Column 'n', which says what is deleted, is int"):
+    with pytest.raises(SchemaError, match="Column 'n', which marks deleted rows, is int"):
         upsert(0, [("a", 1)], "id string, n int", deleted="n")
     assert values(cluster, compacted[1]) == []
 
@@ -263,7 +263,7 @@ def test_a_batch_whose_predecessor_is_not_here_is_refused(
     with pytest.raises(Exception, match=r"CheckpointError.*knows no commit of"):
         upsert(1, [("a", 1)], "id string, n int")
     upsert(1, [("a", 1)], "id string, n int", options={"allowUnknownHistory": "true"})
-    with pytest.raises(Exception, match=r"CheckpointError.*the batches between were not committed here"):
+    with pytest.raises(Exception, match=r"CheckpointError.*batches in between were not committed here"):
         upsert(3, [("a", 3)], "id string, n int")
     upsert(2, [], "id string, n int")
     upsert(3, [("a", 3)], "id string, n int")
@@ -273,7 +273,7 @@ def test_a_batch_whose_predecessor_is_not_here_is_refused(
 def test_options_are_values_as_for_a_writer() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "allowUnknownHistory": True, "transaction.timeout.ms": 30_000}
     upserts.into("totals", app_id="a", key="id", options=given)
-    with pytest.raises(OptionError, match="txnConsecutive='no'; it is true or false"):
+    with pytest.raises(OptionError, match="txnConsecutive='no'; it must be true or false"):
         upserts.into("totals", app_id="a", key="id", options={**given, "txnconsecutive": "no"})
 
 

@@ -22,7 +22,7 @@ def test_a_name_that_is_not_known_may_have_been_changed(token: Token, first: str
     said = str(refusal(token, error, "the-cluster"))
     assert said.startswith(first)
     assert "'the-cluster' knows no commit of 'delays' under the transactional id 'mine'" in said
-    assert "the option scope, txnAppId or transactional.id is another than before" in said
+    assert "the option scope, txnAppId or transactional.id was changed" in said
 
 
 @pytest.mark.parametrize(("state", "refused"), [("Ongoing", True), ("PrepareAbort", False)])

@@ -23,7 +23,7 @@ def batch(number: int) -> MicroBatch:
 
 def test_a_write_without_a_name_is_refused_in_a_micro_batch() -> None:
     chosen = options()
-    with pytest.raises(OptionError, match=r"part of batch 3 .* Give 'txnAppId' and, as 'txnVersion', the batch id"):
+    with pytest.raises(OptionError, match=r"part of batch 3 .* Set 'txnAppId', and 'txnVersion' to the batch id"):
         Token.for_write(chosen, "write").in_micro_batch(chosen, batch(3))
 
 
@@ -48,7 +48,7 @@ def test_a_batchs_version_needs_the_one_before_as_in_a_stream(
     {"txnAppId": "", "txnVersion": "0"},
 ])
 def test_a_write_that_is_named_by_half_or_twice_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match=r"leave 'scope' out|give 'txnAppId' and 'txnVersion' together"):
+    with pytest.raises(OptionError, match=r"leave 'scope' out|set 'txnAppId' and 'txnVersion' together"):
         Token.for_write(options(**given), "write")
 
 
@@ -68,10 +68,10 @@ def test_what_is_said_of_a_name_is_true_of_it() -> None:
     assert "Two writes of one micro-batch have the same name" in told(token, Conflict.OTHER_WORK, planned, *planned)
     former = (records_in("another run"), OFFSETS, END, RECORDS)
     by_plan = told(token, Conflict.OTHER_WORK, planned, *former)
-    assert "was committed already, but as other work" in by_plan and "allowOtherRecords" not in by_plan
+    assert "was already committed, but as other work" in by_plan and "allowOtherRecords" not in by_plan
     by_records = told(token, Conflict.OTHER_WORK, (here, RECORDS), *former)
     assert "sums of floating point numbers" in by_records and "So does the option checkpointLocation" in by_records
-    assert "checkpointLocation where" not in told(token, Conflict.OTHER_WORK, (here, RECORDS), RECORDS)
+    assert "checkpointLocation, if" not in told(token, Conflict.OTHER_WORK, (here, RECORDS), RECORDS)
     assert "left them out" in told(token, Conflict.UNKNOWN_HISTORY, planned, RECORDS)
     assert "left them out" not in told(query, Conflict.UNKNOWN_HISTORY, (), RECORDS)
 
