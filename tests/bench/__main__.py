@@ -1,6 +1,6 @@
 """`python -m bench [NAME ...]` (with tests/ on the path): runs `main()` of every bench_NAME.py, one after another.
 
-Exit code 1 if a figure misses its target. With `--beside COMMIT` the same for that commit and this tree in turns.
+Exit code 1 if a figure misses its target. With `--beside COMMIT`, that commit and this tree are measured alternately.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from bench import beside, figures
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which to measure; all unless some are named")
-    parser.add_argument("--beside", metavar="COMMIT", help="measure that commit and this tree in turns, and compare")
-    parser.add_argument("--turns", type=int, default=3, help="with --beside: how often each is measured")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; default: all")
+    parser.add_argument("--beside", metavar="COMMIT", help="measure that commit and this tree alternately, and compare")
+    parser.add_argument("--turns", type=int, default=3, help="with --beside: number of measurements of each")
     options = parser.parse_args(arguments)
     names: list[str] = options.names
     known = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))

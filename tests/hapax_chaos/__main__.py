@@ -177,7 +177,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="start no new scenario after this many minutes")
     parser.add_argument("--only", action="append", help="run the scenarios of this name; takes * (repeatable)")
-    parser.add_argument("--client", action="append", choices=CLIENTS, help="run this client alone (repeatable)")
+    parser.add_argument("--client", action="append", choices=CLIENTS, help="run only this client (repeatable)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replication", type=int, default=3)
     parser.add_argument("--fresh", action="store_true", help="ignore earlier runs at this commit")

@@ -1,4 +1,4 @@
-"""`python -m hapax_explore`: explores compositions of the real machines; every interleaving of each."""
+"""`python -m hapax_explore`: explores every interleaving of compositions of the real machines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hapax_explore.search import Explorer, script
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="hapax_explore", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--scope", action="append", choices=sorted(SCOPES), help="repeatable; without it: all")
-    parser.add_argument("--limit", type=int, default=1_000_000, help="states of a scope, the nearest first")
-    parser.add_argument("--quiet", action="store_true", help="no line for each depth")
+    parser.add_argument("--scope", action="append", choices=sorted(SCOPES), help="repeatable; default: all scopes")
+    parser.add_argument("--limit", type=int, default=1_000_000, help="maximum states per scope, the nearest first")
+    parser.add_argument("--quiet", action="store_true", help="do not print a line for each depth")
     args = parser.parse_args()
     failed = 0
     for name in args.scope or SCOPES:

@@ -1,8 +1,8 @@
-"""`python -m hapax_mutants`: puts each seeded bug into a copy of the tree and says what finds it.
+"""`python -m hapax_mutants`: puts each seeded bug into a copy of the tree, and reports which check finds it.
 
-`--find` tries every check of a mutant instead of the first that succeeds; `--only TEXT` picks mutants by name;
+`--find` runs every check of a mutant, not only up to the first that finds it; `--only TEXT` selects mutants by name;
 `--machines` runs the simulations and explorations of `hapax_mutants.machines` in place of a mutant's own checks;
-`--write` renews docs/mutants.md.
+`--write` updates docs/mutants.md.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="hapax_mutants", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--find", action="store_true", help="run every check of each mutant")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
-    parser.add_argument("--from", dest="first", type=int, default=1, help="begin with the nth mutant")
-    parser.add_argument("--machines", action="store_true", help="run what hapax_mutants.machines names, nothing else")
+    parser.add_argument("--from", dest="first", type=int, default=1, help="start with the nth mutant")
+    parser.add_argument("--machines", action="store_true", help="run only the checks of hapax_mutants.machines")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the checks without a mutant")
     parser.add_argument("--jobs", type=int, default=2, help="mutants to check at a time")
-    parser.add_argument("--write", action="store_true", help="renew docs/mutants.md")
+    parser.add_argument("--write", action="store_true", help="update docs/mutants.md")
     args = parser.parse_args()
     named = {mutant.name: mutant for mutant in MUTANTS}
     bugs = [Bug((mutant,), mutant.checks) for mutant in MUTANTS[args.first - 1 :]]

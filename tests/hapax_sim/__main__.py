@@ -1,4 +1,4 @@
-"""`python -m hapax_sim --seeds 1-100 --hours 1`, or `--seed 7 --trace`: simulate, judge, say what was found."""
+"""`python -m hapax_sim --seeds 1-100 --hours 1`, or `--seed 7 --trace`: simulates, judges and prints the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main() -> int:
     which.add_argument("--seeds", type=seeds, help="a range such as 1-100")
     which.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--hours", type=float, default=0.02, help="logical hours of each seed")
-    parser.add_argument("--scene", choices=SCENES, default="single", help="what the next nine have by default")
+    parser.add_argument("--scene", choices=SCENES, default="single", help="sets the defaults of the next options")
     parser.add_argument("--faults-every", type=float, help="mean logical seconds between faults; 0: none")
     parser.add_argument("--only", action="append", default=[], help="inject only this kind of fault (repeatable)")
     parser.add_argument("--brokers", type=int)
@@ -42,12 +42,12 @@ def main() -> int:
     parser.add_argument("--controllers", type=int)
     parser.add_argument("--appenders", type=int, help="transactional processes that also read")
     parser.add_argument("--spreaders", type=int, help="transactional processes that only write")
-    parser.add_argument("--rate", type=float, help="transactions a logical second of all spreaders")
-    parser.add_argument("--pause", type=float, help="longest pause between the others' operations, s")
+    parser.add_argument("--rate", type=float, help="transactions per logical second of all spreaders together")
+    parser.add_argument("--pause", type=float, help="longest pause in s between operations of the other clients")
     parser.add_argument("--timer-error", type=float, help="timers fire up to this many ms early or late")
-    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="one more part (repeatable)")
-    parser.add_argument("--results", type=Path, help="append each result here; what stands here is not run again")
-    parser.add_argument("--trace", action="store_true", help="write build/sim/seed-N.txt and the history beside it")
+    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="add this part (repeatable)")
+    parser.add_argument("--results", type=Path, help="append results to this file; skip seeds that are in it")
+    parser.add_argument("--trace", action="store_true", help="write build/sim/seed-N.txt and the history next to it")
     parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
     args = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":

@@ -1,7 +1,7 @@
-"""What runs a producer: carries out what the machine says, and tells the machine what happens.
+"""Runs a producer: carries out the machine's effects, and passes events to the machine.
 
-Every event ends in `pump`, which asks the machine what to do and does it until there is nothing more to do. One
-timer wakes the machine for deadlines and pauses; another closes batches that have lingered long enough.
+Every event ends in `pump`, which carries out the machine's effects until there are none. One timer wakes the machine
+for deadlines and pauses; another one closes batches after linger.ms.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ log = logging.getLogger("hapax.client")
 
 
 class Committed(NamedTuple):
-    """`already`: this token, or a newer one, had been committed before; what was written now is aborted.
-    `records`: the number of records kept with the token, -1 without one."""
+    """`already`: this token or a newer one was committed before, and the records written now are aborted. `records`:
+    the number of records stored with the token; -1 without a token."""
 
     already: bool = False
     records: int = -1
@@ -59,7 +59,7 @@ class Engine:
         self, cluster: ClusterClient, machine: ClientProducer, transactional_id: str | None, *,
         owns_cluster: bool = True,
     ) -> None:
-        """`owns_cluster`: it is closed with the engine."""
+        """`owns_cluster`: whether closing the engine also closes the cluster client."""
         options = cluster.options
         self.cluster = cluster
         self._owns_cluster = owns_cluster
@@ -73,11 +73,11 @@ class Engine:
         self.sender = Sender(cluster, self, transactional_id=transactional_id)
         self.coordination = Coordination(cluster, machine, transactional_id)
         self.ready: asyncio.Future[None] | None = None
-        """Resolves with the initialisation, where somebody waits for it."""
+        """Resolves when the producer is initialised; None if no caller waits for it."""
         self.outcome: asyncio.Future[Committed] | None = None
-        """Resolves with the end of the transaction that is being ended."""
+        """Resolves when the transaction that is being ended has ended."""
         self.token: CommitToken | None = None
-        """Of the commit that is under way."""
+        """The token of the running commit."""
         self.metrics = Metrics()
         self.counts = ProducerCounts(self.metrics)
         self.metrics.observe(BUFFERED_BYTES, lambda: options["buffer.memory"] - self.accumulator.room_left)
@@ -88,7 +88,7 @@ class Engine:
         self._linger_ms: int = options["linger.ms"]
         self._delivery_ms: int = options["delivery.timeout.ms"]
         self._committed = Committed()
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: the simulator repeats histories exactly
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, so that the simulator repeats histories exactly
         self._flushers: list[asyncio.Future[None]] = []
         self._pumping = self._again = False
         self._dispatching: asyncio.Handle | None = None
@@ -111,14 +111,14 @@ class Engine:
             await self.cluster.close()
 
     def error(self) -> HapaxError:
-        """Why the machine does not do what it is asked for."""
+        """The reason why the machine refuses a call."""
         trouble = self.machine.trouble
         if trouble is None:
             return WrongState(f"not possible in state {self.machine.state.name}")
         return from_trouble(trouble)
 
     def _settle_all(self, why: str) -> None:
-        """Nothing is carried out any more: whatever somebody waits for ends with an error now."""
+        """No more effects are carried out, so everything that callers wait for ends with an error now."""
         self.accumulator.close_waiting(WrongState(why))
         self.machine.stop()
         for effect in self.machine.poll(Millis(self.cluster.now())):
@@ -136,7 +136,7 @@ class Engine:
     # --- carrying out -----------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Carries out what the machine says until it says nothing more. May be called from within itself."""
+        """Carries out the machine's effects until there are none. May be called recursively."""
         if self._pumping or self.closed:
             self._again = True
             return
@@ -160,7 +160,7 @@ class Engine:
                 if not effects and not self._again:
                     break
         except Exception as error:
-            # What was to be sent may never get an outcome: a fault of this program must reach all waiting callers.
+            # Batches to send may never get an outcome, so a defect of the client must reach all waiting callers.
             log.error("the producer failed", exc_info=error)
             why = f"the client failed: {error!r}"
             self.machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, why))
@@ -188,7 +188,7 @@ class Engine:
             self._spawn(self._end_transaction(effect.commit))
 
     def _tell(self) -> None:
-        """Wakes the callers that wait for a state that has been reached or cannot be reached any more."""
+        """Wakes the callers that wait for a state which has been reached or can no longer be reached."""
         machine = self.machine
         if machine.trouble is not None and machine.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
             for waiting in (self.outcome, self.ready):
@@ -206,7 +206,7 @@ class Engine:
                 done.set_result(None)
 
     async def flushed(self) -> None:
-        """Until everything enqueued so far is settled."""
+        """Waits until everything enqueued so far is settled."""
         if self.machine.pending:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flushers.append(done)
@@ -225,7 +225,7 @@ class Engine:
             return
         error = task.exception()
         if error is not None:
-            # A fault of this program must reach the waiting callers and not vanish with its task.
+            # A defect of the client must reach the waiting callers instead of being lost with its task.
             log.error("the producer failed", exc_info=error)
             self.machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, f"the client failed: {error!r}"))
         self.pump()
@@ -269,7 +269,7 @@ class Engine:
         headers: Sequence[Header],
         size: int,
     ) -> asyncio.Future[DeliveryReport]:
-        """Adds a record to its partition's batch, which leaves when it is full or has lingered."""
+        """Adds a record to its partition's batch, which is sent when it is full or after linger.ms."""
         delivery: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
         now = self.cluster.now()
         pushed_out = self.accumulator.append(partition, timestamp_ms, key, value, headers, delivery, size, now)
@@ -279,19 +279,19 @@ class Engine:
         return delivery
 
     def append_batch(self, partition: TopicPartition, data: bytearray, records: int) -> None:
-        """Adds a batch that was built elsewhere, behind what waits for its partition."""
+        """Adds a batch that the caller has built, after the records that wait for its partition."""
         if partition in self.accumulator.open:
             self._enqueue(partition, self.accumulator.close(partition))
         self._enqueue(partition, self.accumulator.whole(data, records, self.cluster.now()))
         self.pump()
 
     def close_all(self) -> None:
-        """Every open batch is to be sent now."""
+        """Closes every open batch, so that it is sent now."""
         for partition in list(self.accumulator.open):
             self._enqueue(partition, self.accumulator.close(partition))
 
     def drop_open(self, error: HapaxError) -> None:
-        """No open batch is to be sent."""
+        """Drops every open batch without sending it."""
         for batch in self.accumulator.drop_open():
             self.settle(batch, error)
 
@@ -304,7 +304,7 @@ class Engine:
         for delivery in content.deliveries:
             if not delivery.done():
                 delivery.set_exception(error)
-                delivery.exception()  # marks it as retrieved: flush() or commit() raises it too
+                delivery.exception()  # marks the error as retrieved, because flush() or commit() also raises it
 
     def _report(self, effect: Delivered) -> None:
         batch, offset = effect.batch, effect.offset

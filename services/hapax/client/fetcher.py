@@ -1,8 +1,8 @@
-"""Fetches ahead: one long-polling Fetch per leader while records are being handed out.
+"""Prefetches records: one long-polling Fetch per leader while the application processes earlier records.
 
-A partition is asked for again as soon as less than a fetch's share of it is waiting, so that the next answer is on
-its way while the application works. What a fetch brings is kept as bytes; batches are opened one by one as records
-are taken, so aborted transactions and control batches never cost more than a look at their header.
+A partition is fetched again as soon as less than one fetch of it is buffered, so that the next answer arrives while the
+application works. Fetched data is kept as bytes. Batches are decoded one by one as records are taken, so of aborted
+transactions and control batches only the header is read.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 
 _HURRY_MS = 20
 _NAMES = 12
-"""Fetch names topics by id from version 13 on."""
+"""The last version of Fetch that names topics by name. Version 13 names them by id."""
 
 
 class Begin(Enum):
-    """Where a partition without a position begins; the value says why it has none."""
+    """Where a partition without a position starts. The value states why it has none."""
 
     COMMITTED = "has no committed offset"
-    """At the group's committed offset; where there is none, by auto.offset.reset."""
+    """At the group's committed offset; without one, by auto.offset.reset."""
     BY_RULE = "has a position that is not in the log"
     """By auto.offset.reset."""
     MADE_AGAIN = "was deleted and made again"
-    """At the beginning of a log that is younger than the reader, unless auto.offset.reset is none."""
+    """At the beginning of the new log, because all of it is newer than the reader, unless auto.offset.reset is none."""
 
 
 class Chunk:
-    """The answer of one partition, opened batch by batch."""
+    """The fetched bytes of one partition, decoded batch by batch."""
 
     def __init__(self, data: bytes, aborted: Iterable[tuple[int, int]], check_crcs: bool) -> None:
         """`aborted`: (producer id, first offset) of transactions that read_committed leaves out."""
@@ -60,7 +60,7 @@ class Chunk:
         self._dropping: set[int] = set()
 
     def batches(self) -> Iterator[tuple[BatchHeader, int, bool]]:
-        """Each batch: header, position, and whether its records are for the application. Raises Refusal."""
+        """Yields each batch: header, position, and whether the application receives its records. Raises Refusal."""
         for position, header in self._batches:
             if self._check_crcs and not crc_matches(self._data, header, position):
                 raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")
@@ -87,7 +87,7 @@ class Chunk:
         try:
             control = decode_control(self._data, header, position)
         except Refusal:
-            return False  # a control record of a later version: none of a transaction's markers
+            return False  # a control record of a later version, which is not a transaction's marker
         return isinstance(control, Marker) and not control.commit
 
 
@@ -96,33 +96,33 @@ class Reading:
     """One assigned partition."""
 
     position: int | None = None
-    """Of the next record to hand out; None: not known yet."""
+    """Offset of the next record to return to the application; None if it is not known yet."""
     next_fetch: int = 0
-    """Offset to ask for next: behind everything that waits here."""
+    """Offset to fetch next: after everything that is buffered."""
     chunks: deque[Chunk] = field(default_factory=deque)
     waiting_bytes: int = 0
-    """Bytes of `chunks`."""
+    """Number of bytes in `chunks`."""
     records: deque[Record] = field(default_factory=deque)
     after_records: int = 0
-    """The position once `records` are handed out."""
+    """The position after `records` have been returned."""
     current: Iterator[tuple[BatchHeader, int, bool]] | None = None
     paused: bool = False
     out_of_range: bool = False
-    """`next_fetch` is not in the log (any more): the next position comes from auto.offset.reset."""
+    """`next_fetch` is not in the log: the next position comes from auto.offset.reset."""
     end: int = -1
-    """What readers see ends here, as the last answer said; -1: none has."""
+    """The offset at which readable records end, from the last answer; -1 before the first one."""
     turn: int = 0
-    """Counts seeks: an answer that was asked for before one is thrown away."""
+    """Number of seeks. An answer to a fetch from before a seek is discarded."""
     topic_id: Any = None
     """uuid.UUID of the topic that the position belongs to; None until the first fetch."""
     made_again: bool = False
-    """The topic was deleted and made again: the next position is the beginning of its log."""
+    """The topic was deleted and created again: the next position is the beginning of its log."""
     untried: bool = False
-    """The position is the group's, and no leader has answered a fetch from it: where the topic turns out to be another
-    one, the group is asked again."""
+    """The position is the group's, and no leader has answered a fetch from it yet. If the topic turns out to be a
+    different one, the group's offset is looked up again."""
 
     def start_at(self, offset: int, topic_id: Any = None, *, untried: bool = False) -> None:
-        """`topic_id`: of the topic that the offset is one of; None: of whichever has the name."""
+        """`topic_id`: the topic to which the offset belongs; None: whichever topic has the name."""
         self.position = self.next_fetch = self.after_records = offset
         self.chunks.clear()
         self.waiting_bytes = 0
@@ -134,17 +134,17 @@ class Reading:
 
     @property
     def drained(self) -> bool:
-        """Everything that was fetched is handed out."""
+        """Whether everything that was fetched has been returned."""
         return not self.records and not self.chunks
 
     def is_of(self, topic: Topic) -> bool:
-        """False: the position is one in another topic, which had this name before."""
+        """False if the position belongs to a former topic of this name."""
         if self.topic_id is None or topic.topic_id.int == 0:
             self.topic_id = topic.topic_id
         return bool(self.topic_id == topic.topic_id)
 
     def forget_position(self) -> None:
-        """Only where it is `drained`: what waits begins at the position."""
+        """Call only if `drained`, because buffered records start at the position."""
         self.position = None
         self.topic_id = None
         self.turn += 1
@@ -154,7 +154,7 @@ class Reading:
         self.waiting_bytes += chunk.size
 
     def drop_first(self) -> None:
-        """It is read to its end."""
+        """Drops the first chunk, which was read to its end."""
         self.waiting_bytes -= self.chunks.popleft().size
 
 
@@ -165,7 +165,7 @@ class Fetcher:
         reset: Callable[[list[TopicPartition], Begin], Awaitable[dict[TopicPartition, int]]],
         counts: ConsumerCounts,
     ) -> None:
-        """`reset`: finds where partitions without a position begin."""
+        """`reset`: finds the start positions of partitions without a position."""
         self._cluster = cluster
         self._options = cluster.options
         self._reset = reset
@@ -174,7 +174,7 @@ class Fetcher:
         self._readings: dict[TopicPartition, Reading] = {}
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
-        """By topic: one that is not there holds up no other."""
+        """By topic, so that a missing topic does not delay the others."""
         self._closed = False
         self._arrived = asyncio.Event()
         self._failures: dict[TopicPartition, HapaxError] = {}
@@ -205,18 +205,18 @@ class Fetcher:
         return self._reading(partition).position
 
     def lag(self) -> int:
-        """Offsets up to the end, as it last was, of the partition that has most of them before it."""
+        """The largest lag of any partition: offsets up to its last known end."""
         return max((r.end - r.position for r in self._readings.values() if r.position is not None and r.end >= 0),
                    default=0)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Those that may be committed. One in a topic that was made again means nothing in the topic of that name now,
-        though some of its records may still wait here."""
+        """The positions that may be committed. A position in a topic that was deleted and created again is not valid in
+        the new topic, although some of the old topic's records may still be buffered."""
         self._note_made_again()
         return {p: r.position for p, r in self._readings.items() if r.position is not None and not r.made_again}
 
     def topic_ids(self) -> dict[str, Any]:
-        """uuid.UUID of the topics that `positions` are ones in, as far as known, by name."""
+        """Topic name -> uuid.UUID of the topic to which its `positions` belong, where it is known."""
         return {p.topic: topic_id for p in self.positions()
                 if (topic_id := self._readings[p].topic_id) is not None and topic_id.int}
 
@@ -237,7 +237,7 @@ class Fetcher:
     # --- taking -----------------------------------------------------------------------------------------------
 
     async def take(self, timeout_ms: int, limit: int) -> list[Record]:
-        """Records that wait here, or the first that come within `timeout_ms`. Raises HapaxError."""
+        """Buffered records, or the first that arrive within `timeout_ms`. Raises HapaxError."""
         deadline = self._cluster.now() + timeout_ms
         while True:
             self._arrived.clear()
@@ -250,7 +250,7 @@ class Fetcher:
                 raise self._failures.pop(next(iter(self._failures)))
             left = deadline - self._cluster.now()
             if left <= 0:
-                await asyncio.sleep(0)  # a poll without patience still lets the answers in
+                await asyncio.sleep(0)  # even a poll with a time-out of 0 lets answers arrive
                 return []
             pause = min([left / 1000, *(max(at - self._cluster.now(), 1) / 1000 for at in self._retry_at.values())])
             try:
@@ -270,12 +270,12 @@ class Fetcher:
                 last = taken[-1].offset if taken else -1
                 reading.position = last + 1 if reading.records else reading.after_records
         if len(self._readings) > 1 and taken:
-            first = next(iter(self._readings))  # the others come first the next time
+            first = next(iter(self._readings))  # the other partitions come first in the next call
             self._readings[first] = self._readings.pop(first)
         return taken
 
     def _open_next(self, partition: TopicPartition, reading: Reading) -> bool:
-        """Whether records wait, after opening the next batch that has some."""
+        """Decodes the next batch that has records. Returns whether records are buffered."""
         while not reading.records:
             if reading.current is None:
                 if not reading.chunks:
@@ -325,7 +325,7 @@ class Fetcher:
             if reading.position is None or reading.paused or reading.waiting_bytes >= share:
                 continue
             if reading.out_of_range or reading.made_again:
-                continue  # what waits is handed out first
+                continue  # buffered records are returned first
             if self._retry_at.get(partition, 0) > now:
                 continue
             self._retry_at.pop(partition, None)
@@ -340,7 +340,7 @@ class Fetcher:
             task.add_done_callback(partial(self._fetched, node_id))
 
     def _forget_positions(self) -> None:
-        """Of partitions whose position is not in the log any more, as soon as what was fetched is handed out."""
+        """Clears positions that are no longer in the log, once everything that was fetched has been returned."""
         self._note_made_again()
         for reading in self._readings.values():
             if reading.position is not None and (reading.out_of_range or reading.made_again) and reading.drained:
@@ -369,7 +369,7 @@ class Fetcher:
         self._arrived.set()
 
     def _fail_all(self, done: asyncio.Task[None]) -> None:
-        """A fault of the client itself must reach the application, not vanish with its task."""
+        """A defect of the client itself must reach the application instead of being lost with its task."""
         error = done.exception()
         if error is not None:
             for partition in self._readings:
@@ -396,8 +396,9 @@ class Fetcher:
     async def begin(
         self, partitions: list[TopicPartition], way: Begin = Begin.COMMITTED
     ) -> dict[TopicPartition, int]:
-        """Where partitions without a position begin; those that still have none begin there. Raises HapaxError."""
-        try:  # before the offsets: what is found may be the former topic's of this name, and not the next one's
+        """The start positions of partitions without a position, which are set if they still have none. Raises
+        HapaxError."""
+        try:  # before the offsets, so that they may belong to a former topic of this name, but not to a later one
             topics = await self._cluster.topics_of(partitions, fresh=False)
         except HapaxError:
             topics = {}
@@ -417,7 +418,7 @@ class Fetcher:
         turns: dict[TopicPartition, tuple[int, int]] = {}
         try:
             peer = await self._cluster.peer(node_id, "fetch")
-            # The connection may have taken long to open: topics and assignments are as they are now.
+            # Opening the connection may have taken a long time, so topics and assignments are read only now.
             partitions = [p for p in partitions if self._may_fetch(p)]
             if not partitions:
                 return
@@ -473,8 +474,8 @@ class Fetcher:
         )
 
     def _patience(self, node_id: int, partitions: list[TopicPartition]) -> int:
-        """How long this fetch may wait for data, ms: not long while other partitions of the node are left out only
-        because enough of them waits here, since they would have to wait for it."""
+        """How long this fetch may wait for data, in ms. The wait is short while other partitions of the node are left
+        out only because enough of them is buffered, because their next fetch has to wait for this one."""
         patience: int = self._options["fetch.max.wait.ms"]
         for partition, reading in self._readings.items():
             if partition not in partitions and not reading.paused and reading.position is not None:
@@ -523,7 +524,7 @@ class Fetcher:
         for _, header in iterate_batches(data):
             following = header.next_offset
         if following == reading.next_fetch:
-            # Not one whole batch: only a server that ignores KIP-74 does so.
+            # Less than one whole batch: only a server that ignores KIP-74 sends that.
             return
         aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()]
         reading.keep(Chunk(data, aborted if self._committed else (), self._options["check.crcs"]))
@@ -546,10 +547,10 @@ class Fetcher:
             return
         self._cluster.refresh_soon()
         self._later(partition)
-        if code == ErrorCode.CORRUPT_MESSAGE:  # the only copy there is: asking again does not help
+        if code == ErrorCode.CORRUPT_MESSAGE:  # no other replica has the batch, so a retry would not help
             self._failures[partition] = FatalError(
                 f"CORRUPT_MESSAGE: {partition.topic}-{partition.partition} is damaged at offset {reading.next_fetch}; "
-                "no other replica has it. `seek` behind it to go on",
+                "no other replica has the batch. To continue, `seek` beyond it",
                 code=code,
             )
         elif not is_retriable(code):
@@ -560,5 +561,5 @@ def _damaged(partition: TopicPartition, offset: int, refusal: Refusal) -> FatalE
     return FatalError(
         f"{partition.topic}-{partition.partition} from offset {offset}: {refusal}",
         code=refusal.code,
-        advice="Seek behind the damaged batch, or set check.crcs=false to see what is there",
+        advice="Seek beyond the damaged batch, or set check.crcs=false to read it anyway",
     )

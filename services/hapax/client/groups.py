@@ -19,15 +19,15 @@ _SERVICE: Final = "/hapax.v1.Groups/"
 _DESCRIBE_SHARDS: Final = "/hapax.v1.Shards/DescribeShards"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _BY_ID: Final = 10
-"""OffsetCommit names topics by id from this version on."""
+"""The first version of OffsetCommit that names topics by id."""
 _COUNTED_AT_ONCE: Final = 32 << 20
-"""Bytes that brokers read before they answer: all of them together."""
+"""Bytes of logs that all brokers together read in one round of counting."""
 
 
 class GroupInfo(NamedTuple):
     group: str
     committed: int
-    """Partitions with an offset."""
+    """Partitions with a committed offset."""
     pending: int
     """Partitions with an offset in an open transaction."""
     members: int
@@ -35,12 +35,12 @@ class GroupInfo(NamedTuple):
 
 class GroupOffset(NamedTuple):
     offset: int
-    """Of the next record to read; -1: none is committed."""
+    """Offset of the next record to read; -1 if none is committed."""
     metadata: str
     leader_epoch: int
     committed_ms: int
     pending: bool
-    """An open transaction is about to commit another."""
+    """Whether an open transaction will commit another offset."""
 
 
 class ShardInfo(NamedTuple):
@@ -52,7 +52,7 @@ class ShardInfo(NamedTuple):
     serving: bool
     loaded_records: int
     entries: int
-    """Transactional ids, or groups."""
+    """Transactional ids or groups in the shard."""
 
 
 class Lag(NamedTuple):
@@ -63,19 +63,19 @@ class Lag(NamedTuple):
     last_stable: int
     high_watermark: int
     records: int
-    """Offsets up to the high watermark that are still in the log, whatever lies there."""
+    """Offsets up to the high watermark that are in the log, including markers and aborted records."""
     readable: int | None
-    """Records up to the last stable offset that a read_committed reader will be given: no markers, nothing aborted.
-    None: not counted."""
+    """Records up to the last stable offset that a read_committed consumer will receive: without markers and aborted
+    records. None if they were not counted."""
     counted_to: int
-    """All below this offset was counted; below `last_stable` where there was too much to count."""
+    """Records below this offset were counted. It is below `last_stable` if the limit of bytes was reached."""
 
 
 class GroupAdmin(OffsetAdmin):
-    """The part of `Admin` that looks after groups (Hapax only, but for `alter_group_offsets`)."""
+    """The part of `Admin` for groups. Only `alter_group_offsets` also works with other Kafka clusters."""
 
     async def list_groups(self, prefix: str = "") -> list[GroupInfo]:
-        """All groups with offsets, by name. Raises RetriableError while a shard is taken over."""
+        """All groups with offsets, ordered by name. Raises RetriableError while a shard is being taken over."""
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         request = pb.ListGroupsRequest(prefix=prefix).SerializeToString()
@@ -112,8 +112,9 @@ class GroupAdmin(OffsetAdmin):
                 self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> int:
-        """Forgets a group's offsets, None: all of them and so the group; returns how many there were. Raises
-        RetriableError with UNSTABLE_OFFSET_COMMIT, at once, where an open transaction is about to move one."""
+        """Deletes a group's offsets; with None all of them, and so the group. Returns the number of deleted offsets.
+        Raises RetriableError with UNSTABLE_OFFSET_COMMIT, without a retry, if an open transaction will commit one of
+        them."""
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         chosen = [pb.OffsetName(topic=each.topic, partition=each.partition) for each in partitions or ()]
@@ -126,7 +127,8 @@ class GroupAdmin(OffsetAdmin):
         return int(answer.deleted)
 
     async def describe_shards(self) -> list[ShardInfo]:
-        """The shards that the coordinators own, as those say. Raises RetriableError where one does not answer."""
+        """The shards of all coordinators, as reported by their owners. Raises RetriableError if a coordinator does not
+        answer."""
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         async def attempt() -> list[ShardInfo]:
@@ -140,10 +142,10 @@ class GroupAdmin(OffsetAdmin):
     async def group_lag(
         self, group: str, *, count_bytes: int = 0, topics: Iterable[str] = ()
     ) -> dict[TopicPartition, Lag]:
-        """How far behind a group is, of all partitions that it has committed an offset of, or those of some topics.
+        """A group's lag in all partitions for which it has committed an offset, or in those of some topics.
 
-        `count_bytes`: brokers read about so much of their logs, to count what a read_committed reader will be given;
-        0: they do not count. Partitions that are gone are left out.
+        `count_bytes`: approximate bytes of their logs that brokers read to count the records that a read_committed
+        consumer will receive; 0: no counting. Partitions that no longer exist are left out.
         """
         wanted = set(topics)
         offsets = {
@@ -167,7 +169,7 @@ class GroupAdmin(OffsetAdmin):
         return dict(sorted(lags.items()))
 
     async def _of_coordinators(self, method: str, request: bytes) -> list[tuple[int, bytes]]:
-        """(node, answer) of all that are alive. Raises RetriableError, NotHapaxError, RpcError."""
+        """(node, answer) of all live coordinators. Raises RetriableError, NotHapaxError, RpcError."""
         addresses, _ = await self._cluster.rpc_addresses()
         nodes = [node for node in sorted(addresses) if node in COORDINATORS]
         if not nodes:
@@ -181,7 +183,7 @@ class GroupAdmin(OffsetAdmin):
         self, group: str, method: str, request: bytes, decode: Callable[[bytes], Any], doing: str,
         final: ErrorCode = ErrorCode.NONE,
     ) -> Any:
-        """The answer, without an error but for `final`, which is no reason to ask again."""
+        """Repeats the call until the answer has no error, or the error `final`, which is returned without a retry."""
         what = f"{doing} group {group!r}"
 
         async def attempt() -> Any:
@@ -210,8 +212,8 @@ class GroupAdmin(OffsetAdmin):
 async def commit_once(
     cluster: ClusterClient, group: str, offsets: Offsets, topic_ids: Mapping[str, Any] | None = None
 ) -> None:
-    """One OffsetCommit outside of any membership. `topic_ids`: uuid.UUID by name; where that is known of all topics,
-    they go by it. Raises HapaxError, PeerError."""
+    """One OffsetCommit outside of any membership. `topic_ids`: uuid.UUID by name; if the ids of all topics are known,
+    the request names topics by id. Raises HapaxError, PeerError."""
     Message = messages.OffsetCommitRequest
     Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
     topics = encode_offsets(offsets, Partition)
@@ -238,12 +240,12 @@ async def commit_once(
         name = names.get(topic.topic_id, "") if version >= _BY_ID else topic.name
         for p in topic.partitions:
             if p.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
-                cluster.refresh_soon()  # the next attempt is told which positions are ones in another topic
+                cluster.refresh_soon()  # so that the next attempt knows which positions belong to a former topic
             check_group(cluster, group, p.error_code, f"committing {name}-{p.partition_index}")
 
 
 def check_group(cluster: ClusterClient, group: str, code: int, what: str) -> None:
-    """Raises HapaxError for an error's code; the next call looks for the coordinator where that is why."""
+    """Raises HapaxError for an error code. If the coordinator has moved, the next call looks it up again."""
     if code:
         if code in _LOOK_AGAIN:
             cluster.forget_coordinator("group", group)
@@ -254,33 +256,33 @@ def check_group(cluster: ClusterClient, group: str, code: int, what: str) -> Non
 
 
 class ResetTo(NamedTuple):
-    """Where a reset puts a group: exactly one of these."""
+    """The target of a reset. Exactly one field is set."""
 
     earliest: bool = False
     latest: bool = False
     time_ms: int | None = None
-    """At the first record at or after this time; at the end where there is none."""
+    """To the first record at or after this time in ms; to the end if there is none."""
     offset: int | None = None
     shift: int | None = None
-    """By this many offsets from the committed one."""
+    """Move by this many offsets from the committed one."""
 
 
 _NOTHING: Final = (-1, -1)
 
 
 class Move(NamedTuple):
-    """What a reset does in one partition."""
+    """The change that a reset makes in one partition."""
 
     partition: TopicPartition
     before: int
-    """-1: nothing is committed."""
+    """-1 if nothing is committed."""
     after: int
     before_ms: int = -1
-    """When `before` was committed."""
+    """When `before` was committed, in ms."""
 
 
 async def plan_reset(admin: GroupAdmin, group: str, partitions: Iterable[TopicPartition], to: ResetTo) -> list[Move]:
-    """Where a group would go on, by partition; never outside of what the log holds. Raises HapaxError."""
+    """The offsets that a reset would commit, never outside the range of the log. Raises HapaxError."""
     wanted = sorted(set(partitions))
     committed = await _committed(admin, group)
     before = {partition: offset for partition, (offset, _) in committed.items()}
@@ -310,9 +312,8 @@ async def carry_out_reset(admin: GroupAdmin, group: str, moves: Iterable[Move]) 
 
 
 async def finish_reset(admin: GroupAdmin, group: str, moves: Iterable[Move]) -> bool:
-    """Carries out what an earlier attempt, of unknown outcome, may have carried out already. False, and nothing is
-    done, where offsets were committed since: by the group, which went on from there, or by others. Raises HapaxError.
-    """
+    """Completes a reset whose earlier attempt has an unknown outcome. Returns False and does nothing if offsets were
+    committed since, by the group or by another client. Raises HapaxError."""
     wanted = list(moves)
     now = await _committed(admin, group)
     found = {each: now.get(each.partition, _NOTHING) for each in wanted}

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and which offset belongs to a time: ListOffsets, for consumers and administration."""
+"""The first and last offsets of partitions, and offsets for times: ListOffsets, for consumers and administration."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _PARTITIONS: Final = "/hapax.v1.Partitions/"
 class PartitionOffsets(NamedTuple):
     first: int
     last_stable: int
-    """What a read_committed reader reads up to."""
+    """The offset up to which a read_committed consumer reads."""
     high_watermark: int
 
 
 class Count(NamedTuple):
-    """Of the records from some offset on that a read_committed reader is given."""
+    """The number of records from an offset on that a read_committed consumer receives."""
 
     records: int
     counted_to: int
-    """All below this offset; below the last stable one where there was too much to count."""
+    """Records below this offset were counted. It is below the last stable offset if the limit of bytes was reached."""
     read_bytes: int
 
 
 class OffsetAdmin(Connected):
-    """The part of `Admin` that looks offsets up."""
+    """The part of `Admin` that looks up offsets."""
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, committed: bool = False
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """(offset, timestamp) at EARLIEST, LATEST (with `committed`: the last stable offset), or of the first record at
-        or after a time (ms since 1970; then offset -1: there is none)."""
+        """(offset, timestamp) at EARLIEST, at LATEST (with `committed`: the last stable offset), or of the first record
+        at or after a time in ms since 1970 (offset -1 if there is none)."""
         return await list_offsets(self._cluster, self._timeout, times, committed)
 
     async def partition_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
-        """Of Hapax's brokers each partition's as of one moment. Raises HapaxError."""
+        """The offsets of each partition; from a Hapax broker, all at the same moment. Raises HapaxError."""
         wanted = list(partitions)
         try:
             return await self._described_offsets(wanted)
-        except NotHapaxError:  # or of a version that does not know the call
+        except NotHapaxError:  # or an older version, which does not have this call
             pass
         first, stable, high = await asyncio.gather(
             self.list_offsets(dict.fromkeys(wanted, EARLIEST)),
@@ -59,7 +59,7 @@ class OffsetAdmin(Connected):
         return {each: PartitionOffsets(first[each][0], stable[each][0], high[each][0]) for each in wanted}
 
     async def _described_offsets(self, wanted: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
-        """One call to each leader. Raises HapaxError, NotHapaxError where that is no call of theirs."""
+        """One call to each leader. Raises HapaxError; NotHapaxError if a leader does not have this call."""
         cluster = self._cluster
         for topic in dict.fromkeys(each.topic for each in wanted):
             await cluster.topic(topic, self._timeout)
@@ -74,19 +74,20 @@ class OffsetAdmin(Connected):
     async def count_records(
         self, starts: Mapping[TopicPartition, int], max_bytes: int
     ) -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
-        """Where partitions end, and how many records from an offset on a read_committed reader will be given: the
-        brokers count them, reading about `max_bytes` of their logs (what they know from before costs nothing).
-        Partitions that do not exist are left out. Raises HapaxError; NotHapaxError where that is no call of theirs."""
+        """The offsets of partitions, and the number of records from an offset on that a read_committed consumer will
+        receive. The brokers count them by reading about `max_bytes` of their logs; cached counts need no reading.
+        Partitions that do not exist are left out. Raises HapaxError; NotHapaxError if a broker does not have this
+        call."""
         cluster = self._cluster
         fresh = False
 
         async def attempt() -> dict[TopicPartition, tuple[PartitionOffsets, Count]]:
             nonlocal fresh
             topics = await cluster.topics_of(starts, fresh=fresh)
-            fresh = True  # whatever fails, it may be because a topic has gone
+            fresh = True  # after a failure, because the topic may have been deleted
             groups = by_node(cluster, (
                 each for each in starts if each.topic in topics and each.partition in topics[each.topic].partitions))
-            share = max(max_bytes // max(len(groups), 1), min(max_bytes, 1))  # 0 only where nothing is to be counted
+            share = max(max_bytes // max(len(groups), 1), min(max_bytes, 1))  # 0 only if nothing is counted
             answers = await asyncio.gather(*(
                 self._of_leader(node, partitions, [starts[each] for each in partitions], share)
                 for node, partitions in groups.items()))
@@ -133,7 +134,7 @@ class OffsetAdmin(Connected):
 async def list_offsets(
     cluster: ClusterClient, timeout_ms: int, times: Mapping[TopicPartition, int], committed: bool
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """By partition (offset, timestamp). Raises HapaxError."""
+    """Partition -> (offset, timestamp). Raises HapaxError."""
     if not times:
         return {}
     for topic in dict.fromkeys(p.topic for p in times):

@@ -11,7 +11,7 @@ from hapax.core.types import TopicPartition
 from hapax.wire import messages
 
 _NAMES = 12
-"""Fetch names topics by id from version 13 on."""
+"""The last version of Fetch that names topics by name. Version 13 names them by id."""
 
 
 class RawFetch(NamedTuple):
@@ -61,7 +61,7 @@ async def fetch_raw(
         response = await peer.call(message, version=version, timeout_ms=cluster.options["request.timeout.ms"])
         answer: Any = response.responses[0].partitions[0] if response.responses else None
         code = response.error_code or (0 if answer is None else answer.error_code)
-        if code == ErrorCode.CORRUPT_MESSAGE:  # the only copy there is: asking again does not help
+        if code == ErrorCode.CORRUPT_MESSAGE:  # no other replica has the batch, so a retry would not help
             raise FatalError(f"CORRUPT_MESSAGE: {name} is damaged at offset {offset}", code=code)
         if code or answer is None:
             cluster.refresh_soon()

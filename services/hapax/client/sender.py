@@ -24,7 +24,7 @@ from hapax.wire.messages import ProduceRequest
 from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 
 _NO_TOPIC_IDS = 12
-"""Produce names topics by id from version 13 on."""
+"""The last version of Produce that names topics by name. Version 13 names them by id."""
 _SEND_BUFFER_BYTES = FrameLimits().write_high_water
 """With acks=0: above it a connection takes nothing more, so that what it holds stays within buffer.memory."""
 _VERSION_1 = 11

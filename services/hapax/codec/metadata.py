@@ -246,7 +246,7 @@ class NodeRecord:
     role: Role
     host: str
     port: int
-    """Of the Kafka listener; 0 where the role has none (PID allocator, controller)."""
+    """Port of the Kafka listener; 0 if the role has none (PID allocator, controller)."""
     rpc_address: str
     """`host:port` of its internal gRPC listener."""
     http_address: str = ""
@@ -255,7 +255,7 @@ class NodeRecord:
     rack: str = ""
     identity: str = ""
     """Identifies the node's data folder (or its place under a local runner). A process with the same identity may
-    replace its predecessor's registration before the lease has ended. Empty: never."""
+    replace its predecessor's registration before the lease has expired. Empty: never."""
     intact_since: RegistrationEpoch = NO_REGISTRATION
     """The first registration since this data folder was last stopped uncleanly; 0: this one (rule 5)."""
     standing: str = ""
@@ -269,7 +269,7 @@ class NodeRecord:
     public_rpc_address: str = ""
     """`host:port` of its public gRPC listener."""
     frames_address: str = ""
-    """`host:port` where it takes the calls on the path of every transaction as frames; empty: nowhere."""
+    """`host:port` at which it accepts the calls that every transaction makes, as frames; empty: none."""
 
     def encode(self) -> bytes:
         further: dict[str, object] = {}
@@ -392,7 +392,7 @@ class DrainingRecord:
 
 @dataclass(frozen=True, slots=True)
 class SilentRecord:
-    """Exists while a registered node does not answer the controller; the node is passed over meanwhile."""
+    """Exists while a registered node does not answer the controller. No process waits for the node meanwhile."""
 
     registration: RegistrationEpoch
     """The process that does not answer. Another process of that node is not silent."""
@@ -412,7 +412,7 @@ class ThrottleRecord:
     """Exists while reassignments run with a bandwidth limit."""
 
     bytes_per_second: int
-    """Of each broker, for the replicas that reassignments add."""
+    """Maximum rate at which each broker copies replicas that reassignments add."""
     since_ms: int
 
     def encode(self) -> bytes:
@@ -489,7 +489,7 @@ class PidLeaseRecord(Lease):
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord(TransactionPolicy):
-    """Kept by the operator for each TransactionalProducer that it manages; coordinators follow it."""
+    """The operator writes one for each TransactionalProducer that it manages; coordinators enforce it."""
 
     def encode(self) -> bytes:
         return _encode({
@@ -509,7 +509,7 @@ class PolicyRecord(TransactionPolicy):
 
 @dataclass(frozen=True, slots=True)
 class ControllerRecord:
-    """The acting controller, under its lease. Its writes compare the create revision of this key."""
+    """The active controller, under its lease. Its writes compare the create revision of this key."""
 
     node_id: NodeId
     rpc_address: str

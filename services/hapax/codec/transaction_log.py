@@ -1,12 +1,11 @@
 """Records of `__transaction_state`: Kafka's TransactionLogKey v0 and TransactionLogValue v0-v1, and Hapax's own.
 
-Values are written in version 1, whose tagged fields from 10000 on are Hapax's own; Kafka's readers skip them. Version
-2, which Kafka does not know, is for what a reader must not take for the whole where it skips fields or keys: while a
-multi-writer transaction is open or being decided, its members may have deltas beside it, under keys of version 10000;
-and the owner of a commit token may count from another value than 0. The layouts stand in
-`schemas/TransactionLogValue.json` and `schemas/TransactionDelta*.json`, in the notation of Kafka's message schemas, and
-a test holds this hand-written codec to them byte by byte. Written by hand, because every transaction writes three of
-them.
+Values are written in version 1. Its tagged fields from 10000 on are Hapax's own, and Kafka's readers skip them. Version
+2 is unknown to Kafka. It is used where a reader that skips fields or keys would get a wrong state: while a multi-writer
+transaction is open or being decided, its members may have deltas under separate keys of version 10000; and the owner of
+a commit token may count from another value than 0. The layouts are in `schemas/TransactionLogValue.json` and
+`schemas/TransactionDelta*.json`, in the notation of Kafka's message schemas. A test compares this codec with them byte
+by byte. It is written by hand for speed, because every transaction writes three of these records.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def decode_delta_key(data: bytes) -> tuple[str, ProducerId] | None:
 
 
 def encode_record(record: Record) -> tuple[KeyValue, ...]:
-    """What the log keeps of it: one key, but for a tombstone, which stands for the keys of the id's deltas, too."""
+    """The log's form of the record: one key. Only a tombstone also has the keys of the id's deltas."""
     if isinstance(record, Transaction):
         return ((encode_key(record.transactional_id), encode_value(record)),)
     if isinstance(record, Delta):
@@ -196,7 +195,7 @@ def _by_topic(partitions: tuple[TransactionPartition, ...]) -> _Topics:
 
 
 def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int, bytes]]:
-    """In the order of their tags; a field at its default is left out."""
+    """The tagged fields in the order of their tags. A field with its default value is left out."""
     fields: list[tuple[int, bytes]] = []
     if transaction.previous_producer_id != NO_PRODUCER_ID:
         fields.append((_PREVIOUS_PRODUCER_ID, _I64.pack(transaction.previous_producer_id)))
@@ -249,7 +248,7 @@ def _fencing(fencing: Fencing) -> bytes:
     head = _FENCING_HEAD.pack(
         fencing.cause, fencing.at_ms, fencing.fenced_producer_id, fencing.fenced_epoch, fencing.serial
     )
-    # No holder is one without an address.
+    # An empty address means that there is no holder.
     fenced = fencing.fenced or Holder("", "")
     texts = (fencing.client_id, fencing.peer, fenced.client_id, fenced.peer)
     return head + b"".join([_string(text) for text in texts]) + b"\x00"
@@ -296,7 +295,7 @@ def _members(members: tuple[Member, ...], topics: _Topics) -> bytes:
 
 
 def _bits(bits: int) -> bytes:
-    """Compact bytes: bit i of byte n stands for 8 n + i."""
+    """Compact bytes, in which bit i of byte n represents 8 n + i."""
     size = (bits.bit_length() + 7) // 8
     return uvarint(size + 1) + bits.to_bytes(size, "little")
 
@@ -331,7 +330,7 @@ def decode_value(transactional_id: str, data: bytes | None) -> Record:
 
 
 class _Reader:
-    """Kafka's primitive types, one after the other."""
+    """Reads Kafka's primitive types, one after the other."""
 
     __slots__ = ("_at", "_data")
 
@@ -464,7 +463,7 @@ _Topic = tuple[str, TopicId, tuple[int, ...]]
 
 
 def _with_ids(listed: tuple[_TopicPartitions, ...], field: _Reader | None) -> tuple[_Topic, ...]:
-    """Kafka's own records have no ids: all are zero then, which means no topic."""
+    """Kafka's own records have no ids. Then all ids are zero, which means no topic."""
     ids = field.array(lambda: TopicId(field.take(16))) if field else (TopicId(bytes(16)),) * len(listed)
     if len(ids) != len(listed):
         raise ValueError(f"{len(ids)} topic ids for {len(listed)} topics")
@@ -536,7 +535,7 @@ def _read_token_owner(reader: _Reader) -> _TokenOwner:
 
 
 def _with_owners(tokens: tuple[CommittedToken, ...], owners: tuple[_TokenOwner, ...]) -> tuple[CommittedToken, ...]:
-    """A record of an earlier version tells none."""
+    """Adds the owners to the tokens. A record of an earlier version has none."""
     if not owners:
         return tokens
     if len(owners) != len(tokens):
@@ -563,7 +562,7 @@ def _read_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
 
 
 def _read_member_of(reader: _Reader, read_held: Callable[[], _Item]) -> tuple[Member, tuple[_Item, ...]]:
-    """A member without its partitions, and what it holds in the form of its version."""
+    """A member without its partitions, and its items in the form of its version."""
     key = reader.string()
     producer_id, epoch = reader.unpack(_IDENTITY)
     held = reader.array(read_held)
@@ -579,7 +578,7 @@ def _read_member_topic(reader: _Reader, topics: tuple[_Topic, ...]) -> tuple[Top
 
 
 def _read_old_member(reader: _Reader, topics: tuple[_Topic, ...]) -> Member:
-    """As version 1 had them."""
+    """Reads a member in the form of version 1."""
     member, held = _read_member_of(reader, lambda: _read_member_partition(reader, topics))
     return replace(
         member,

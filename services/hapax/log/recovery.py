@@ -369,7 +369,7 @@ class _Scan:
             return "a torn batch"
         header = read_header(chunk)
         if header.base_offset != self.expected:
-            return f"a batch of offset {header.base_offset} where {self.expected} was due"
+            return f"a batch with offset {header.base_offset}, but {self.expected} was expected"
         if header.leader_epoch < self.leader_epoch:
             return f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}: it had been cut"
         if header.leader_epoch > self.known_epoch:

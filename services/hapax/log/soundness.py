@@ -193,7 +193,7 @@ class Walk:
                     self._want = end - at + HEADER_SIZE
                     return
                 if not self.expected < offset <= offset + delta < following:  # else compaction left a gap
-                    self.flaw = f"a batch of offset {offset} where {self.expected} was due"
+                    self.flaw = f"a batch with offset {offset}, but {self.expected} was expected"
                     return
             if not self._was_led(epoch, offset):
                 self.flaw = f"a batch of leader epoch {epoch} at offset {offset}, where another one led"

@@ -27,7 +27,7 @@ _LOCK_FILE: Final = ".lock"
 _IOV_MAX: Final = 1024
 _READ_AHEAD_STEP: Final = 1 << 20
 _PROBE_STEP: Final = 128 << 10
-"""The kernel's read-ahead window: a range is taken for cached when a byte of each window is."""
+"""The kernel's read-ahead window in bytes. A range counts as cached if one byte of each window is cached."""
 
 
 class FolderInUse(Exception):
@@ -66,7 +66,7 @@ class RealFile:
         return start
 
     def _write_rest(self, data: bytes, written: int) -> None:
-        """A short write is legal; the call after it says why (ENOSPC) or goes on."""
+        """A short write is legal. The next call raises its cause (ENOSPC) or continues."""
         view = memoryview(data)
         while written < len(data):
             written += os.pwrite(self._fd, view[written:], self._size + written)
@@ -194,11 +194,11 @@ class RealFolder:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            await asyncio.wait([writing])  # the thread goes on; the next write of the file must not overlap it
+            await asyncio.wait([writing])  # the thread continues, and the file's next write must not overlap it
             raise
 
     def _off_loop(self, call: Callable[..., object], *arguments: object) -> asyncio.Future[None]:
-        """The call gets a handle of its own: this one may be closed before a thread comes to it."""
+        """The call gets a separate handle, because this one may be closed before a thread starts it."""
         return self._disk.off_loop(_with_handle, os.dup(self._open_fd()), call, arguments)
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class RealFolder:
 
 
 class RealDisk(RealFolder):
-    """The files below one data folder; see `ports.Disk`. Made by `open_folder`."""
+    """The files below one data folder; see `ports.Disk`. Created by `open_folder`."""
 
     def __init__(self, root: str, lock_fd: int, threads: int) -> None:
         super().__init__(self, "", os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -241,8 +241,8 @@ class RealDisk(RealFolder):
     def off_loop(self, call: Callable[..., object], *arguments: object) -> asyncio.Future[None]:
         """Runs a call that may wait for the device in one of this disk's threads.
 
-        A bare queue and one wake-up of the loop: half the price of `run_in_executor`, on a path that every
-        acknowledged write takes.
+        It uses a plain queue and one wake-up of the loop, at half the cost of `run_in_executor`, because every
+        acknowledged write takes this path.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -264,7 +264,7 @@ class RealDisk(RealFolder):
             future.set_exception(error)
 
     def close(self) -> None:
-        """Waits for calls under way, then gives the folder up."""
+        """Waits for running calls, then releases the folder."""
         for _ in self._workers:
             self._jobs.put(None)
         for worker in self._workers:
@@ -310,7 +310,7 @@ def _discard(folder: int, path: str) -> None:
 
 
 def _ignore_failure(future: asyncio.Future[None]) -> None:
-    """What could not be removed is found again at the next start."""
+    """A file that could not be removed is found again at the next start."""
     if not future.cancelled():
         future.exception()
 
@@ -343,7 +343,7 @@ def _write_atomically(folder: int, path: str, data: bytes) -> None:
 
 
 def open_folder(root: str, threads: int = 4) -> RealDisk:
-    """Makes the folder where it is missing and locks it. Raises FolderInUse."""
+    """Creates the folder if it is missing, and locks it. Raises FolderInUse."""
     os.makedirs(root, exist_ok=True)
     lock_fd = os.open(os.path.join(root, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,4 +1,4 @@
-"""What a process tells about itself: one-line logs, metrics, and /healthz, /readyz, /syncz, /metrics over HTTP.
+"""Logs, one line per event, metrics, and the HTTP endpoints /healthz, /readyz, /syncz and /metrics of a process.
 
 Logs: `2026-01-31T12:00:00.123Z INFO broker-0 recovery: scanned the tail topic=flights partition=0 bytes=4096`.
 Use `log = telemetry.logger("recovery")`, then `log.info("scanned the tail", topic=..., bytes=...)`.
@@ -49,7 +49,7 @@ class Logger:
 
 
 def logger(part: str) -> Logger:
-    """`part` names the part of the service that speaks: `recovery`, `listener`, `take-over`."""
+    """`part` names the part of the service that logs: `recovery`, `listener`, `take-over`."""
     return Logger(part)
 
 
@@ -86,11 +86,11 @@ def _quoted(value: object) -> str:
 
 
 class HealthServer:
-    """/healthz (the loop turns), /readyz (the service serves), /syncz (and lacks nothing), /metrics. Plain HTTP/1.1,
-    GET only.
+    """/healthz (the event loop runs), /readyz (the service serves), /syncz (its replicas are in sync) and /metrics.
+    Plain HTTP/1.1, GET only.
 
-    `ready` returns "" once the service serves, else what it waits for, which becomes the body of the 503; `in_sync`
-    says so of what it has to catch up with.
+    `ready` returns "" when the service serves, otherwise what it waits for, which is the body of the 503. `in_sync`
+    does the same for the data that the service has to catch up with.
     """
 
     def __init__(self, metrics: Metrics, ready: Callable[[], str], in_sync: Callable[[], str] = lambda: "") -> None:
@@ -121,7 +121,7 @@ class HealthServer:
                 )
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # a scraper that went away or does not speak HTTP: nothing is owed to it
+            return  # a scraper that disconnected or does not speak HTTP gets no answer
         finally:
             writer.close()
 

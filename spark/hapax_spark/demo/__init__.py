@@ -1,1 +1,1 @@
-"""The demo: 336,776 flights, processes killed on the way, and a count of what was lost or doubled."""
+"""The demo: copies 336,776 flights while processes are killed, and counts lost and doubled records."""

@@ -1,12 +1,13 @@
-"""`make demo`: every flight once, whatever is killed; and what weaker settings do under the same treatment.
+"""`make demo`: processes every flight exactly once while processes are killed, and compares weaker settings.
 
-1. The loader writes flights.csv into `flights`; it is killed twice and resumes at the right line.
-2. Spark reads `flights`, writes `delays` 1:1 and `delay_windows`, exactly once. Killed on the way: the driver between
-   the cluster's commit and Spark's note of it; then, in open transactions, the broker that leads a partition written
-   to, a coordinator and the driver again. Every partition has three replicas: another one leads at once. Then an older
-   copy of the query's checkpoint is put back: the query must refuse it, and goes on with the right one.
-3. The same on a slice with at-most-once and at-least-once settings, killed where those must fail.
-4. The count: lost, duplicated, and the windows compared with the same computed from the CSV.
+1. The loader writes flights.csv into `flights`. It is killed twice, and resumes at the right line.
+2. Spark reads `flights` and writes `delays` (1:1) and `delay_windows`, exactly once. The demo kills the driver between
+   the cluster's commit and Spark's record of it, and then, during open transactions, the broker that leads a partition
+   being written, a coordinator, and the driver again. Every partition has three replicas, so another one becomes leader
+   at once. Then an older copy of the query's checkpoint is restored: the query must refuse it, and continues with the
+   right one.
+3. The same with a part of the flights and with at-most-once and at-least-once settings, killed where these must fail.
+4. Lost and duplicated records are counted, and the windows are compared with those computed from the CSV.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOPICS = ("flights", "slice", "delays", "delay_windows", "delays_at_most_once", 
 
 
 def load(stage: Stage, flights: int) -> Part:
-    """Loads all flights; the loader dies at about a quarter and at two thirds."""
+    """Loads all flights. The loader is killed after about a quarter and after about two thirds."""
     with stage.part("loading the CSV", "flights", flights) as part:
         for share in (0.25, 0.66):
             loader = stage.run("loader", "--limit", str(flights), log="loader.log")
@@ -113,7 +114,7 @@ def at_least_once(stage: Stage, flights: int) -> Part:
 
 
 def verdict(stage: Stage, parts: dict[str, Part], flights: int, small: int) -> dict[str, Any]:
-    """Everything the report and `verdict.json` say."""
+    """The content of the report and of `verdict.json`."""
     result: dict[str, Any] = {}
     for name, topic, inputs in (
         ("exactly_once", "delays", flights),
@@ -148,7 +149,7 @@ def verdict(stage: Stage, parts: dict[str, Part], flights: int, small: int) -> d
 
 
 def failures(result: dict[str, Any]) -> list[str]:
-    """Why the demo did not show what it promises; empty: it did."""
+    """The reasons why the demo failed; empty if it succeeded."""
     found = []
     for name in ("loader", "exactly_once"):
         if result[name]["lost"] or result[name]["duplicated"]:
@@ -165,7 +166,7 @@ def failures(result: dict[str, Any]) -> list[str]:
 
 
 def table(result: dict[str, Any]) -> Table:
-    drawn = Table(title="What became of every flight", title_justify="left")
+    drawn = Table(title="The outcome for every flight", title_justify="left")
     for heading in ("", "input", "output", "lost", "duplicated", "seconds"):
         drawn.add_column(heading, justify="left" if not heading else "right")
     for name in ("loader", "exactly_once", "at_most_once", "at_least_once"):
@@ -177,7 +178,7 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Every flight once, whatever is killed")
+    parser = argparse.ArgumentParser(description="Process every flight exactly once while processes are killed")
     parser.add_argument("--dir", type=Path, default=Path("build/demo"), help="folder for logs and the report")
     parser.add_argument("--flights", type=int, default=FLIGHTS, help="lines of the CSV to use")
     parser.add_argument("--slice", type=int, default=SLICE, help="lines for the weaker settings")
@@ -221,7 +222,7 @@ def main() -> int:
     (folder / "report.html").write_text(page(result, list(parts.values())))
     console.print(table(result))
     if result["older_checkpoint"]["refused"]:
-        console.print(f"an older checkpoint was put back: refused, {result['older_checkpoint']['said']}")
+        console.print(f"an older checkpoint was restored: refused, {result['older_checkpoint']['said']}")
     console.print(
         f"windows: {result['aggregation']['windows']:,}, of which {result['aggregation']['differing']:,} differ from "
         f"the CSV; {result['seconds']:.0f} s in all; time line in {folder / 'report.html'}"

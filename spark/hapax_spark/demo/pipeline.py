@@ -1,8 +1,8 @@
 """The Spark application of the demo: both jobs in one driver.
 
-`--pause-in-commit N` makes the driver stop inside the sink's commit of batch N, after the cluster has decided and
-before Spark has noted it: the one moment in which a sink that is not idempotent doubles a batch. The demo kills the
-driver there.
+`--pause-in-commit N` stops the driver inside the sink's commit of batch N, after the cluster's decision and before
+Spark has recorded it. If the driver dies at this moment, a sink that is not idempotent doubles the batch. The demo
+kills it then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--input", required=True)
     parser.add_argument("--output", required=True, help="topic for the 1:1 records")
-    parser.add_argument("--windows", help="topic for the windowed totals; none: leave them out")
+    parser.add_argument("--windows", help="topic for the windowed totals; without it, they are not computed")
     checkpoint = os.environ.get("HAPAX_SPARK_CHECKPOINT")
     parser.add_argument("--checkpoint", default=checkpoint, required=checkpoint is None)
     parser.add_argument("--max-offsets-per-trigger", type=int)
@@ -41,7 +41,7 @@ def main() -> None:
         windows = argparse.Namespace(**{**vars(args), "output": args.windows})
         queries.append(windowed_delays.start(spark, windows))
     while any(query.isActive for query in queries):
-        spark.streams.awaitAnyTermination()  # raises what one of them failed with
+        spark.streams.awaitAnyTermination()  # raises the error of a failed query
         spark.streams.resetTerminated()
     spark.stop()
 

@@ -1,4 +1,4 @@
-"""The report page: one time line of throughput and kills for each part of the demo, and the verdict's table."""
+"""The report page: a time line of throughput and kills for each part of the demo, and the table of results."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hapax.local.timeline import STYLE, Kill, Line, chart, count_cell
 
 @dataclass
 class Part:
-    """One part of the demo as it went: samples are (seconds since its beginning, records so far)."""
+    """Measurements of one part of the demo. Samples are (seconds since its start, records so far)."""
 
     title: str
     samples: list[tuple[float, int]] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
     seconds: float = 0.0
     refusal: str = ""
-    """What the query said of an older copy of its checkpoint; empty: it did not refuse it, or none was put back."""
+    """The query's error for an older copy of its checkpoint; empty if it did not refuse it, or none was restored."""
 
 
 def page(verdict: dict[str, Any], parts: Sequence[Part]) -> str:
-    """The whole page. `verdict` is what `verdict.json` holds."""
+    """The whole page. `verdict`: the content of `verdict.json`."""
     rows = []
     for name in ("exactly_once", "at_most_once", "at_least_once"):
         one = verdict[name]
@@ -45,7 +45,7 @@ def page(verdict: dict[str, Any], parts: Sequence[Part]) -> str:
         f"{''.join(rows)}</table>"
         f"<p>Windowed aggregation against the CSV: <span class={agree}>"
         f"{windows['windows']:,} windows, {windows['differing']:,} differ</span>.</p>"
-        f"<p>An older checkpoint, put back: <span class={'good' if older['refused'] else 'bad'}>"
+        f"<p>An older checkpoint that was restored: <span class={'good' if older['refused'] else 'bad'}>"
         f"{escape(older['said'] or 'it was not refused')}</span></p>"
         + "".join(_time_line(part) for part in parts)
         + "</html>\n"

@@ -1,7 +1,7 @@
-"""The mistake that no kill stands for: an older copy of a query's checkpoint is put back, as from a backup.
+"""A mistake of operators: an older copy of a query's checkpoint is restored, for example from a backup.
 
-Spark goes on from it and gives records the numbers of batches that are committed. A sink that takes a known number for
-the same batch loses records in silence; one that takes it for a new one doubles some.
+Spark continues from it, and numbers new batches like committed ones. A sink that takes a known number for the same
+batch silently loses records; one that takes it for a new batch doubles some.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hapax_spark.refusals import OldCheckpointError
 
 
 def started_on_older_copy(stage: Stage, checkpoint: Path, older: Path, arguments: list[str], limit_s: float) -> str:
-    """Starts the query on `older` in the place of its checkpoint, which stands there again afterwards. Returns the
-    error that ended the query, with its sentence; empty: it did not refuse."""
+    """Starts the query on `older` in place of its checkpoint, and puts the checkpoint back afterwards. Returns the
+    error that ended the query, with its message; empty if it did not refuse."""
     right = stage.folder / "right-checkpoint"
     checkpoint.rename(right)
     shutil.copytree(older, checkpoint)

@@ -1,4 +1,4 @@
-"""What the parts of the demo share: the cluster, programs that can be killed, watching and waiting."""
+"""Shared by the parts of the demo: the cluster, programs that can be killed, measuring and waiting."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SAMPLE_S = 0.5
 
 
 class DemoFailure(RuntimeError):
-    """The demo could not be carried out; the sentence says where and which log to read."""
+    """The demo could not be carried out. The message states where, and which log to read."""
 
 
 class Program:
-    """One program of the demo in a process group of its own, so that SIGKILL takes all of it."""
+    """One program of the demo, in its own process group, so that SIGKILL ends all its processes."""
 
     def __init__(self, module: str, arguments: list[str], log: Path) -> None:
         self.name = module.rpartition(".")[2]
@@ -45,20 +45,20 @@ class Program:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to the whole group: Spark's driver is a JVM and several Pythons."""
+        """Sends SIGKILL to the whole group: Spark's driver is a JVM and several Python processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._output.close()
 
     def finish(self, timeout: float) -> None:
-        """Waits for its end. Raises DemoFailure for an exit code other than 0."""
+        """Waits until it ends. Raises DemoFailure for an exit code other than 0."""
         code = self.end(timeout)
         if code != 0:
             raise DemoFailure(f"{self.name} ended with code {code}; see {self.log}")
 
     def end(self, timeout: float) -> int:
-        """Waits for its end; the exit code. Raises DemoFailure where it does not come."""
+        """Waits until it ends, and returns the exit code. Raises DemoFailure after the time-out."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -69,7 +69,7 @@ class Program:
 
 
 class Stage:
-    """The running cluster and the part of the demo that is on."""
+    """The running cluster, and the current part of the demo."""
 
     def __init__(self, cluster: LocalCluster, folder: Path, show: Callable[[str, int, int], None]) -> None:
         """`show(label, done, total)` draws progress."""
@@ -91,13 +91,13 @@ class Stage:
         return program
 
     def end(self) -> None:
-        """No program outlives the demo."""
+        """Kills all programs that still run."""
         for program in self.programs:
             program.kill()
 
     @contextlib.contextmanager
     def part(self, title: str, topic: str, total: int) -> Iterator[Part]:
-        """Measures one part: a thread samples how many records the topic holds."""
+        """Measures one part: a thread samples the number of records in the topic."""
         part = Part(title)
         self._part, self._began = part, time.monotonic()
         stop = threading.Event()
@@ -123,7 +123,7 @@ class Stage:
                         part.samples.append((time.monotonic() - began, held))
                         self._show(part.title, min(held, total), total)
             except HapaxError:
-                stop.wait(SAMPLE_S)  # a node is down, or the topic is not there yet: look again
+                stop.wait(SAMPLE_S)  # a node is down, or the topic does not exist yet: try again
 
     def kill(self, program: Program) -> None:
         if not program.running():
@@ -132,7 +132,7 @@ class Stage:
         self.note("spark driver" if program.name == "pipeline" else program.name)
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL, then a new process under the same name."""
+        """Kills a node with SIGKILL, and starts a new process under the same name."""
         self.cluster.kill(name)
         self.note(name)
         self.cluster.start(name)
@@ -144,12 +144,12 @@ class Stage:
         return f"broker-{found.partitions[0].leader}"
 
     def note(self, target: str) -> None:
-        """A line in the part's chart."""
+        """Adds a line to the part's chart."""
         assert self._part is not None
         self._part.kills.append(Kill(time.monotonic() - self._began, target))
 
     def wait(self, condition: Callable[[], bool], what: str, program: Program, timeout: float = 300) -> None:
-        """Until the condition holds. Raises DemoFailure where the program ends first or time is up."""
+        """Waits until the condition holds. Raises DemoFailure if the program ends first, or after the time-out."""
         deadline = time.monotonic() + timeout
         while not condition():
             if not program.running():
@@ -159,7 +159,7 @@ class Stage:
             time.sleep(POLL_S)
 
     def held(self, topic: str) -> int:
-        """Records in a topic (markers included), 0 while it cannot be asked."""
+        """Records in a topic, including markers; 0 while they cannot be counted."""
         try:
             with Admin(self._settings()) as admin:
                 found = [t for t in admin.list_topics() if t.name == topic]
@@ -172,7 +172,7 @@ class Stage:
             return 0
 
     def writing(self) -> bool:
-        """Whether a Spark transaction is open and holds data now."""
+        """Whether a Spark transaction with data is open now."""
         try:
             with Admin(self._settings()) as admin:
                 names = [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])]

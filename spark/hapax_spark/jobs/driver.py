@@ -1,13 +1,13 @@
 """A driver in client mode, as the image's `run` starts it: `python -m hapax_spark.jobs.driver JOB ARGS...`
 
 JOB is the name of a module (`hapax_spark.jobs.passthrough`) or a file of the image or of a volume
-(`local:///jobs/mine.py`). The session is there before the job begins, with the settings of `hapax_spark.jobs.pod` and
-the data source `hapax`; `SparkSession.builder.getOrCreate()` in the job gets it. Progress is served as
-`hapax_spark.jobs.progress` says, at HAPAX_SPARK_PROGRESS_PORT (4041).
+(`local:///jobs/mine.py`). The session is created before the job starts, with the settings of `hapax_spark.jobs.pod` and
+the data source `hapax`; the job gets it by `SparkSession.builder.getOrCreate()`. `hapax_spark.jobs.progress` serves the
+progress at HAPAX_SPARK_PROGRESS_PORT (4041).
 
-SIGTERM stops the queries where they are: a micro-batch that is under way is aborted, and done again by the next
-driver. Exit codes: 0 the job ended by itself, 143 it was told to (SIGTERM), 1 it failed, 2 it cannot be run so.
-A failure's last line is the container's termination message, too.
+SIGTERM stops the queries at once: a running micro-batch is aborted, and the next driver repeats it. Exit codes: 0 the
+job ended by itself, 143 it ended by SIGTERM, 1 it failed, 2 wrong usage. The last line of a failure is also the
+container's termination message.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _TERMINATION_LOG: Final = Path("/dev/termination-log")
 _MESSAGE_BYTES: Final = 2048
 _AGAIN_S: Final = 0.2
 _STOP_S: Final = 20.0
-"""Less than the 30 s that Kubernetes gives a pod to end."""
+"""Less than a pod's default grace period of 30 s."""
 
 
 class Stopper:
-    """What SIGTERM does: in a thread of its own, since the main one may be in the middle of a call to the JVM."""
+    """Handles SIGTERM in a separate thread, because the main thread may be in a call to the JVM."""
 
     def __init__(self) -> None:
         self.told = threading.Event()
@@ -49,11 +49,11 @@ class Stopper:
         self._thread.start()
 
     def watch(self, session: SparkSession) -> None:
-        """From now on there is something to stop first."""
+        """From now on, SIGTERM first stops the session's queries."""
         self._session = session
 
     def done(self) -> None:
-        """The job is over. Waits for the end of what SIGTERM has begun: the session must outlive that."""
+        """Called when the job has ended. Waits for a running SIGTERM handler, because it uses the session."""
         self._over.set()
         if self.told.is_set():
             self._thread.join(_STOP_S)
@@ -66,14 +66,14 @@ class Stopper:
         if self._session is None:
             os._exit(TOLD_TO_END)  # the JVM ends with this process
         print("SIGTERM: the queries are stopped", file=sys.stderr, flush=True)
-        while not self._over.wait(_AGAIN_S):  # the job may be about to start a query
+        while not self._over.wait(_AGAIN_S):  # the job may still start a query
             for query in self._session.streams.active:
                 query.stop()
             self._session.sparkContext.cancelAllJobs()
 
 
 def run_job(job: str, arguments: list[str]) -> None:
-    """As `python -m JOB` or `python JOB` would. Raises what the job does."""
+    """Runs the job like `python -m JOB` or `python JOB`. Raises the job's errors."""
     sys.argv = [job, *arguments]
     if job.startswith("local://"):
         path = job.removeprefix("local://")
@@ -97,7 +97,7 @@ def main(words: list[str]) -> int:
     serve(session, port=int(os.environ.get("HAPAX_SPARK_PROGRESS_PORT", PORT)))
     code = _run(words, stopper)
     stopper.done()
-    with contextlib.suppress(Exception):  # a JVM that has gone took its executors along
+    with contextlib.suppress(Exception):  # if the JVM is gone, so are its executors
         session.stop()
     return code
 

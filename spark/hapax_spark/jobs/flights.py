@@ -9,7 +9,7 @@ COLUMNS = (
     "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay",
     "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute", "time_hour",
 )  # fmt: skip
-"""Columns of flights.csv, in order; delays in minutes, empty where the flight was cancelled."""
+"""Columns of flights.csv, in order. Delays are in minutes, and empty if the flight was cancelled."""
 
 
 def parse_flights(records: DataFrame) -> DataFrame:
@@ -32,7 +32,7 @@ def parse_flights(records: DataFrame) -> DataFrame:
 
 
 def enrich_flights(records: DataFrame) -> DataFrame:
-    """One JSON record for each flight line: what was parsed, and how late the flight made up or lost on the way."""
+    """One JSON record for each flight line: the parsed columns, and the delay that was made up or added on the way."""
     flights = parse_flights(records)
     made_up = (F.col("dep_delay") - F.col("arr_delay")).alias("made_up_minutes")
     late = F.when(F.col("arr_delay") > 15, "late").when(F.col("arr_delay").isNull(), "cancelled").otherwise("on time")

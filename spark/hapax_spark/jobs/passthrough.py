@@ -3,8 +3,8 @@
     python -m hapax_spark.jobs.passthrough --bootstrap 127.0.0.1:9092 --input flights --output delays \\
         --checkpoint /var/lib/jobs/delays --transform flights
 
-or `spark-submit passthrough.py …`. With the checkpoint folder kept, the job may be killed at any time and started
-again: each input record has its one output record.
+or `spark-submit passthrough.py …`. If the checkpoint folder is kept, the job may be killed and restarted at any time,
+and each input record still has exactly one output record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hapax_spark.queries import await_termination
 
 
 def unchanged(records: DataFrame) -> DataFrame:
-    """Key and value as they are."""
+    """Key and value without changes."""
     return records.select("key", "value")
 
 

@@ -1,17 +1,17 @@
-"""Spark's settings for a driver in a pod, from the environment that the pod gives it and from the pod itself.
+"""Spark's settings for a driver in a pod, from its environment variables and from the pod's description.
 
 | variable | sets |
 |---|---|
-| `POD_NAME`, `POD_NAMESPACE`, `POD_IP` | the driver: its executors belong to this pod and go with it |
+| `POD_NAME`, `POD_NAMESPACE`, `POD_IP` | the driver's pod, which owns its executors: they are deleted with it |
 | `HAPAX_SPARK_EXECUTORS` | `spark.executor.instances` (1) |
 | `HAPAX_SPARK_EXECUTOR_CORES` | `spark.executor.cores` (1) |
 | `HAPAX_SPARK_EXECUTOR_MEMORY` | `spark.executor.memory` (1g) |
 | `HAPAX_SPARK_DRIVER_MEMORY` | `spark.driver.memory` (1g) |
 | `HAPAX_SPARK_CHECKPOINT` | `spark.sql.streaming.checkpointLocation`, and the jobs' `--checkpoint` |
-| `HAPAX_SPARK_CONF` | any further settings, a JSON object; they come last |
+| `HAPAX_SPARK_CONF` | further settings as a JSON object; they override the others |
 
 Executors have the driver's image, pull secrets and labels, and those of its volumes that several machines may mount
-(claims with ReadWriteMany): a query with state writes its checkpoint from the executors, too.
+(claims with ReadWriteMany), because a query with state also writes its checkpoint from the executors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OURS: Final = ("app.kubernetes.io/", "hapax.dev/")
 
 
 class PodError(Exception):
-    """One sentence: what the pod lacks."""
+    """The pod lacks something; the message is one sentence."""
 
 
 Ask = Callable[[str], Any]
@@ -42,7 +42,7 @@ Ask = Callable[[str], Any]
 
 
 def settings(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
-    """All settings of the session. Outside of a pod (no POD_NAME) only those that concern no Kubernetes."""
+    """All settings of the session. Outside of a pod (no POD_NAME), only those that do not concern Kubernetes."""
     found = {"spark.driver.memory": environment.get("HAPAX_SPARK_DRIVER_MEMORY", "1g")}
     if checkpoint := environment.get("HAPAX_SPARK_CHECKPOINT"):
         found["spark.sql.streaming.checkpointLocation"] = checkpoint
@@ -68,7 +68,7 @@ def _text(value: object) -> str:
 def _in_pod(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
     missing = [name for name in ("POD_NAMESPACE", "POD_IP") if not environment.get(name)]
     if missing:
-        raise PodError(f"{' and '.join(missing)} must be given beside POD_NAME (downward API)")
+        raise PodError(f"{' and '.join(missing)} must be set together with POD_NAME (downward API)")
     name, namespace, address = (environment[each] for each in ("POD_NAME", "POD_NAMESPACE", "POD_IP"))
     host = environment.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
@@ -77,7 +77,7 @@ def _in_pod(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
         "spark.master": f"k8s://https://{f'[{host}]' if ':' in host else host}:{port}",
         "spark.submit.deployMode": "client",
         "spark.driver.host": address,
-        "spark.driver.bindAddress": address,  # executors are told this one
+        "spark.driver.bindAddress": address,  # executors connect to this address
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
@@ -87,14 +87,14 @@ def _in_pod(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
         "spark.executor.instances": environment.get("HAPAX_SPARK_EXECUTORS", "1"),
         "spark.executor.cores": environment.get("HAPAX_SPARK_EXECUTOR_CORES", "1"),
         "spark.executor.memory": environment.get("HAPAX_SPARK_EXECUTOR_MEMORY", "1g"),
-        # Beside the JVM there are Python workers with Arrow, as spark-submit reckons for Python, too.
+        # Memory for Python workers with Arrow beside the JVM; the same share as spark-submit's for Python.
         "spark.executor.memoryOverheadFactor": "0.4",
         **_as_driver(ask(f"{space}/pods/{name}"), lambda claim: ask(f"{space}/persistentvolumeclaims/{claim}")),
     }  # fmt: skip
 
 
 def _as_driver(pod: Any, claim: Ask) -> dict[str, str]:
-    """What executors have in common with this pod."""
+    """The settings that executors take from this pod."""
     container = pod["spec"]["containers"][0]
     found = {
         "spark.kubernetes.container.image": container["image"],
@@ -122,7 +122,7 @@ def _as_driver(pod: Any, claim: Ask) -> dict[str, str]:
 
 
 def api_server(environment: Mapping[str, str]) -> Ask:
-    """Asks as the pod's service account."""
+    """Calls the API server with the pod's service account."""
 
     def ask(path: str) -> Any:
         host = environment.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
@@ -135,7 +135,7 @@ def api_server(environment: Mapping[str, str]) -> Ask:
                 return json.load(answer)
         except FileNotFoundError:
             raise PodError(
-                "the pod has no service account's token, without which a driver cannot make executors") from None
+                "the pod has no service account's token, without which a driver cannot create executors") from None
         except urllib.error.HTTPError as error:
             raise PodError(
                 f"the API server answered {error.code} to GET {path}: the driver's service account needs the rights "

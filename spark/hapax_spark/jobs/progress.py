@@ -67,11 +67,11 @@ class Progress(StreamingQueryListener):
 
 
 def described(batch: StreamingQueryProgress, committed: dict[str, int] | None) -> dict[str, Any]:
-    """One query after a micro-batch; `committed` is what its `lastCommit` was before."""
+    """One query after a micro-batch; `committed`: its former `lastCommit`."""
     began = int(datetime.fromisoformat(batch.timestamp).timestamp() * 1000)
     durations = batch.durationMs
     sources = [told for each in batch.sources if (told := _told_by(each.latestOffset)) is not None]
-    if "addBatch" in durations:  # else there was nothing to do: the batch id is that of the next one
+    if "addBatch" in durations:  # otherwise there was no new data, and the batch id is that of the next batch
         committed = {"batchId": batch.batchId, "timestampMs": began + durations.get("triggerExecution", 0)}
     return {
         "queryId": str(batch.id), "runId": str(batch.runId), "name": batch.name,
@@ -84,7 +84,7 @@ def described(batch: StreamingQueryProgress, committed: dict[str, int] | None) -
 
 
 def _told_by(latest_offset: str | None) -> dict[str, Any] | None:
-    """What a source `hapax` says beside its latest offset; None: it is another's."""
+    """The additional fields in the latest offset of a source `hapax`; None for other sources."""
     try:
         told = json.loads(latest_offset or "null")
         return {"reads": str(told["reads"]), "lag": {each: int(told["lag"][each]) for each in ("records", "ms")}}
@@ -99,12 +99,12 @@ def _total(lags: list[dict[str, int]]) -> dict[str, int] | None:
 
 
 def _finite(rate: float) -> float:
-    """Spark divides by durations, which can be 0; JSON knows neither NaN nor infinity."""
+    """0 for NaN and infinity, which JSON lacks. Spark's rates have them for durations of 0."""
     return round(rate, 3) if math.isfinite(rate) else 0.0
 
 
 def serve(session: SparkSession, address: str = "", port: int = PORT) -> ThreadingHTTPServer:
-    """Listens to the session's queries and answers until the process ends; port 0: any."""
+    """Listens to the session's queries and answers requests until the process ends. Port 0: any free port."""
     progress = Progress()
     session.streams.addListener(progress)
     server = ThreadingHTTPServer((address, port), _handler(progress))

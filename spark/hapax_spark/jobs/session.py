@@ -18,11 +18,11 @@ def spark_session(
     **settings: str,
 ) -> SparkSession:
     """The running session, or a local one on `cores` cores, with the data source registered. `given`: Spark settings
-    by their names; `settings`: more of them, `_` for `.`."""
+    by name. `settings`: further ones, with `_` instead of `.` in their names."""
     # Workers otherwise start whichever python3 is first on the PATH, which lacks the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
-    # Under spark-submit, or in a driver that has made its session, the master is chosen already.
+    # Under spark-submit, or in a driver that has created its session, the master is already set.
     if "SPARK_ENV_LOADED" not in os.environ and SparkSession.getActiveSession() is None:
         builder = (
             builder.master(f"local[{cores}]")
@@ -48,12 +48,12 @@ def common_arguments(description: str) -> argparse.ArgumentParser:
     checkpoint = os.environ.get("HAPAX_SPARK_CHECKPOINT")
     parser.add_argument(
         "--checkpoint", default=checkpoint, required=checkpoint is None,
-        help="folder for Spark's progress, durable storage (HAPAX_SPARK_CHECKPOINT)")
-    parser.add_argument("--max-offsets-per-trigger", type=int, help="records in a micro-batch at most")
-    parser.add_argument("--group", help="consumer group that shows how far the job is")
+        help="checkpoint folder on durable storage (HAPAX_SPARK_CHECKPOINT)")
+    parser.add_argument("--max-offsets-per-trigger", type=int, help="maximum number of records in a micro-batch")
+    parser.add_argument("--group", help="consumer group that shows the job's progress and lag")
     parser.add_argument("--trigger", default="available-now", help="'available-now', or an interval such as '1 second'")
     parser.add_argument(
         "--lost-batch-retries", type=int, default=3,
-        help="how often in a row the query is started again when a micro-batch's transaction was lost")
+        help="maximum number of consecutive restarts after a micro-batch's transaction was lost")
     parser.add_argument("--delivery", default="exactly-once", choices=["exactly-once", "at-least-once"])
     return parser

@@ -3,8 +3,8 @@
     python -m hapax_spark.jobs.windowed_delays --bootstrap 127.0.0.1:9092 --input flights --output delay_windows \\
         --checkpoint /var/lib/jobs/delay_windows
 
-Each micro-batch writes the totals of all windows (key `day|origin`), as Spark's complete mode does; the last record
-of a key is its total. Because state and output advance in one step, the totals stay right whatever is killed.
+Each micro-batch writes the totals of all windows (key `day|origin`), in Spark's complete mode; the last record of a key
+is its total. State and output advance in one step, so the totals are right whichever process is killed.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def test_two_queries_under_one_transactional_id_are_told_of_each_other(
         commit_attempts(options, other, [done])
         yield pa.record_batch({"value": pa.array([b"a"] * 10)})
 
-    with pytest.raises(SharedTransactionalIdError, match=r"was ended by one of scope 'other'.* Give each query its own tra"):
+    with pytest.raises(SharedTransactionalIdError, match=r"was ended by one of scope 'other'.* Give each query its"):
         write_attempt(options, columns, one, rows())
     assert values(cluster, topics[1]) == [b"b"]
 

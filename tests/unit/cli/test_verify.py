@@ -241,17 +241,17 @@ def damage_what_was_seen(folder: Path) -> None:
     [
         (flip_a_bit, f"{MIDDLE}.log", "CRC-32C does not match", 29),
         (cut_a_batch_out, f"{MIDDLE}.log", "offsets 32 to 34 are missing", 32),
-        (put_a_batch_in_twice, f"{LAST}.log", "a batch of offset 69 where 71 was due", 69),
+        (put_a_batch_in_twice, f"{LAST}.log", "a batch with offset 69, but 71 was expected", 69),
         (lose_a_segment, f"{LAST}.log", "offsets 26 to 51 are missing", 26),
         (lower_a_leader_epoch, f"{LAST}.log", "leader epoch 1 after 3", 68),
-        (repeat_a_sequence, f"{FIRST}.log", "producer 1000, epoch 0: sequence 3 where 6 follows (again)", 6),
+        (repeat_a_sequence, f"{FIRST}.log", "producer 1000, epoch 0: sequence 3, but 6 was expected (again)", 6),
         (point_into_a_batch, f"{MIDDLE}.index", "where no batch begins", 34),
         (point_to_another_offset, f"{MIDDLE}.index", "that ends with 34", 35),
         (tear_an_index, f"{FIRST}.index", "the last entry is torn", None),
         (mistake_a_time, f"{MIDDLE}.timeindex", "the batch has", 31),
         (lose_an_aborted_transaction, f"{LAST}.txnindex", "does not list producer 2000 aborted 48 to 68", 48),
         (abort_another_producer, f"{FIRST}.txnindex", "producer 2000 has no abort marker at offset 22", 20),
-        (abort_from_another_offset, f"{FIRST}.txnindex", "says producer 2001 aborted 3 to 22", 3),
+        (abort_from_another_offset, f"{FIRST}.txnindex", "has producer 2001 aborted 3 to 22", 3),
         (flip_a_snapshots_bit, f"{FLIGHTS}/{71:020d}.snapshot", "CRC-32C does not match", 71),
         (tell_another_sequence, f"{FLIGHTS}/{71:020d}.snapshot", "last_sequence 38 instead of 35", 71),
         (forget_an_open_transaction, f"{FLIGHTS}/{71:020d}.snapshot", "open transaction of producer 2002 is in", 71),
@@ -300,7 +300,7 @@ def test_a_torn_tail_of_an_unclean_stop_is_noted(folder: Path) -> None:
     log.write_bytes(log.read_bytes()[:-5])
     code, said = verify(folder)
     assert (code, said["damage"]) == (0, [])
-    assert "the next start cuts them" in said["notes"][0]["what"]
+    assert "the next start removes them" in said["notes"][0]["what"]
 
 
 def test_a_gap_is_compactions_in_compacted_topics_only(folder: Path) -> None:

@@ -107,7 +107,7 @@ async def test_a_batch_of_offsets_that_were_there_before_is_cut(log: SegmentLog,
     log.active.file.append([batch(1)])
     log.close()
     again, recovery, _ = await reopen(disk)
-    assert recovery.truncated_why == "a batch of offset 1 where 3 was due"
+    assert recovery.truncated_why == "a batch with offset 1, but 3 was expected"
     assert again.end_offset == 3
 
 

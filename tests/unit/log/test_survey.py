@@ -216,7 +216,7 @@ async def test_a_gap_that_compaction_left_is_no_damage() -> None:
     walk = Walk(0, 0, size=len(data), following=12)
     walk.look(memoryview(bytes(first + moved + third)))
     assert walk.position == len(first)
-    assert "offset 13 where 2 was due" in walk.flaw
+    assert "offset 13, but 2 was expected" in walk.flaw
 
 
 def test_sound_ranges_grow_together_and_are_cut() -> None:

@@ -1,4 +1,4 @@
-"""`hapax verify`: whether the files of a cluster are what they should be, and where they are not."""
+"""`hapax verify`: checks the files of a cluster, and reports where they are damaged."""
 
 from hapax.cli.verify.command import verify
 

@@ -1,9 +1,9 @@
 """`hapax verify PATH...`: checks the files of one or all nodes of a cluster, stopped or running, and changes nothing.
 
-Of each partition: every batch whole (CRC-32C), offsets and leader epochs in order, producers' sequences without a gap
-or a repetition, indexes that point to batches, the aborted-transaction index and the snapshots as the log makes them,
-the leader-epoch checkpoint, the records of internal topics decodable. Given the folders of several nodes: replicas
-byte-equal up to the high watermark. Exit codes: 0 nothing is wrong, 1 damage, 4 nothing to verify.
+It checks of each partition: every batch is complete (CRC-32C); offsets and leader epochs rise; producers' sequences
+have no gap and no repetition; indexes point to batches; the aborted-transaction index, the snapshots and the
+leader-epoch checkpoint agree with the log; the records of internal topics can be decoded. With the folders of several
+nodes, replicas must be byte-equal up to the high watermark. Exit codes: 0 no damage, 1 damage, 4 nothing to verify.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hapax.cli.verify.replicas import Digest, Replica, compare_replicas
 def verify(
     paths: Annotated[list[Path], typer.Argument(help="Data folders, or partitions' folders.", exists=True)],
     compacted: Annotated[
-        list[str] | None, typer.Option("--compacted", metavar="TOPIC", help="A compacted topic: gaps are no loss.")
+        list[str] | None, typer.Option("--compacted", metavar="TOPIC", help="A compacted topic: gaps are not damage.")
     ] = None,
     records: Annotated[bool, typer.Option("--records", help="Also decode each record of clients' topics.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check segments, indexes, snapshots and replicas; say what is wrong and where."""
+    """Check segments, indexes, snapshots and replicas, and report damage."""
     found = {(folder.path, folder.only): folder for path in paths for folder in data_folders(path.absolute())}
     folders = list(found.values())
     if not folders:
@@ -52,7 +52,7 @@ def _replicas(folders: list[DataFolder], findings: Findings) -> list[Digest]:
     clusters = {folder.cluster_id for folder in folders}
     if len(clusters) > 1:
         for folder in folders:
-            findings.noted(folder.path, f"is of cluster {folder.cluster_id or '?'}: compared with its like only")
+            findings.noted(folder.path, f"belongs to cluster {folder.cluster_id or '?'}; compared only within it")
     for folder in folders:
         for partition in folder.partitions:
             key = (folder.cluster_id, partition.topic, partition.index)
@@ -62,7 +62,7 @@ def _replicas(folders: list[DataFolder], findings: Findings) -> list[Digest]:
 
 
 def _compared(replicas: list[Replica], findings: Findings) -> Digest | None:
-    """None: a running process removed a segment meanwhile, which is no damage."""
+    """None if a running process removed a segment in the meantime, which is not damage."""
     mine = Findings()
     try:
         digest = compare_replicas(replicas, mine)
@@ -74,7 +74,7 @@ def _compared(replicas: list[Replica], findings: Findings) -> Digest | None:
 
 
 def _progress(text: str, as_json: bool) -> None:
-    """One line on stderr that is written over; nothing for programs."""
+    """Overwrites one line on stderr; prints nothing with --json."""
     if not as_json and sys.stderr.isatty():
         print(f"\r\x1b[K{text[:100]}", end="", file=sys.stderr, flush=True)
 
@@ -118,7 +118,7 @@ def _print(folders: list[DataFolder], digests: list[Digest], findings: Findings)
     )
     if digests:
         equal = sum(digest.equal for digest in digests)
-        print(f"replicas: {equal} of {len(digests)} partitions are the same on all their nodes")
+        print(f"replicas: {equal} of {len(digests)} partitions are equal on all their nodes")
     for title, found in (("notes", findings.notes), ("damage", findings.damage)):
         if found:
             output.print_table(

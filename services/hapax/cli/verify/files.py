@@ -1,4 +1,4 @@
-"""A data folder for looking only: nothing below it is written, created or locked."""
+"""Read-only access to a data folder: nothing in it is written, created or locked."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class ReadOnlyDisk(RealDisk):
         return RealFile(self, path, os.open(os.path.join(self.root, path), os.O_RDONLY | os.O_CLOEXEC))
 
     def read(self, path: str) -> bytes:
-        """A small file. Raises FileNotFoundError."""
+        """The content of a small file. Raises FileNotFoundError."""
         return (Path(self.root) / path).read_bytes()

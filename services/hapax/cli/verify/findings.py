@@ -1,4 +1,4 @@
-"""What verifying finds, and what it looked at."""
+"""The findings of a verification, and counts of what it read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong."""
+    """One problem in one file."""
 
     file: str
-    """With its folder."""
+    """Path of the file, including its folder."""
     what: str
     offset: int | None = None
-    """In the partition."""
+    """Offset in the partition."""
     position: int | None = None
-    """Byte in the file."""
+    """Byte position in the file."""
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ class Findings:
     """Collected over any number of folders."""
 
     damage: list[Finding] = field(default_factory=list)
-    """Something is lost or wrong."""
+    """Data is lost or wrong."""
     notes: list[Finding] = field(default_factory=list)
-    """Nothing is lost: the next start repairs it, or it could not be checked."""
+    """Nothing is lost: the next start repairs the file, or it could not be checked."""
 
     def damaged(self, file: Path | str, what: str, *, offset: int | None = None, position: int | None = None) -> None:
         self.damage.append(Finding(str(file), what, offset, position))
@@ -40,14 +40,14 @@ class Findings:
         self.notes += other.notes
 
     def confirmed_by(self, later: Findings) -> Findings:
-        """What a second look found again: in files that a running process changes, the rest was its work in between."""
+        """The findings that a second check found again. The others were changes in progress of a running process."""
         again = set(later.damage)
         return Findings([finding for finding in self.damage if finding in again], later.notes)
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was read."""
+    """Numbers of objects that were read."""
 
     partitions: int = 0
     segments: int = 0

@@ -1,4 +1,4 @@
-"""Data folders: which there are, the small files that stand in each, and the partitions below them."""
+"""Finds data folders, and checks their small files and their partitions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hapax.log import layout
 from hapax.runtime import node_ids, rollback_guard
 
 _LOOKS = 3
-"""Attempts to check a partition whose files a running broker removes meanwhile."""
+"""Attempts to check a partition while a running broker removes files of it."""
 
 
 @dataclass(slots=True)
 class DataFolder:
-    """One node's folder, and what verifying it told."""
+    """One node's folder, and the result of verifying it."""
 
     path: Path
     only: str = ""
-    """Just this partition's folder; empty: all of them."""
+    """Check only this partition's folder; empty: all of them."""
     cluster_id: str = ""
     node_id: str = ""
     stopped: bool = False
-    """Its last stop was clean."""
+    """Whether its last stop was clean."""
     high_watermarks: dict[TopicPartition, Offset] = field(default_factory=dict)
     partitions: list[CheckedPartition] = field(default_factory=list)
 
@@ -37,12 +37,13 @@ class DataFolder:
         return Counts().add(partition.counts for partition in self.partitions)
 
     def high_watermark(self, partition: CheckedPartition) -> int | None:
-        """As the node noted it last; None where it noted none."""
+        """The last value in the node's checkpoint; None if it has none."""
         return self.high_watermarks.get(TopicPartition(partition.topic, PartitionIndex(partition.index)))
 
 
 def data_folders(path: Path) -> list[DataFolder]:
-    """What a path stands for: a node's data folder, a folder of several (as `hapax local` makes), or a partition's."""
+    """The folders that a path names: a node's data folder, a folder of several (as `hapax local` creates), or a
+    partition's folder."""
     if (path / layout.META_PROPERTIES).exists():
         return [DataFolder(path)]
     if layout.parse_partition_folder(path.name) is not None and any(path.glob(f"*{layout.LOG}")):
@@ -80,7 +81,7 @@ def check_folder(
 
 
 def _check_twice(folder: DataFolder, disk: ReadOnlyDisk, name: str, scope: Scope, findings: Findings) -> None:
-    """Where a process may be writing, only what is still wrong at a second look is wrong."""
+    """Checks a second time if a process may be writing: only findings of both checks are damage."""
     first = Findings()
     partition = _check_stable(disk, name, scope, first)
     if first.damage and scope.clean_size is None:
@@ -121,7 +122,7 @@ def _identity(folder: DataFolder, disk: ReadOnlyDisk, findings: Findings) -> Non
 
 
 def _clean_sizes(folder: DataFolder, disk: ReadOnlyDisk, names: list[str], findings: Findings) -> dict[str, int]:
-    """Partition folder -> bytes of its newest segment at a clean stop; nothing where the last stop was none."""
+    """Partition folder -> bytes of its newest segment at the last stop; empty if that stop was not clean."""
     if layout.CLEAN_SHUTDOWN not in names:
         return {}
     try:

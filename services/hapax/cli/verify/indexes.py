@@ -1,4 +1,4 @@
-"""A segment's sparse indexes, compared with its batches while these are read."""
+"""Compares a segment's sparse indexes with its batches while these are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hapax.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 
 
 class SegmentIndexes:
-    """Told of every batch of the segment, in order, then of its end."""
+    """Receives every batch of the segment, in order, then its end."""
 
     def __init__(self, disk: ReadOnlyDisk, folder: str, base_offset: int, findings: Findings) -> None:
         self._findings = findings
@@ -42,7 +42,7 @@ class SegmentIndexes:
             for number in range(1, len(entries)):
                 (first, second), (before_first, before_second) = entries[number], entries[number - 1]
                 if first <= before_first or second <= before_second:
-                    self._findings.damaged(path, "entries do not rise", position=number * size)
+                    self._findings.damaged(path, "its entries do not rise", position=number * size)
 
     def batch(self, position: int, header: BatchHeader) -> None:
         self._greatest = max(self._greatest, header.max_timestamp)
@@ -74,7 +74,7 @@ class SegmentIndexes:
         elif timestamp != header.max_timestamp or timestamp != self._greatest:
             self._findings.damaged(
                 self._time_path,
-                f"says {timestamp}; the batch has {header.max_timestamp}, the greatest up to it is {self._greatest}",
+                f"has {timestamp}; the batch has {header.max_timestamp}, the greatest up to it is {self._greatest}",
                 offset=offset, position=at,
             )  # fmt: skip
 
@@ -89,7 +89,7 @@ class SegmentIndexes:
             )  # fmt: skip
         for _, relative in self._times[self._next_time :]:
             self._findings.damaged(
-                self._time_path, "names an offset behind the segment's end", offset=self._base + relative,
+                self._time_path, "names an offset beyond the segment's end", offset=self._base + relative,
                 position=self._next_time * TIME_ENTRY,
             )  # fmt: skip
         if closed and size and self._greatest >= 0 and (not self._times or self._times[-1][0] < self._greatest):

@@ -1,4 +1,4 @@
-"""One partition's folder: log, indexes, snapshots and checkpoint, each against the log."""
+"""Checks a partition's folder: the log, and the indexes, snapshots and checkpoint against the log."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from hapax.log.walk import Batch, Broken, walk
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is known of the folder before it is looked at, and how closely to look."""
+    """What is known of the folder before the check, and how thorough the check is."""
 
     clean_size: int | None
-    """Bytes of the newest segment at the last stop, which was clean; None: it runs, or it did not stop cleanly."""
+    """Bytes of the newest segment at the last stop, if it was clean; None if the node runs or did not stop cleanly."""
     compacted_topics: frozenset[str] = frozenset()
     records: bool = False
-    """Decode each record of clients' topics too."""
+    """Also decode each record of clients' topics."""
 
 
 @dataclass(slots=True)
 class CheckedPartition:
-    """What the replicas of a partition are compared by."""
+    """The result for one replica, by which the replicas of a partition are compared."""
 
     folder: Path
     topic: str
@@ -53,7 +53,7 @@ class CheckedPartition:
 
 
 def check_partition(disk: ReadOnlyDisk, folder: str, scope: Scope, findings: Findings) -> CheckedPartition | None:
-    """None: there is no log. Raises FileNotFoundError where a running process removed a file meanwhile."""
+    """None if there is no log. Raises FileNotFoundError if a running process removed a file in the meantime."""
     return _Check(disk, folder, scope, findings).run()
 
 
@@ -69,7 +69,7 @@ class _Check:
         self.counts = Counts(partitions=1)
         self.epochs = LeaderEpochs()
         self.runs: list[tuple[int, int]] = []
-        """(leader epoch, first offset) wherever the epoch of the batches changes."""
+        """(leader epoch, first offset) of each change of the batches' epoch."""
         self.expected = 0
         self.gaps: list[tuple[Path, str, int, int]] = []
         self.broken = False
@@ -79,9 +79,9 @@ class _Check:
         bases = sorted(offset for offset, suffix in parsed if suffix == layout.LOG)
         topic_id = self._topic_id()
         if not bases:
-            self.findings.damaged(self.path, "a partition's folder without a log")
+            self.findings.damaged(self.path, "the partition's folder has no log")
             return None
-        # In this order, so that what a running broker adds meanwhile is ahead of what is compared with it.
+        # Read before the log, so that only the log can have what a running broker adds in the meantime.
         snapshots = self._snapshots(sorted(offset for offset, suffix in parsed if suffix == layout.SNAPSHOT))
         epochs = self._read_epochs()
         paths = {offset: self._file(offset, layout.SNAPSHOT) for offset in snapshots}
@@ -109,7 +109,7 @@ class _Check:
         try:
             return layout.decode_partition_metadata(path.read_bytes())
         except FileNotFoundError:
-            self.findings.damaged(path, "is missing: the topic id that the folder belongs to is unknown")
+            self.findings.damaged(path, "is missing, so the id of the folder's topic is unknown")
         except layout.LayoutError as error:
             self.findings.damaged(path, str(error))
         return None
@@ -156,7 +156,7 @@ class _Check:
     def _broken(self, path: Path, found: Broken, *, last: bool) -> None:
         if last and found.torn and not self.clean:
             self.findings.noted(
-                path, f"{found.size} bytes of a batch that is not whole; the next start cuts them",
+                path, f"{found.size} bytes of an incomplete batch; the next start removes them",
                 offset=self.expected, position=found.position,
             )  # fmt: skip
             return
@@ -165,20 +165,20 @@ class _Check:
         self.findings.damaged(path, found.reason, offset=self.expected, position=found.position)
 
     def _fits(self, path: Path, found: Batch, base: int, following: int | None) -> bool:
-        """Whether the batch may follow on what was read before; gaps may be compaction's."""
+        """Whether the batch may follow the batches read before. Compaction may leave gaps."""
         header, position = found.header, found.position
         if header.base_offset < max(self.expected, base) or header.last_offset_delta < 0:
             wanted = max(self.expected, base)
             self.broken = True
             self.state.gap(self.expected)
             self.findings.damaged(
-                path, f"a batch of offset {header.base_offset} where {wanted} was due", offset=header.base_offset,
+                path, f"a batch with offset {header.base_offset}, but {wanted} was expected", offset=header.base_offset,
                 position=position,
             )  # fmt: skip
             return False
         if following is not None and header.last_offset >= following:
             self.findings.damaged(
-                path, f"a batch up to offset {header.last_offset}, but the next segment begins at {following}",
+                path, f"a batch up to offset {header.last_offset}, but the next segment starts at {following}",
                 offset=header.base_offset, position=position,
             )  # fmt: skip
         if header.base_offset > self.expected:
@@ -257,18 +257,18 @@ class _Check:
             if said == epoch:
                 continue
             report = self.findings.damaged if self.clean or start < self.durable_to else self.findings.noted
-            report(path, f"says leader epoch {said} at offset {start}, where the log has {epoch}", offset=start)
+            report(path, f"has leader epoch {said} at offset {start}, but the log has {epoch}", offset=start)
         known = dict(self.runs)
         for epoch, start in entries:
             within = self.runs and self.runs[0][1] <= start < self.expected
             if within and not self.compacted and known.get(epoch) != start:
                 self.findings.damaged(
-                    path, f"says that leader epoch {epoch} begins at {start}; the log does not", offset=start
+                    path, f"has a start of leader epoch {epoch} at {start}, but the log has none", offset=start
                 )
 
 
 class _AbortedOfSegment:
-    """A segment's `.txnindex` against the abort markers of the segment."""
+    """Compares a segment's `.txnindex` with the abort markers of the segment."""
 
     def __init__(self, path: Path, findings: Findings) -> None:
         self._path, self._findings = path, findings
@@ -284,13 +284,13 @@ class _AbortedOfSegment:
             findings.damaged(path, "the last entry is torn", position=len(data) - len(data) % ENTRY_SIZE)
 
     def marker(self, offset: int, producer_id: int, entry: AbortedTransaction | None) -> None:
-        """`entry`: what the machine says that must stand in the file for it."""
+        """`entry`: the machine's entry for the marker, which the file must have."""
         self._markers[offset] = producer_id
         if entry is not None:
             self._expected[offset] = entry
 
     def compare(self, until: int, everything_known: bool) -> None:
-        """`until`: entries of markers below it must be in the file; of later ones they may."""
+        """`until`: the file must have the entries of markers below this offset, and may have later ones."""
         before = -1
         listed = set()
         for number, entry in enumerate(self._entries):
@@ -302,21 +302,21 @@ class _AbortedOfSegment:
             elif self._markers.get(entry.last_offset) != entry.producer_id:
                 wrong = f"producer {entry.producer_id} has no abort marker at offset {entry.last_offset}"
             elif everything_known and expected != entry:
-                wrong = f"says {_text(entry)}; the log {_text(expected)}"
+                wrong = f"has {_text(entry)}; the log has {_text(expected)}"
             before = entry.last_offset
             if wrong is not None:
                 self._findings.damaged(self._path, wrong, offset=entry.first_offset, position=number * ENTRY_SIZE)
         for offset, entry in self._expected.items():
             if offset < until and offset not in listed:
                 self._findings.damaged(
-                    self._path, f"does not list {_text(entry)}: its readers would see what was taken back",
+                    self._path, f"does not list {_text(entry)}: consumers would receive aborted records",
                     offset=entry.first_offset,
                 )  # fmt: skip
 
 
 def _text(entry: AbortedTransaction | None) -> str:
     if entry is None:
-        return "knows of none"
+        return "none"
     return (
         f"producer {entry.producer_id} aborted {entry.first_offset} to {entry.last_offset}, stable from "
         f"{entry.last_stable_offset}"

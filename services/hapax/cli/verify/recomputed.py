@@ -1,7 +1,7 @@
 """Recomputes a partition's state from its log and compares it with its other files.
 
 The log is fed to the same machine that a broker runs (`hapax.core.partition.machine`), so a snapshot is right when the
-machine that reads it and the machine that read the log tell the same of every producer.
+machine that reads it and the machine that read the log have the same state of every producer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hapax.core.sequence import MAX_SEQUENCE
 
 
 class Recomputed:
-    """Fed with every batch of the log, in order."""
+    """Receives every batch of the log, in order."""
 
     def __init__(
         self,
@@ -28,36 +28,36 @@ class Recomputed:
         paths: Mapping[int, Path],
         findings: Findings,
     ) -> None:
-        """`snapshots` and `paths` by offset: the ones that could be read."""
+        """`snapshots` and `paths`: by offset, only those that could be read."""
         self._start = start_offset
         self._snapshots = dict(sorted(snapshots.items()))
         self._paths = paths
         self._findings = findings
         self._machine = PartitionMachine(log_start_offset=start_offset)
         self.complete = start_offset == 0
-        """The machine knows everything that happened: nothing of what it was fed was missing."""
+        """Whether the machine has the complete state, because no batch was missing."""
 
     def gap(self, next_offset: int) -> None:
-        """Everything up to `next_offset` is missing (compaction, retention, damage), as far as the machine has not
-        seen it: nothing can be told until the next snapshot from there on."""
+        """The batches up to `next_offset` that the machine has not seen are missing (compaction, retention, damage).
+        Its state is unknown until the next snapshot from there on."""
         self._meet_snapshots(min(self._machine.log_end_offset, next_offset))
         while self._snapshots and next(iter(self._snapshots)) < next_offset:
             del self._snapshots[next(iter(self._snapshots))]
         self.complete = False
 
     def thinned(self) -> None:
-        """The batch just seen has lost records to compaction: so has the machine."""
+        """Compaction has removed records of the last batch, so the machine's state is incomplete."""
         self.complete = False
 
     def data(self, header: BatchHeader) -> str | None:
-        """One data batch. Returns what is wrong with its sequence."""
+        """Takes a data batch. Returns what is wrong with its sequence; None if nothing is."""
         self._meet_snapshots(header.base_offset)
         wrong = self._sequence(header) if self.complete and header.base_sequence >= 0 else None
         self._machine.replay(header)
         return wrong
 
     def control(self, header: BatchHeader, control: Control) -> AbortedTransaction | None:
-        """One control batch. Returns the entry that the `.txnindex` must have for it."""
+        """Takes a control batch. Returns the entry that the `.txnindex` must have for it."""
         self._meet_snapshots(header.base_offset)
         aborted = self._machine.replay_control(header, control)
         self._machine.advance_high_watermark(self._machine.log_end_offset)
@@ -67,7 +67,7 @@ class Recomputed:
         self._meet_snapshots(end_offset)
         for offset in self._snapshots:
             path = self._paths[offset]
-            self._findings.damaged(path, f"a snapshot of offset {offset}, but the log ends at {end_offset}")
+            self._findings.damaged(path, f"the snapshot has offset {offset}, but the log ends at {end_offset}")
 
     def _sequence(self, header: BatchHeader) -> str | None:
         producer = self._machine.producers.get(header.producer_id)
@@ -78,18 +78,18 @@ class Recomputed:
             return None
         kind = "again" if producer.last_offset >= 0 and header.base_sequence < expected else "too far"
         return (
-            f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} where "
-            f"{expected} follows ({kind})"
+            f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence}, but "
+            f"{expected} was expected ({kind})"
         )
 
     # --- snapshots ------------------------------------------------------------------------------------------------
 
     def _meet_snapshots(self, next_offset: int) -> None:
-        """Before the batch at `next_offset`."""
+        """Compares the snapshots up to `next_offset`, before its batch is taken."""
         while self._snapshots and (offset := next(iter(self._snapshots))) <= next_offset:
             snapshot = self._snapshots.pop(offset)
             if self.complete and self._machine.log_end_offset > offset:
-                self._findings.damaged(self._paths[offset], f"a snapshot of offset {offset}, within a batch")
+                self._findings.damaged(self._paths[offset], f"the snapshot's offset {offset} is within a batch")
                 continue
             loaded = PartitionMachine(snapshot, log_start_offset=self._start)
             if self.complete:
@@ -104,10 +104,10 @@ class Recomputed:
         for what, said, found in (
             ("the shard epoch", loaded.shard_epoch, recomputed.shard_epoch),
             ("the shards' marker epochs", loaded.marker_epochs, recomputed.marker_epochs),
-            ("what is expired", loaded.producers.expired_below, recomputed.producers.expired_below),
+            ("the limit of expired producers", loaded.producers.expired_below, recomputed.producers.expired_below),
         ):
             if said != found:
-                self._findings.damaged(path, f"{what}: the snapshot says {said}, the log {found}", offset=offset)
+                self._findings.damaged(path, f"{what}: the snapshot has {said}, the log {found}", offset=offset)
         self._compare_each(offset, "producer", _producers(loaded), _producers(recomputed))
         self._compare_each(offset, "open transaction of producer", *_open(loaded, recomputed))
 
@@ -130,7 +130,7 @@ class Recomputed:
 
 
 def _producers(machine: PartitionMachine) -> dict[int, dict[str, Any]]:
-    """Everything that decides on a producer's next batch, its window of five included."""
+    """All state on which the check of a producer's next batch depends, including its last five batches."""
     found = {}
     for view in machine.describe_producers():
         machine.producers.get(view.producer_id)
@@ -142,8 +142,8 @@ def _producers(machine: PartitionMachine) -> dict[int, dict[str, Any]]:
 def _open(
     loaded: PartitionMachine, recomputed: PartitionMachine
 ) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
-    """Of the snapshot and of the log. Checksums that the snapshot lacks are no contradiction: former releases stored
-    none."""
+    """The open transactions of the snapshot and of the log. Checksums that the snapshot lacks are not compared, because
+    former releases did not store them."""
     said, found = (
         {
             each.producer_id: {name: getattr(each, name) for name in each.__slots__}

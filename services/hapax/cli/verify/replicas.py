@@ -1,4 +1,4 @@
-"""The replicas of one partition: byte-equal up to the high watermark."""
+"""Compares the replicas of a partition, which must be byte-equal up to the high watermark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Replica(NamedTuple):
     partition: CheckedPartition
     high_watermark: int | None
-    """As its checkpoint says, None where there is none: then its whole log must agree."""
+    """The value in its checkpoint. None if it has none: then its whole log must be equal."""
 
     @property
     def bound(self) -> int:
@@ -30,7 +30,7 @@ class Replica(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """What all replicas of a partition have in common."""
+    """The content that all replicas of a partition have in common."""
 
     topic: str
     partition: int
@@ -39,18 +39,19 @@ class Digest(NamedTuple):
     to_offset: int
     """Exclusive."""
     crc32c: int
-    """Of the bytes between the two, in the replica that has most; compacted ones may be equal without it."""
+    """Checksum of the bytes between the two offsets, in the longest replica. Compacted replicas may be equal with
+    different checksums."""
     equal: bool
 
 
 def compare_replicas(replicas: Sequence[Replica], findings: Findings) -> Digest:
-    """Compares each replica with the one that has most."""
+    """Compares each replica with the longest one."""
     reference, *others = sorted(replicas, key=lambda replica: -replica.bound)
     start = max(replica.partition.start_offset for replica in replicas)
     digest, equal = _digest(reference.partition, start, reference.bound), True
     for other in others:
         if other.partition.topic_id != reference.partition.topic_id:
-            findings.damaged(other.partition.folder, f"is of another topic than {reference.partition.folder}")
+            findings.damaged(other.partition.folder, f"belongs to another topic than {reference.partition.folder}")
             equal = False
             continue
         if other.partition.end_offset < reference.bound:
@@ -73,7 +74,7 @@ def _digest(partition: CheckedPartition, start: int, end: int) -> int:
 
 
 def _batches(partition: CheckedPartition, start: int, end: int) -> Iterator[tuple[str, Batch]]:
-    """The undamaged batches that lie wholly in [start, end), with their file."""
+    """The undamaged batches that are completely in [start, end), with their files."""
     for number, path in enumerate(partition.segments):
         following = partition.segments[number + 1 :]
         if following and int(following[0].stem) <= start:
@@ -86,7 +87,7 @@ def _batches(partition: CheckedPartition, start: int, end: int) -> Iterator[tupl
 
 
 def _compare(reference: CheckedPartition, other: CheckedPartition, start: int, end: int, findings: Findings) -> bool:
-    """Says the first difference."""
+    """Reports the first difference."""
     compacted = reference.compacted or other.compacted
     ours, theirs = _batches(reference, start, end), _batches(other, start, end)
     mine, its = next(ours, None), next(theirs, None)
@@ -115,7 +116,8 @@ def _compare(reference: CheckedPartition, other: CheckedPartition, start: int, e
 
 
 def _same_records(mine: Batch, its: Batch) -> bool:
-    """Replicas are compacted each for itself: what both still have must be the same. Delete horizons may differ."""
+    """Replicas are compacted independently: the records that both still have must be equal. Delete horizons may
+    differ."""
     if mine.header.is_control != its.header.is_control:
         return False
     try:
@@ -128,7 +130,7 @@ def _same_records(mine: Batch, its: Batch) -> bool:
 
 
 def _records(batch: Batch) -> dict[int, Record]:
-    """By their offsets. Raises Refusal."""
+    """Offset -> record. Raises Refusal."""
     from hapax.codec.bounded import decode_bounded
 
     most = batch.header.record_count

@@ -1,18 +1,18 @@
 """The client producer as a pure machine: `(state, event, now) -> effects`, no I/O, no clock.
 
-The owner (hapax.client) feeds events in and, after each, carries out what `poll(now)` returns. The machine owns
-the state of the producer, the sequences of every partition (partition_queue.py) and the decision what
-each refusal means (error_kinds.py). It does not know brokers, connections or bytes.
+The owner (hapax.client) passes events in and, after each, carries out the effects that `poll(now)` returns. The machine
+owns the state of the producer and the sequences of every partition (partition_queue.py), and decides what each refusal
+means (error_kinds.py). It does not know brokers, connections or bytes.
 
-Four rules besides those of a partition:
+Four rules in addition to those of a partition:
 
-1. Under transactions version 2 each transaction has an epoch of its own: the answer to EndTxn brings the next one
-   and every partition begins at sequence 0. Under version 1 epoch and sequences go on; only an abort that left a
+1. Under transactions version 2, each transaction has its own epoch: the answer to EndTxn contains the next epoch, and
+   every partition starts at sequence 0. Under version 1, epoch and sequences continue; only an abort that left a
    sequence unresolved is followed by an InitProducerId that raises the epoch (KIP-360).
-2. EndTxn leaves when nothing is in flight any more, so that no batch of a transaction arrives after its decision.
-3. Without transactions an unresolvable loss raises the epoch locally (KIP-360), except for a leased identity:
-   there the epoch is the lease's generation and belongs to the allocator; the producer ends instead.
-4. An error sticks. After ABORTABLE_ERROR only an abort is possible, after FATAL_ERROR nothing is.
+2. EndTxn is sent when no batch is in flight, so that no batch of a transaction arrives after its decision.
+3. Without transactions, an unresolvable loss raises the epoch locally (KIP-360). A leased identity is an exception: its
+   epoch is the lease's generation, which only the allocator raises, so the producer fails instead.
+4. An error persists: after ABORTABLE_ERROR only an abort is possible, after FATAL_ERROR nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ProducerOptions:
     idempotent: bool = True
     transactional: bool = False
     version: int = 2
-    """Of transactions: 2 where the cluster has finalized `transaction.version` >= 2."""
+    """Transactions version: 2 if the cluster has finalized `transaction.version` >= 2."""
     leased: bool = False
     window: int = WINDOW
     retries: int = 2**31 - 1
@@ -67,13 +67,13 @@ class ProducerOptions:
     retry_backoff_max_ms: int = 1_000
 
     def pause_ms(self, attempts: int) -> int:
-        """Before the next attempt: doubles with each, up to the maximum."""
+        """The pause before the next attempt. It doubles with each attempt, up to the maximum."""
         most = max(self.retry_backoff_max_ms, self.retry_backoff_ms)
         return min(self.retry_backoff_ms << min(attempts - 1, 20), most)
 
 
 class ClientProducer:
-    """One producer. Events in any order the transition table allows; `poll(now)` after each of them."""
+    """One producer. Events may come in any order that the transition table allows; call `poll(now)` after each."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class ClientProducer:
         identity: Identity = NO_IDENTITY,
         next_sequences: Mapping[TopicPartition, Sequence] | None = None,
     ) -> None:
-        """With `identity` (from a lease, or saved) the producer is READY at once and goes on at `next_sequences`."""
+        """With `identity` (from a lease, or saved) the producer is READY at once and continues at `next_sequences`."""
         self.options = options
         self.state = State.UNINITIALIZED if options.idempotent and identity == NO_IDENTITY else State.READY
         self.identity = identity
         self.trouble: Trouble | None = None
-        """What led to ABORTABLE_ERROR or FATAL_ERROR."""
+        """The cause of ABORTABLE_ERROR or FATAL_ERROR."""
         self.version = options.version
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._effects: list[Effect] = []
@@ -119,7 +119,7 @@ class ClientProducer:
         self._dirty.update(dict.fromkeys(self._queues))
 
     def take_up(self, identity: Identity) -> None:
-        """A place in a transaction that others decide (multi-writer): READY under an identity that was given."""
+        """Makes the producer READY with the given identity, as a member of a multi-writer transaction."""
         self._move(E.TAKE_UP)
         self.identity = identity
 
@@ -131,34 +131,34 @@ class ClientProducer:
         self._registered.clear()
 
     def commit(self, *, always: bool = False) -> None:
-        """Everything enqueued so far is sent first; a batch that fails meanwhile fails the commit.
+        """Everything enqueued so far is sent first. If one of these batches fails, the commit fails.
 
-        `always`: the coordinator decides even if nothing was written (the commit carries a token of its own).
+        `always`: ask the coordinator even if nothing was written, because the commit has a token.
         """
         self._move(E.COMMIT)
         self._commit, self._ending = True, True
         self._wrote |= always
 
     def abort(self) -> None:
-        """Batches not sent yet are dropped; those in flight are awaited."""
+        """Drops the batches that were not sent yet, and waits for those in flight."""
         self._move(E.ABORT)
         self._commit, self._ending = False, True
         dropped = Trouble(ErrorKind.ABORT, ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted")
         self._drop_unsent(dropped)
 
     def offsets_sent(self) -> None:
-        """Offsets are about to be added to the transaction: from now on there is something to decide."""
+        """Call before offsets are added to the transaction: from then on it has content to commit or abort."""
         if self.state is not State.IN_TRANSACTION:
             self._illegal("send offsets to a transaction")
         self._wrote = True
 
     def ended(self, identity: Identity | None) -> None:
-        """EndTxn was answered. `identity`: the next transaction's, under version 2; None under version 1."""
+        """EndTxn was answered. `identity`: of the next transaction, under version 2; None under version 1."""
         if identity is not None:
             self.identity = identity
             self._queues.clear()
         elif self._raise_epoch and self.state is State.ABORTING_TRANSACTION:
-            # Numbers of aborted batches may still be under way: only a new epoch makes them harmless.
+            # Aborted batches may still arrive. Only a new epoch keeps their sequences from being accepted.
             self._move(E.INITIALIZE)
             self._queues.clear()
             self._raising_epoch = True
@@ -180,7 +180,7 @@ class ClientProducer:
         """
         kind = coordinator_error_kind(code)
         if kind is ErrorKind.ABORT and self.state is State.ABORTING_TRANSACTION:
-            if self._registering:  # what it refused is dropped anyway; the end follows
+            if self._registering:  # the refused partitions are dropped anyway, and EndTxn follows
                 self._registering = ()
                 return kind
             kind = ErrorKind.FATAL
@@ -207,8 +207,8 @@ class ClientProducer:
         self._drop_unsent(trouble)
 
     def stop(self) -> None:
-        """The owner carries nothing out any more: each batch that is not settled fails now, in flight or not. The
-        identity and the next sequences stay as they are."""
+        """The owner carries out no more effects, so each unsettled batch fails now, in flight or not. The identity and
+        the next sequences are kept."""
         trouble = self.trouble or Trouble(ErrorKind.FATAL, ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer is closed")
         self._ending = False
         for queue in self._queues.values():
@@ -228,7 +228,7 @@ class ClientProducer:
         self._dirty[batch.partition] = None
 
     def wants(self, partition: TopicPartition) -> bool:
-        """Whether a batch enqueued now would leave at once; if not, it may as well grow."""
+        """Whether a batch enqueued now would be sent at once. If not, it can take more records meanwhile."""
         queue = self._queues.get(partition)
         return queue is None or queue.wants(self.options.window)
 
@@ -243,7 +243,7 @@ class ClientProducer:
             self._effects.append(Delivered(batch, offset, timestamp))
 
     def refused(self, batch: Batch, code: int, reason: str, now: Millis) -> ErrorKind:
-        """The leader answered `code`. Returns what was made of it (RETRY: perhaps refresh the metadata)."""
+        """The leader answered `code`. Returns the resulting kind of error (RETRY: the metadata may be stale)."""
         queue = self._queues.get(batch.partition)
         if queue is None or batch not in queue.numbered:
             return ErrorKind.REFUSED
@@ -265,20 +265,20 @@ class ClientProducer:
         return kind
 
     def lost(self, batch: Batch, reason: str, now: Millis) -> None:
-        """No answer will come for this attempt; the batch may or may not have been written."""
+        """This attempt will get no answer: the batch may or may not have been written."""
         queue = self._queues.get(batch.partition)
         if queue is not None and batch in queue.numbered:
             batch.doubtful = True
             self._attempt_failed(queue, batch, Trouble(ErrorKind.RETRY, ErrorCode.NETWORK_EXCEPTION, reason), now)
 
     def unsent(self, batch: Batch, reason: str, now: Millis) -> None:
-        """This attempt never left (no leader known, no connection): certainly not written."""
+        """This attempt was never sent (no known leader, no connection), so the batch was not written."""
         queue = self._queues.get(batch.partition)
         if queue is not None and batch in queue.numbered:
             self._attempt_failed(queue, batch, Trouble(ErrorKind.RETRY, ErrorCode.LEADER_NOT_AVAILABLE, reason), now)
 
     def leader_moved(self, partition: TopicPartition) -> None:
-        """Another leader than the one that failed: no reason to wait before the next attempt (KIP-951)."""
+        """The partition has another leader, so the next attempt need not wait (KIP-951)."""
         queue = self._queues.get(partition)
         if queue is not None:
             queue.not_before = AT_ONCE
@@ -307,12 +307,13 @@ class ClientProducer:
     # --- what to do -------------------------------------------------------------------------------------------
 
     def poll(self, now: Millis) -> list[Effect]:
-        """What the owner has to do, in order. Call after every event, and when `expire` said to wake."""
+        """The effects that the owner must carry out, in order. Call after every event, and at the time that `expire`
+        returned."""
         if self.state is not State.FATAL_ERROR:
             self._resolve_gaps()
             self._send(now)
             if self._ending and not self.pending and not self._registering:
-                self._end()  # what is being registered would else come after the end, and open the next transaction
+                self._end()  # otherwise a running registration could arrive after EndTxn and open the next transaction
         effects, self._effects = self._effects, []
         return effects
 
@@ -322,7 +323,7 @@ class ClientProducer:
         return sum(len(queue.numbered) + len(queue.fresh) for queue in self._queues.values())
 
     def next_sequences(self) -> dict[TopicPartition, Sequence]:
-        """Per partition the sequence of the next record under the current identity; to be saved with `identity`."""
+        """Partition -> sequence of the next record under the current identity; to be saved with `identity`."""
         return {p: q.next_sequence for p, q in self._queues.items() if q.identity == self.identity}
 
     # --- inner steps ------------------------------------------------------------------------------------------
