@@ -50,6 +50,7 @@ from hapax_spark.options import Options
 from hapax_spark.refusals import TransactionLostError, ended, refusal
 from hapax_spark.sending import RowSender
 from hapax_spark.tokens import Token
+from hapax_spark.worker_heap import freeze_loaded_modules
 
 log = logging.getLogger("hapax.spark")
 
@@ -549,6 +550,7 @@ os.register_at_fork(after_in_child=_forked)
 def kept_cluster(options: Options) -> Iterator[Cluster]:
     """A cluster whose connections the next caller with the same settings reuses. If the caller fails, they are closed,
     because requests may still be under way on them."""
+    freeze_loaded_modules()
     key = repr(sorted({"bootstrap.servers": options.bootstrap_servers, **options.client}.items()))
     cluster = _kept.pop(key, None) or Cluster(options)
     cluster.options = options

@@ -30,6 +30,7 @@ from hapax_spark.first_batch import check_first_batch
 from hapax_spark.options import OptionError, Options
 from hapax_spark.refusals import TransactionLostError
 from hapax_spark.tokens import MicroBatch, Token
+from hapax_spark.worker_heap import freeze_loaded_modules
 
 log = logging.getLogger("hapax.spark.sink")
 
@@ -142,6 +143,7 @@ class HapaxStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType) -> None:
         if options.txn_app_id is not None:
             raise OptionError("txnAppId and txnVersion are for df.write, as in foreachBatch: a stream has batch ids")
+        freeze_loaded_modules()
         self._options = options
         self._columns = output_columns(schema, options.topic)
         # Spark creates a writer when a batch is planned, on the driver, which may be able to read the checkpoint, and
@@ -173,6 +175,7 @@ class HapaxBatchWriter(DataSourceArrowWriter):
     `txnAppId` and `txnVersion` name the same one."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        freeze_loaded_modules()
         self._options = options
         self._columns = output_columns(schema, options.topic)
         # Created on the driver and sent to the tasks with the writer.

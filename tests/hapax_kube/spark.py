@@ -61,6 +61,7 @@ def submitted(namespace: str, name: str, job: list[str], **more: str) -> list[st
     settings = {
         **SMALL, "spark.kubernetes.namespace": namespace, "spark.kubernetes.container.image": SPARK,
         "spark.kubernetes.container.image.pullPolicy": "Never", "spark.executor.instances": "1",
+        "spark.python.daemon.module": "hapax_spark.daemon",
         f"spark.kubernetes.executor.{volume}.mount.path": CHECKPOINT,
         f"spark.kubernetes.executor.{volume}.options.claimName": CLAIM, **more,
     }  # fmt: skip

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from hapax_spark.jobs.session import DAEMON
+
 TEMPLATE: Final = Path(__file__).parents[1] / "executor.yaml"
 DRIVER_PORT: Final = 7078
 BLOCK_MANAGER_PORT: Final = 7079
@@ -43,7 +45,7 @@ Ask = Callable[[str], Any]
 
 def settings(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
     """All settings of the session. Outside of a pod (no POD_NAME), only those that do not concern Kubernetes."""
-    found = {"spark.driver.memory": environment.get("HAPAX_SPARK_DRIVER_MEMORY", "1g")}
+    found = {"spark.driver.memory": environment.get("HAPAX_SPARK_DRIVER_MEMORY", "1g"), DAEMON[0]: DAEMON[1]}
     if checkpoint := environment.get("HAPAX_SPARK_CHECKPOINT"):
         found["spark.sql.streaming.checkpointLocation"] = checkpoint
     if environment.get("POD_NAME"):

@@ -6,11 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from hapax_spark import HapaxDataSource
+
+DAEMON: Final = ("spark.python.daemon.module", "hapax_spark.daemon")
+"""The setting, and its value."""
 
 
 def spark_session(
@@ -30,6 +34,7 @@ def spark_session(
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", str(cores))
+            .config(*DAEMON)
         )
     for key, value in {**{name.replace("_", "."): value for name, value in settings.items()}, **(given or {})}.items():
         builder = builder.config(key, value)

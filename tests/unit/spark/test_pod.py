@@ -91,7 +91,8 @@ def test_executors_mount_the_claims_that_several_machines_may_mount() -> None:
 
 
 def test_outside_of_a_pod_nothing_of_kubernetes() -> None:
-    assert settings({}, nobody) == {"spark.driver.memory": "1g"}
+    assert settings({}, nobody) == {
+        "spark.driver.memory": "1g", "spark.python.daemon.module": "hapax_spark.daemon"}  # fmt: skip
     with pytest.raises(PodError, match="POD_IP must be set together with POD_NAME"):
         settings({"POD_NAME": "x", "POD_NAMESPACE": "y"}, nobody)
 
