@@ -35,7 +35,7 @@ _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _Message = TypeVar("_Message", calls_pb2.Request, calls_pb2.Answer)
 
 
-class _Link(PendingCalls):
+class StreamLink(PendingCalls):
     """One open stream."""
 
     def __init__(self, stream: Any) -> None:
@@ -97,7 +97,7 @@ def next_batch(unsent: Iterable[_Message]) -> list[_Message]:
     return batch
 
 
-class StreamChannel(ReconnectingChannel[_Link]):
+class StreamChannel(ReconnectingChannel[StreamLink]):
     """`ports.RpcChannel`: a connection is a stream."""
 
     def __init__(self, address: str, identity: RpcIdentity, forget: Callable[[], object]) -> None:
@@ -110,7 +110,7 @@ class StreamChannel(ReconnectingChannel[_Link]):
             raise RpcError("RESOURCE_EXHAUSTED", f"{method}: a request of {len(request)} bytes")
         return await self._call(method, timeout, lambda link, call_id: link.send(call_id, method, request))
 
-    async def _connect(self) -> _Link:
+    async def _connect(self) -> StreamLink:
         """Returns once the server has accepted the stream. Raises RpcError with the reason where it did not."""
         await self._back_off.wait()
         # A channel of its own for each attempt. A channel that cannot resolve a name waits up to two minutes before it
@@ -128,7 +128,7 @@ class StreamChannel(ReconnectingChannel[_Link]):
             stream.cancel()
             raise RpcError("UNAVAILABLE", f"{self._address}: no connection in time") from None
         self._back_off.connected()
-        return _Link(stream)
+        return StreamLink(stream)
 
     async def close(self) -> None:
         await super().close()

@@ -9,10 +9,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime.network import TcpNetwork
-from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits, RpcError, RpcPeer
+from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits, RpcError
 from hapax.runtime.rpc import RpcIdentity
-from unit.runtime.rpc_world import ECHO, HANG, World, failure
+from hapax.runtime.rpc_stream import StreamLink
+from unit.runtime.rpc_world import ECHO, World, failure
 
 
 class Mute:
@@ -99,26 +101,39 @@ async def test_a_stream_that_the_server_cancels_or_ends_before_it_accepts_it_is_
     await server.stop(None)
 
 
+class SlowStream:
+    """A stream whose peer reads the first message and then nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.read_on = asyncio.Event()
+        self.sent: asyncio.Queue[list[bytes]] = asyncio.Queue()
+
+    async def write(self, message: bytes) -> None:
+        self.sent.put_nowait([each.message for each in calls_pb2.Requests.FromString(message).requests])
+        await self.read_on.wait()
+
+    async def read(self) -> bytes:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    def cancel(self) -> None:
+        """Nothing to do: only the link knows it."""
+
+
 async def test_a_call_that_timed_out_before_it_was_sent_is_never_sent() -> None:
-    """The server reads nothing while it has too many calls to answer."""
-    ended, counted = "/t.Service/Ended", "/t.Service/Counted"
-    world = World("stream")
-    handlers, seen = world.service.handlers, []
+    stream, now = SlowStream(), asyncio.get_running_loop().time()
+    link = StreamLink(stream)
 
-    async def count(request: bytes, peer: RpcPeer) -> bytes:
-        seen.append(request[:5])
-        return b""
+    def call(message: bytes, deadline: float) -> asyncio.Future[bytes]:
+        return asyncio.ensure_future(link.call(deadline, lambda call_id: link.send(call_id, ECHO, message)))
 
-    handlers[ended] = handlers[counted] = count
-    world.server = await world.serve(handlers)
-    channel = world.channel(world.server)
-    held = [asyncio.ensure_future(channel.call(HANG, bytes(1 << 16), 60)) for _ in range(1000)]
-    await world.service.entered.wait()
-    late = [channel.call(ended, b"late " + bytes(1 << 20), 1.0) for _ in range(40)]
-    results = await asyncio.gather(*late, return_exceptions=True)
-    assert {each.status for each in results if isinstance(each, RpcError)} == {"DEADLINE_EXCEEDED"}
-    sent = asyncio.ensure_future(channel.call(counted, b"next ", 30))
-    world.service.let_go.set()
-    await asyncio.gather(*held, sent)
-    assert seen.count(b"late ") < 20 and seen.count(b"next ") == 1
-    await world.close()
+    first = call(b"first", now + 60)
+    assert await stream.sent.get() == [b"first"]
+    late, next_one = call(b"late", now), call(b"next", now + 60)
+    with pytest.raises(TimeoutError):
+        await late
+    stream.read_on.set()
+    assert await stream.sent.get() == [b"next"]
+    link.close("the test ends")
+    for each in (first, next_one):
+        with pytest.raises(RpcError):
+            await each
