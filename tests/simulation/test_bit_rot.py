@@ -118,7 +118,7 @@ async def _alone(loop: SimLoop, seed: int) -> None:
     assert await world.read() == world.written
     assert len(world.logs("broker-0")) > 3
     damaged = world.flip("broker-0")
-    with pytest.raises(HapaxError, match=f"CORRUPT_MESSAGE.*offset {damaged}; no other replica has it"):
+    with pytest.raises(HapaxError, match=f"CORRUPT_MESSAGE.*offset {damaged}; no other replica has the batch"):
         await world.read()
     assert await world.read(damaged + 1) == world.written[damaged + 1 :]
 
