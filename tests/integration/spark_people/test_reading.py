@@ -197,7 +197,7 @@ def test_each_partition_from_and_to_a_time_of_its_own(
 
 
 def test_a_stream_has_no_end(spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str]) -> None:
-    with pytest.raises(OptionError, match="endingTimestamp is for batch queries: a stream has no end"):
+    with pytest.raises(OptionError, match="endingTimestamp is for batch queries, because a stream has no end"):
         reader(cluster, subscribe=topics[0], endingTimestamp="5")
 
 

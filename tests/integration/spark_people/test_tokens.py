@@ -209,7 +209,7 @@ def test_a_batch_write_is_repeated_only_where_it_says_which_write_it_is(
     spark: SparkSession, cluster: LocalCluster, topics: Topics
 ) -> None:
     rows, application = reading(spark, cluster, topics[0]).select("key", "value"), uuid.uuid4().hex
-    with pytest.raises(Exception, match="scope='load' says nothing about which write this is"):
+    with pytest.raises(Exception, match="scope='load' does not identify this write"):
         write(rows, cluster, topics[1], scope="load")
     for _ in range(2):
         write(rows, cluster, topics[1], txnAppId=application, txnVersion="7")
